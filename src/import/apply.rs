@@ -11,7 +11,7 @@ use super::{
         service_import, service_import_matches,
     },
     order::{Order, Outcome, SliceStep, Step},
-    plan::Wanted,
+    plan::{Wanted, is_in_use},
 };
 use crate::{
     api,
@@ -52,9 +52,6 @@ pub async fn apply(
     wanted: &Wanted,
     now: Timestamp,
 ) -> Result<(), Error> {
-    if let (Some(service), Some(obstacle)) = (&wanted.service, &wanted.obstacle) {
-        return announce(writer, key, there, service, &[], &facts(wanted, Some(obstacle), false), now).await;
-    }
     execute(writer, key, there, wanted, Some(now)).await
 }
 
@@ -75,6 +72,13 @@ fn facts<'a>(wanted: &'a Wanted, pending: Option<&'a str>, slices: bool) -> Fact
     Facts { pending, silent: &wanted.silent, out_of_reach: &wanted.out_of_reach, slices }
 }
 
+/// The derived Service that an import names, and the addresses that it shows.
+#[derive(Debug)]
+struct Address<'a> {
+    derived: Option<&'a str>,
+    ips: Vec<IpAddr>,
+}
+
 /// Makes the writes; without a date, only those before the import.
 async fn execute(
     writer: &dyn ClusterWriter,
@@ -84,19 +88,26 @@ async fn execute(
     now: Option<Timestamp>,
 ) -> Result<(), Error> {
     let present = there.derived.ours().next();
-    let mut cluster_ips = present.map(|derived| derived.cluster_ips.to_vec()).unwrap_or_default();
+    let mut address = Address {
+        // What is in the way is not ours.
+        derived: match &wanted.obstacle {
+            Some(_) => present.map(|derived| &*derived.key.name),
+            None => Some(&*there.derived.name),
+        },
+        ips: present.map(|derived| derived.cluster_ips.to_vec()).unwrap_or_default(),
+    };
     let mut order = Order::new(there, wanted);
     let mut result = Ok(());
-    let mut refusal = None;
+    let mut refusal = wanted.obstacle.clone();
     while let Some(step) = order.next() {
         let written = match &step {
             Step::Service(service) => {
-                derived_cluster_ips(writer, key, there, service).await.map(|ips| cluster_ips = ips)
+                derived_cluster_ips(writer, key, there, service).await.map(|ips| address.ips = ips)
             }
             Step::Slice(step) => write_slice(writer, key, step).await,
             Step::Import(service) => {
                 let Some(now) = now else { break };
-                announce(writer, key, there, service, &cluster_ips, &facts(wanted, None, true), now).await
+                announce(writer, key, there, service, &address, &facts(wanted, None, true), now).await
             }
             Step::Former(derived) => writer.delete_derived_service(&derived.key, &derived.uid).await,
             Step::Stale(slice) => writer.delete_endpoint_slice(&slice.key, &slice.uid).await,
@@ -118,8 +129,11 @@ async fn execute(
     }
     if let (Some(refusal), Some(service), Some(now)) = (&refusal, &wanted.service, now) {
         // Repeating it does not help. People must see what would.
-        let facts = facts(wanted, Some(refusal), !there.slices.is_empty());
-        announce(writer, key, there, service, &cluster_ips, &facts, now).await?;
+        let slices = match wanted.obstacle {
+            Some(_) => is_in_use(there.import.as_deref(), &there.derived),
+            None => !there.slices.is_empty(),
+        };
+        announce(writer, key, there, service, &address, &facts(wanted, Some(refusal), slices), now).await?;
     }
     result
 }
@@ -218,17 +232,18 @@ async fn announce(
     key: &ServiceKey,
     there: &There,
     service: &ClusterSetService,
-    cluster_ips: &[IpAddr],
+    address: &Address<'_>,
     facts: &Facts<'_>,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let derived = Some(&*there.derived.name).filter(|_| there.derived.serves(service.service_type));
-    let mut object = service_import(key, derived, service, cluster_ips);
+    let derived = address.derived.filter(|_| there.derived.serves(service.service_type));
+    let mut object = service_import(key, derived, service, &address.ips);
+    let shown = derived.and_then(|name| there.derived.ours().find(|service| *service.key.name == *name));
     // Dates of creation have whole seconds.
     let is_young = |derived: &Arc<Service>| now.as_second() <= derived.created + PROGRAMMED.as_secs().cast_signed();
     // A headless one was just made anew.
     let is_new = |derived: &Arc<Service>| derived.headless || is_young(derived);
-    let young = !object.spec.ips.is_empty() && there.derived.there.as_ref().is_none_or(is_new);
+    let young = !object.spec.ips.is_empty() && shown.is_none_or(is_new);
     let there = there.import.as_deref().filter(|import| import.managed);
     // Clients find the endpoints of a headless import until they can use an address.
     let waits = facts.pending.is_some() && service.service_type == ServiceType::ClusterSetIp;

@@ -1,7 +1,7 @@
 #[path = "apply_tests/steps.rs"]
 mod steps;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::{
@@ -164,6 +164,22 @@ impl Scene {
         })
     }
 
+    /// Somebody else makes a Service that has the derived name by the default.
+    fn put_foreign_service(&self) -> k8s_openapi::api::core::v1::Service {
+        let mut service = k8s_openapi::api::core::v1::Service::default();
+        service.metadata.name = Some(hashed(&key()));
+        service.metadata.namespace = Some("ns".to_owned());
+        service.spec.get_or_insert_default();
+        self.cluster.put_service(service.clone());
+        service
+    }
+
+    /// The Services to which the slices belong.
+    fn labels(&self) -> BTreeSet<Option<String>> {
+        let slices = self.cluster.slices().into_iter();
+        slices.map(|slice| slice.metadata.labels?.remove(names::LABEL_KUBERNETES_SERVICE_NAME)).collect()
+    }
+
     /// The exporter gives its only port another name.
     fn rename_port(&mut self, name: &str) {
         self.export.as_mut().unwrap().ports[0].name = name.into();
@@ -314,10 +330,7 @@ async fn foreign_objects_are_never_touched() {
     assert_eq!((scene.cluster.import(&key()), scene.cluster.writes()), (before, 0));
 
     let scene = Scene::new();
-    let mut service = k8s_openapi::api::core::v1::Service::default();
-    service.metadata.name = Some(hashed(&key()));
-    service.metadata.namespace = Some("ns".to_owned());
-    scene.cluster.put_service(service.clone());
+    let service = scene.put_foreign_service();
     scene.reconcile().await.unwrap();
     let import = scene.cluster.import(&key()).unwrap();
     let ready = &import.status.as_ref().unwrap().conditions[0];

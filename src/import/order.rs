@@ -98,13 +98,14 @@ pub(super) struct Order<'a> {
 
 impl<'a> Order<'a> {
     pub(super) fn new(there: &'a There, wanted: &'a Wanted) -> Self {
-        let import = wanted.service.as_ref();
+        // What is in the way of the Service is also in the way of what the import would say of it.
+        let import = wanted.service.as_ref().filter(|_| wanted.obstacle.is_none());
         let service_type = match (import, there.import.as_deref().filter(|import| import.managed)) {
             (Some(service), _) => service.service_type,
             (None, Some(import)) if import.spec.headless => ServiceType::Headless,
             (None, _) => ServiceType::ClusterSetIp,
         };
-        let derives = there.derived.serves(service_type);
+        let derives = wanted.obstacle.is_none() && there.derived.serves(service_type);
         let existing = there.derived.there.as_deref().filter(|derived| derived.managed);
         let (before, after): (VecDeque<Part>, VecDeque<Part>) = match existing {
             // The slices go to a Service of another name when it is there.
@@ -167,7 +168,9 @@ impl<'a> Order<'a> {
             (Step::Import(_), Outcome::Written) => self.lags &= self.service.is_some(),
             // Slices that nobody uses wait for their Service. But endpoints that clients use must not stay as they were
             // because a Service was refused.
-            (Step::Service(_), _) if !self.is_in_use() => self.before.clear(),
+            (Step::Service(_), _) if !plan::is_in_use(self.there.import.as_deref(), &self.there.derived) => {
+                self.before.clear();
+            }
             (Step::Slice(step), Outcome::Written) => {
                 let home = &mut self.homes[step.nth];
                 (home.written, home.over) = (true, step.whole);
@@ -183,12 +186,6 @@ impl<'a> Order<'a> {
         if outcome != Outcome::Written && !matches!(step, Step::Former(_) | Step::Stale(_)) {
             self.after.clear();
         }
-    }
-
-    /// Whether clients find the endpoints of the present slices: by a Service, or by a headless import.
-    fn is_in_use(&self) -> bool {
-        let import = self.there.import.as_deref().filter(|import| import.managed);
-        self.there.derived.ours().next().is_some() || import.is_some_and(|import| import.spec.headless)
     }
 
     fn next_service(&mut self) -> Option<Step<'a>> {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     api::names,
-    cluster::objects::{AddressType, Endpoint as Row, OwnSlice, ServiceImport},
+    cluster::objects::{AddressType, Endpoint as Row, ImportSpec, OwnSlice, ServiceImport},
     discovery::Picture,
     model::{
         ClusterId, ClusterSetService, Endpoint, Export, Hints, IpFamily, PackedEndpoint, Placement, Proximity,
@@ -109,8 +109,8 @@ pub struct Wanted {
     /// may have decided about them is unknown. Its IP families are those by which this cluster serves it; none if this
     /// cluster supports none of them.
     pub service: Option<ClusterSetService>,
-    /// A foreign object blocks the derived Service: which one, and the remedy. Only the ServiceImport is written then,
-    /// and reports this.
+    /// A foreign object blocks the derived Service: which one, and the remedy. The ServiceImport reports this. What clients
+    /// use already stays, and its slices follow their endpoints; there are no others.
     pub obstacle: Option<String>,
     /// The exporting clusters among [`Observed::silent`].
     pub silent: BTreeMap<ClusterId, u64>,
@@ -175,11 +175,17 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     if !decided && observed.import.is_none() {
         return Plan::Keep;
     }
-    if let Some(obstacle) = obstacle(observed, &service) {
+
+    // The slices belong to the import that exists, or will exist. What the known exports alone would make of it takes
+    // nothing away: a cluster that is unknown may be the one that decides.
+    let present = observed.import.map(|import| &import.spec).filter(|_| !decided);
+    let service_type = present.map_or(service.service_type, type_of);
+    let obstacle = obstacle(observed, service_type);
+    if obstacle.is_some() && !is_in_use(observed.import, observed.derived) {
         let service = decided.then_some(service);
         let nothing = Wanted {
             service,
-            obstacle: Some(obstacle),
+            obstacle,
             silent,
             slices: BTreeMap::new(),
             stale: Vec::new(),
@@ -188,12 +194,10 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         };
         return Plan::Want(Box::new(nothing));
     }
-
-    // The slices belong to the import that exists, or will exist. What the known exports alone would make of it takes
-    // nothing away: a cluster that is unknown may be the one that decides.
-    let present = observed.import.map(|import| &import.spec).filter(|_| !decided);
-    let headless = present.map_or(service.service_type == ServiceType::Headless, |spec| spec.headless);
-    let unnamed_alias = (!headless).then_some(UNNAMED_PORT);
+    // What is in the way of another type leaves clients the import that they have.
+    let kept = observed.import.map(|import| &import.spec).filter(|_| obstacle.is_some());
+    let service_type = kept.map_or(service_type, type_of);
+    let unnamed_alias = (service_type == ServiceType::ClusterSetIp).then_some(UNNAMED_PORT);
     if let Some(spec) = present {
         if !spec.ip_families.is_empty() {
             service.ip_families = spec.ip_families.to_vec();
@@ -244,7 +248,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         .map(|slice| slice.key.name.clone())
         .collect();
     let service = decided.then_some(service);
-    Plan::Want(Box::new(Wanted { service, obstacle: None, silent, slices, stale, out_of_reach, skipped }))
+    Plan::Want(Box::new(Wanted { service, obstacle, silent, slices, stale, out_of_reach, skipped }))
 }
 
 /// The import of a name that only others registered, if none of its instances is known to exist.
@@ -341,10 +345,20 @@ fn tells_no_cluster(observed: &Observed<'_>) -> bool {
     observed.import.is_some_and(|import| import.managed && import.status.clusters.is_empty())
 }
 
-/// A foreign Service with the derived name.
-fn obstacle(observed: &Observed<'_>, service: &ClusterSetService) -> Option<String> {
+/// The type of an import.
+fn type_of(spec: &ImportSpec) -> ServiceType {
+    if spec.headless { ServiceType::Headless } else { ServiceType::ClusterSetIp }
+}
+
+/// Whether clients find the endpoints of the present slices: by a Service of this project, or by a headless import.
+pub(super) fn is_in_use(import: Option<&ServiceImport>, derived: &DerivedServices) -> bool {
+    derived.ours().next().is_some() || import.is_some_and(|import| import.managed && import.spec.headless)
+}
+
+/// A foreign Service with the derived name, if an import of this type has a derived Service.
+fn obstacle(observed: &Observed<'_>, service_type: ServiceType) -> Option<String> {
     let derived = observed.derived.there.as_ref().filter(|derived| !derived.managed)?;
-    observed.derived.serves(service.service_type).then(|| {
+    observed.derived.serves(service_type).then(|| {
         format!(
             "Service {} was not created by cloudmap-mcs and has the name of the derived Service of ServiceImport {}. \
              Delete it.",

@@ -5,7 +5,7 @@ use crate::{
     api::{ServiceImportPort, ServiceImportSpec},
     cluster::{
         cache::Narrow,
-        objects::{EndpointSlice, ImportSpec, ImportStatus, ObjectKey, Service},
+        objects::{EndpointSlice, ImportStatus, ObjectKey, Service},
     },
     model::{Conditions, EndpointPort, Pairs, Protocol, ServicePort, addresses::Forbidden, fixtures},
 };
@@ -303,20 +303,46 @@ fn a_foreign_import_blocks_the_import_and_is_named() {
     );
 }
 
+fn mk_foreign(name: &str) -> Service {
+    let metadata = ObjectMeta { namespace: Some("ns".into()), name: Some(name.into()), ..ObjectMeta::default() };
+    Service::narrow(k8s_openapi::api::core::v1::Service { metadata, ..Default::default() }).unwrap()
+}
+
 #[test]
 fn a_foreign_service_with_the_derived_name_is_reported_and_gets_no_endpoints() {
     let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]);
-    let foreign = k8s_openapi::api::core::v1::Service {
-        metadata: ObjectMeta { namespace: Some("ns".into()), name: Some("derived-x".into()), ..ObjectMeta::default() },
-        ..Default::default()
-    };
-    scene.derived = Service::narrow(foreign);
+    scene.derived = Some(mk_foreign("derived-x"));
     scene.slices = vec![mk_slice("s", "there")];
     let wanted = scene.wanted();
     assert!(wanted.obstacle.as_ref().unwrap().contains("Service ns/derived-x"), "{:?}", wanted.obstacle);
     assert!(wanted.service.is_some() && wanted.slices.is_empty() && wanted.stale.is_empty());
     scene.exports[0].1.service_type = ServiceType::Headless;
     assert_eq!(scene.wanted().obstacle, None, "a headless import needs no derived Service");
+}
+
+#[test]
+fn the_slices_of_a_headless_import_follow_while_a_foreign_service_is_in_the_way_of_its_new_type() {
+    let mut scene = Scene::new(&[("there", 1, &["10.0.0.1", "10.0.0.2"])]);
+    scene.exports[0].1.ports[0].name = "".into();
+    let unnamed: Arc<[EndpointPort]> = [EndpointPort { name: "".into(), ..mk_ports()[0].clone() }].into();
+    scene.exports[0].2.iter_mut().for_each(|endpoint| endpoint.ports = unnamed.clone());
+    let mut slice = mk_slice("s", "there").0.clone();
+    slice.ports = unnamed;
+    scene.slices = vec![Arc::new(OwnSlice(slice)), mk_slice("t", "gone")];
+    scene.import = Some(mk_import(true, &["there"]));
+    scene.import.as_mut().unwrap().spec.headless = true;
+    scene.derived = Some(mk_foreign("derived-x"));
+    let wanted = scene.wanted();
+    assert!(wanted.obstacle.is_some() && wanted.service.is_some());
+    let [slice] = &wanted.slices[&id("there")][..] else { panic!("{:?}", wanted.slices) };
+    assert_eq!((&*slice.name, slice.endpoints.len(), wanted.stale), ("s", 2, vec!["t".into()]));
+
+    // Nothing is in the way of one that stays headless until the cluster is known that decides.
+    scene.exports[0].0 = id("third");
+    scene.unknown = Unknown::Only([id("there")].into());
+    let wanted = scene.wanted();
+    assert_eq!((wanted.obstacle, wanted.service), (None, None));
+    assert_eq!(wanted.slices[&id("third")][0].endpoints.len(), 2);
 }
 
 #[test]

@@ -292,3 +292,47 @@ async fn the_slices_of_a_headless_import_follow_while_its_service_cannot_be_made
         assert_eq!((scene.answers(), scene.addresses(), scene.writes().await), (true, 120, 0));
     }
 }
+
+/// Its clients do not need that Service either.
+#[tokio::test(start_paused = true)]
+async fn the_slices_of_a_headless_import_follow_while_its_service_has_a_foreign_one_in_the_way() {
+    let mut scene = Scene::retyped(&DerivedNaming::Hash, ServiceType::Headless, ServiceType::ClusterSetIp).await;
+    let foreign = scene.put_foreign_service();
+    for endpoints in [180, 120] {
+        scene.endpoints.truncate(endpoints);
+        scene.reconcile().await.unwrap();
+        assert_eq!((scene.answers(), scene.addresses(), scene.labels()), (true, endpoints, [None].into()));
+        assert_eq!(scene.writes().await, 0);
+    }
+    let import = scene.cluster.import(&key()).unwrap();
+    assert_eq!(import.spec.type_, ServiceImportType::Headless);
+    let status = import.status.unwrap();
+    let ready = &status.conditions[0];
+    assert_eq!((&*ready.status, &*ready.reason), ("False", "Pending"));
+    assert!(ready.message.contains(&hashed(&key())), "{}", ready.message);
+    assert_eq!(status.endpoint_slice_objects.unwrap().as_str(), "Present");
+    assert_eq!(scene.cluster.services()[0].spec, foreign.spec);
+
+    scene.cluster.remove_service(&ServiceKey::new("ns", hashed(&key())));
+    scene.reconcile().await.unwrap();
+    assert_eq!((scene.answers(), scene.addresses(), scene.labels()), (true, 120, [Some(hashed(&key()))].into()));
+    assert_eq!(scene.writes().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_former_service_serves_while_a_foreign_one_has_the_new_name() {
+    let mut scene = Scene::new();
+    scene.naming = "{name}-global".parse().unwrap();
+    scene.reconcile().await.unwrap();
+    let before = scene.cluster.import(&key()).unwrap();
+    scene.naming = DerivedNaming::Hash;
+    scene.put_foreign_service();
+    scene.endpoints.truncate(10);
+    scene.reconcile().await.unwrap();
+    let import = scene.cluster.import(&key()).unwrap();
+    assert_eq!((&import.spec, &import.metadata.annotations), (&before.spec, &before.metadata.annotations));
+    assert!(import.status.unwrap().conditions[0].message.contains(&hashed(&key())));
+    let labels: BTreeSet<_> = [Some("svc-global".to_owned())].into();
+    assert_eq!((scene.answers(), scene.addresses(), scene.labels()), (true, 10, labels));
+    assert_eq!((scene.cluster.services().len(), scene.writes().await), (2, 0));
+}
