@@ -222,7 +222,9 @@ impl Core {
             let (conditions, ports) = (there.conditions, [].into());
             Some(Endpoint { ipv4, ipv6, ports, conditions, hostname: None, zone: None, node: None })
         };
-        own.iter().flat_map(|slice| &slice.endpoints).filter_map(endpoint).collect()
+        // One can be in the slices of two derived Services.
+        let each: BTreeSet<Endpoint> = own.iter().flat_map(|slice| &slice.endpoints).filter_map(endpoint).collect();
+        each.into_iter().collect()
     }
 
     /// What a ServiceExport exports now. `None` if its namespace, whose labels and annotations matter, is not known

@@ -79,6 +79,15 @@ struct Address<'a> {
     ips: Vec<IpAddr>,
 }
 
+impl<'a> Address<'a> {
+    fn of(service: Option<&'a Arc<Service>>) -> Self {
+        Self {
+            derived: service.map(|service| &*service.key.name),
+            ips: service.map(|service| service.cluster_ips.to_vec()).unwrap_or_default(),
+        }
+    }
+}
+
 /// Makes the writes; without a date, only those before the import.
 async fn execute(
     writer: &dyn ClusterWriter,
@@ -87,15 +96,11 @@ async fn execute(
     wanted: &Wanted,
     now: Option<Timestamp>,
 ) -> Result<(), Error> {
-    let present = there.derived.ours().next();
-    let mut address = Address {
-        // What is in the way is not ours.
-        derived: match &wanted.obstacle {
-            Some(_) => present.map(|derived| &*derived.key.name),
-            None => Some(&*there.derived.name),
-        },
-        ips: present.map(|derived| derived.cluster_ips.to_vec()).unwrap_or_default(),
-    };
+    let shown = Address::of(there.derived.shown(there.import.as_deref()));
+    let present = Address::of(there.derived.there.as_ref().filter(|derived| derived.managed));
+    let mut address = Address { derived: Some(&*there.derived.name), ..present };
+    // Until another Service has taken over, the import shows the one that it shows. What is in the way is not ours.
+    let mut keeps = wanted.former.is_some() || wanted.obstacle.is_some();
     let mut order = Order::new(there, wanted);
     let mut result = Ok(());
     let mut refusal = wanted.obstacle.clone();
@@ -107,7 +112,9 @@ async fn execute(
             Step::Slice(step) => write_slice(writer, key, step).await,
             Step::Import(service) => {
                 let Some(now) = now else { break };
-                announce(writer, key, there, service, &address, &facts(wanted, None, true), now).await
+                let announced = announce(writer, key, there, service, &address, &facts(wanted, None, true), now).await;
+                keeps &= announced.is_err();
+                announced
             }
             Step::Former(derived) => writer.delete_derived_service(&derived.key, &derived.uid).await,
             Step::Stale(slice) => writer.delete_endpoint_slice(&slice.key, &slice.uid).await,
@@ -133,7 +140,8 @@ async fn execute(
             Some(_) => is_in_use(there.import.as_deref(), &there.derived),
             None => !there.slices.is_empty(),
         };
-        announce(writer, key, there, service, &address, &facts(wanted, Some(refusal), slices), now).await?;
+        let address = if keeps { &shown } else { &address };
+        announce(writer, key, there, service, address, &facts(wanted, Some(refusal), slices), now).await?;
     }
     result
 }

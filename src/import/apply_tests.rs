@@ -3,6 +3,8 @@ mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::api::discovery::v1 as discovery;
+
 use super::*;
 use crate::{
     api::{ServiceImportSpec, ServiceImportType, names},
@@ -162,6 +164,18 @@ impl Scene {
             service.spec.as_ref().unwrap().cluster_ips.as_ref() == Some(&spec.ips)
                 && labels.any(|labels| labels.get(names::LABEL_KUBERNETES_SERVICE_NAME) == name)
         })
+    }
+
+    /// The number of endpoints of the Service whose address the import shows.
+    fn served(&self) -> usize {
+        let ips = self.cluster.import(&key()).unwrap().spec.ips;
+        let mut services = self.cluster.services().into_iter();
+        let shown = services.find(|service| service.spec.as_ref().unwrap().cluster_ips.as_ref() == Some(&ips)).unwrap();
+        let label = |slice: &discovery::EndpointSlice| {
+            slice.metadata.labels.as_ref()?.get(names::LABEL_KUBERNETES_SERVICE_NAME).cloned()
+        };
+        let slices = self.cluster.slices().into_iter().filter(|slice| label(slice) == shown.metadata.name);
+        slices.map(|slice| slice.endpoints.len()).sum()
     }
 
     /// Somebody else makes a Service that has the derived name by the default.

@@ -5,7 +5,8 @@ use std::{str::FromStr, sync::Arc};
 use sha2::{Digest, Sha256};
 
 use crate::{
-    cluster::objects::Service,
+    api::names::ANNOTATION_DERIVED_SERVICE,
+    cluster::objects::{Service, ServiceImport},
     model::{ServiceKey, ServiceType},
 };
 
@@ -121,6 +122,14 @@ impl DerivedServices {
     /// This project's Services.
     pub fn ours(&self) -> impl Iterator<Item = &Arc<Service>> {
         self.there.iter().filter(|service| service.managed).chain(&self.former)
+    }
+
+    /// This project's Service to which the import sends clients: the one that it names. If it names none that there is, a
+    /// former one.
+    pub fn shown(&self, import: Option<&ServiceImport>) -> Option<&Arc<Service>> {
+        let named = import.and_then(|import| import.annotations.get(ANNOTATION_DERIVED_SERVICE));
+        let shown = self.ours().find(|service| named == Some(&*service.key.name));
+        shown.or_else(|| self.former.first()).or_else(|| self.ours().next())
     }
 }
 

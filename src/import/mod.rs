@@ -6,6 +6,7 @@ mod apply;
 mod derived;
 mod objects;
 mod order;
+mod packing;
 mod plan;
 mod registered;
 
@@ -13,4 +14,5 @@ pub use addresses::{Unusable, usable};
 pub use apply::{There, apply, apply_endpoints, remove};
 pub use derived::{DerivedNaming, DerivedServices, InvalidDerivedName, hashed};
 pub use objects::{derived_service, endpoint_slice, import_status, service_import};
+pub use packing::Former;
 pub use plan::{Observed, Plan, Source, Unknown, Wanted, is_system, plan};

@@ -3,9 +3,13 @@
 //!
 //! - an address that was an endpoint and stays one is in a slice;
 //! - a port that clients use has the endpoints that it had and should have;
-//! - the type that the import shows is one that can be used.
+//! - the type that the import shows is one that can be used, and so is the Service whose address it shows.
 
-use std::{borrow::Cow, collections::VecDeque, net::IpAddr};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, VecDeque},
+    net::IpAddr,
+};
 
 use super::{
     apply::There,
@@ -55,21 +59,32 @@ pub(super) enum Outcome {
 }
 
 /// Steps of one kind. Stale slices come after all of them.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Service,
-    Slices,
+    Slices(Whose),
     Import,
     Former,
+}
+
+/// To which Service a slice belongs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// To a former one, until the import shows another one.
+    Former,
+    /// To the one that is there or should be, or to none.
+    Present,
 }
 
 /// A slice that should be there.
 #[derive(Debug)]
 struct Home<'a> {
+    whose: Whose,
+    derived: Option<&'a str>,
     source: &'a ClusterId,
     slice: &'a Slice,
     existing: Option<&'a OwnSlice>,
-    /// Endpoints that it has, and that other slices should have instead.
+    /// Endpoints that it has, and that other slices of its Service should have instead.
     moving: Vec<SliceEndpoint>,
     /// Whether it lists all that it should.
     written: bool,
@@ -81,6 +96,8 @@ struct Home<'a> {
 #[derive(Debug)]
 pub(super) struct Order<'a> {
     there: &'a There,
+    /// The former Service whose address the import shows.
+    shown: Option<&'a str>,
     before: VecDeque<Part>,
     /// What waits for the success of everything before it.
     after: VecDeque<Part>,
@@ -89,9 +106,9 @@ pub(super) struct Order<'a> {
     former: VecDeque<&'a Service>,
     homes: Vec<Home<'a>>,
     stale: VecDeque<&'a OwnSlice>,
-    /// The Service that clients use.
-    derived: Option<&'a str>,
-    /// Whether clients use that Service by the ports that it had. Slices that alone have one of them must stay while their
+    /// Whether clients find the endpoints of the present slices.
+    in_use: bool,
+    /// Whether they do so by a Service with the ports that it had. Slices that alone have one of them must stay while their
     /// endpoints live.
     lags: bool,
 }
@@ -105,17 +122,28 @@ impl<'a> Order<'a> {
             (None, Some(import)) if import.spec.headless => ServiceType::Headless,
             (None, _) => ServiceType::ClusterSetIp,
         };
-        let derives = wanted.obstacle.is_none() && there.derived.serves(service_type);
+        let derives = there.derived.serves(service_type);
         let existing = there.derived.there.as_deref().filter(|derived| derived.managed);
+        let [of_former, present] = [Whose::Former, Whose::Present].map(Part::Slices);
         let (before, after): (VecDeque<Part>, VecDeque<Part>) = match existing {
-            // The slices go to a Service of another name when it is there.
-            None => ([Part::Service, Part::Slices].into(), [Part::Import, Part::Former].into()),
+            // A Service gets its slices when it is there.
+            None => ([Part::Service, of_former, present].into(), [Part::Import, Part::Former].into()),
             // A Service becomes headless by being made anew. Clients use its address until the import shows none.
             Some(existing) if service_type == ServiceType::Headless && !existing.headless => {
-                ([Part::Slices].into(), [Part::Import, Part::Service, Part::Former].into())
+                ([of_former, present].into(), [Part::Import, Part::Service, Part::Former].into())
             }
             // kube-proxy refuses connections to a port that no slice has.
-            Some(_) => ([Part::Slices, Part::Service].into(), [Part::Import, Part::Former].into()),
+            Some(_) => ([of_former, present, Part::Service].into(), [Part::Import, Part::Former].into()),
+        };
+        let shown = wanted.former.as_ref().map(|former| &*former.derived);
+        // While clients use a former Service, the present one may be there, too.
+        let in_use = match shown {
+            Some(_) => existing.is_some(),
+            None => plan::is_in_use(there.import.as_deref(), &there.derived),
+        };
+        let lags = match shown {
+            Some(_) => existing.is_some(),
+            None => there.derived.ours().next().is_some(),
         };
         let service = import.filter(|_| derives);
         let is_served = service.is_some_and(|service| !service.ip_families.is_empty());
@@ -124,6 +152,7 @@ impl<'a> Order<'a> {
         let stale = there.slices.iter().map(|slice| &**slice);
         Self {
             there,
+            shown,
             before,
             after,
             service,
@@ -131,11 +160,8 @@ impl<'a> Order<'a> {
             former: former.filter(|derived| import.is_some() && !stays(derived)).collect(),
             homes: homes(there, wanted),
             stale: stale.filter(|slice| wanted.stale.contains(&slice.key.name)).collect(),
-            derived: match there.derived.ours().next() {
-                Some(present) => Some(&*present.key.name),
-                None => derives.then_some(&*there.derived.name),
-            },
-            lags: there.derived.ours().next().is_some(),
+            in_use,
+            lags,
         }
     }
 
@@ -144,7 +170,7 @@ impl<'a> Order<'a> {
         while let Some(part) = self.before.front().or_else(|| self.after.front()).copied() {
             let step = match part {
                 Part::Service => self.next_service(),
-                Part::Slices => self.next_slice(),
+                Part::Slices(whose) => self.next_slice(whose),
                 Part::Import => self.import.take().map(Step::Import),
                 Part::Former => self.former.pop_front().map(Step::Former),
             };
@@ -161,16 +187,14 @@ impl<'a> Order<'a> {
     /// Takes in what became of a step. A failure delays neither other slices nor the removal of dead endpoints.
     pub(super) fn done(&mut self, step: &Step<'a>, outcome: Outcome) {
         match (step, outcome) {
-            (Step::Service(_), Outcome::Written) => {
-                self.lags = false;
-                self.derived = Some(&*self.there.derived.name);
+            (Step::Service(_), Outcome::Written) => self.lags = false,
+            (Step::Import(_), Outcome::Written) => {
+                self.lags &= self.service.is_some();
+                self.release();
             }
-            (Step::Import(_), Outcome::Written) => self.lags &= self.service.is_some(),
             // Slices that nobody uses wait for their Service. But endpoints that clients use must not stay as they were
             // because a Service was refused.
-            (Step::Service(_), _) if !plan::is_in_use(self.there.import.as_deref(), &self.there.derived) => {
-                self.before.clear();
-            }
+            (Step::Service(_), _) if !self.in_use => self.before.retain(|part| *part == Part::Slices(Whose::Former)),
             (Step::Slice(step), Outcome::Written) => {
                 let home = &mut self.homes[step.nth];
                 (home.written, home.over) = (true, step.whole);
@@ -188,6 +212,13 @@ impl<'a> Order<'a> {
         }
     }
 
+    /// The import shows another Service than the former one, or none. What that one had can go.
+    fn release(&mut self) {
+        self.shown = None;
+        let left = self.homes.iter().filter(|home| home.whose == Whose::Former);
+        self.stale.extend(left.filter_map(|home| home.existing));
+    }
+
     fn next_service(&mut self) -> Option<Step<'a>> {
         let service = self.service.take()?;
         (!self.lacks_slices(service)).then_some(Step::Service(service))
@@ -199,7 +230,8 @@ impl<'a> Order<'a> {
         service.ports.iter().any(|port| {
             let name = derived_port_name(port);
             let mut same = existing.ports.iter().filter(|one| (one.port, one.protocol) == (port.port, port.protocol));
-            let mut homes = self.homes.iter().filter(|home| has_port(home.slice, name, port.protocol)).peekable();
+            let present = self.homes.iter().filter(|home| home.whose == Whose::Present);
+            let mut homes = present.filter(|home| has_port(home.slice, name, port.protocol)).peekable();
             same.any(|one| &*one.name != name)
                 && homes.peek().is_some()
                 && homes.all(|home| !home.written && home.existing.is_none())
@@ -209,11 +241,12 @@ impl<'a> Order<'a> {
     /// A slice that gives no endpoint up before its new slice has it. If all wait for each other, one of them lists
     /// what it should have and also what it gives up. The one with the fewest is far from the 1,000 that the API
     /// allows, because each should have at most 100.
-    fn next_slice(&self) -> Option<Step<'a>> {
-        let waits = |row: &&SliceEndpoint| self.waits(row.address, &[]);
-        let ready = self.homes.iter().position(|home| !home.over && !home.moving.iter().any(|row| waits(&row)));
+    fn next_slice(&self, whose: Whose) -> Option<Step<'a>> {
+        let waits = |row: &&SliceEndpoint| self.waits(whose, row.address, &[]);
+        let is_left = |home: &Home<'_>| home.whose == whose && !home.over;
+        let ready = self.homes.iter().position(|home| is_left(home) && !home.moving.iter().any(|row| waits(&row)));
         let nth = ready.or_else(|| {
-            let waiting = self.homes.iter().enumerate().filter(|(_, home)| !home.over && !home.written);
+            let waiting = self.homes.iter().enumerate().filter(|(_, home)| is_left(home) && !home.written);
             waiting.min_by_key(|(_, home)| home.slice.endpoints.len() + home.moving.len()).map(|(nth, _)| nth)
         })?;
         let home = &self.homes[nth];
@@ -223,16 +256,18 @@ impl<'a> Order<'a> {
             endpoints.extend(home.moving.iter().filter(waits).cloned());
             endpoints.sort_by_key(|endpoint| endpoint.address);
         }
-        let (source, existing, whole) = (home.source, home.existing, ready.is_some());
-        Some(Step::Slice(SliceStep { nth, whole, source, slice, existing, derived: self.derived }))
+        let (source, existing, derived, whole) = (home.source, home.existing, home.derived, ready.is_some());
+        Some(Step::Slice(SliceStep { nth, whole, source, slice, existing, derived }))
     }
 
     /// A slice of which clients need no endpoint any more.
     fn next_stale(&mut self) -> Option<Step<'a>> {
         while let Some(slice) = self.stale.pop_front() {
-            let ports: &[EndpointPort] = if self.lags { &slice.ports } else { &[] };
+            let is_of_former = self.shown.is_some() && slice.service.as_deref() == self.shown;
+            let (whose, lags) = if is_of_former { (Whose::Former, true) } else { (Whose::Present, self.lags) };
+            let ports: &[EndpointPort] = if lags { &slice.ports } else { &[] };
             let mut addresses = slice.endpoints.iter().filter_map(|row| row.address);
-            if !addresses.any(|ip| self.waits(ip, ports)) {
+            if !addresses.any(|ip| self.waits(whose, ip, ports)) {
                 return Some(Step::Stale(slice));
             }
         }
@@ -241,21 +276,34 @@ impl<'a> Order<'a> {
 
     /// Whether an address should be in a slice that is not written, or that lacks one of these ports, by which a Service
     /// may still look for it.
-    fn waits(&self, ip: IpAddr, ports: &[EndpointPort]) -> bool {
+    fn waits(&self, whose: Whose, ip: IpAddr, ports: &[EndpointPort]) -> bool {
         let lacks = |slice: &Slice| ports.iter().any(|port| !has_port(slice, &port.name, port.protocol));
-        self.homes.iter().any(|home| has(home.slice, ip) && (!home.written || lacks(home.slice)))
+        let mut homes = self.homes.iter().filter(|home| home.whose == whose);
+        homes.any(|home| has(home.slice, ip) && (!home.written || lacks(home.slice)))
     }
 }
 
 fn homes<'a>(there: &'a There, wanted: &'a Wanted) -> Vec<Home<'a>> {
+    let mut homes = homes_of(there, (Whose::Present, wanted.derived.as_deref()), &wanted.slices);
+    if let Some(former) = &wanted.former {
+        homes.extend(homes_of(there, (Whose::Former, Some(&*former.derived)), &former.slices));
+    }
+    homes
+}
+
+fn homes_of<'a>(
+    there: &'a There,
+    (whose, derived): (Whose, Option<&'a str>),
+    slices: &'a BTreeMap<ClusterId, Vec<Slice>>,
+) -> Vec<Home<'a>> {
     let all: Vec<(&ClusterId, &Slice)> =
-        wanted.slices.iter().flat_map(|(source, slices)| slices.iter().map(move |slice| (source, slice))).collect();
+        slices.iter().flat_map(|(source, slices)| slices.iter().map(move |slice| (source, slice))).collect();
     let home = |&(source, slice): &(&'a ClusterId, &'a Slice)| {
         let existing = there.slices.iter().map(|one| &**one).find(|one| one.key.name == slice.name);
         let moves = |ip: IpAddr| !has(slice, ip) && all.iter().any(|(_, other)| has(other, ip));
         let rows = existing.into_iter().flat_map(|one| one.endpoints.iter());
         let moving = rows.filter(|row| row.address.is_some_and(moves)).filter_map(plan::endpoint).collect();
-        Home { source, slice, existing, moving, written: false, over: false }
+        Home { whose, derived, source, slice, existing, moving, written: false, over: false }
     };
     all.iter().map(home).collect()
 }

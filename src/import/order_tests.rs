@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     cluster::{cache::Narrow, objects::Endpoint as Row},
     import::{
-        DerivedServices, derived_service,
+        DerivedServices, Former, derived_service,
         objects::tests::{mk_port, mk_service},
         plan::tests::{mk_import, mk_slice},
     },
@@ -72,64 +72,78 @@ impl Form {
     }
 
     fn there(&self, of_headless: bool) -> There {
-        let row = |n: &u8| Row {
-            address: Some(ip(*n)),
-            further_addresses: false,
-            conditions: Conditions::READY,
-            hostname: None,
-            node: None,
-            zone: None,
-            hints: None,
-            target: None,
-        };
-        let slice = |(nth, endpoints): (usize, &BTreeSet<u8>)| {
-            let mut slice = mk_slice(&name(nth), "there").0.clone();
-            (slice.ports, slice.endpoints) = (mk_ports(nth), endpoints.iter().map(row).collect());
-            Arc::new(OwnSlice(slice))
-        };
-        let full = self.slices.iter().enumerate().filter(|(_, endpoints)| !endpoints.is_empty());
-        let slices = full.map(slice).collect();
+        let slices = own_slices(&self.slices, name, None);
         let mut derived = DerivedServices { name: "derived".into(), of_headless, ..DerivedServices::default() };
         if of_headless || !self.headless {
-            let mut service = derived_service(&key(), "derived", &self.service());
-            let spec = service.spec.as_mut().unwrap();
-            spec.cluster_ips = Some(vec![if self.headless { "None" } else { "10.96.0.1" }.to_owned()]);
-            derived.there = Service::narrow(service).map(Arc::new);
+            derived.there = Some(self.derived("derived", "10.96.0.1"));
         }
         let mut import = mk_import(true, &["there"]);
         import.spec.headless = self.headless;
         There { import: Some(Arc::new(import)), derived, slices }
     }
 
+    /// Its derived Service.
+    fn derived(&self, name: &str, ip: &str) -> Arc<Service> {
+        let mut service = derived_service(&key(), name, &self.service());
+        service.spec.as_mut().unwrap().cluster_ips = Some(vec![if self.headless { "None" } else { ip }.to_owned()]);
+        Service::narrow(service).map(Arc::new).unwrap()
+    }
+
     fn wanted(&self, there: &There) -> Wanted {
-        let endpoint = |n: &u8| SliceEndpoint {
-            address: ip(*n),
-            conditions: Conditions::READY,
-            hostname: None,
-            zone: None,
-            node: None,
-            hints: Hints::default(),
-        };
-        let slice = |(nth, endpoints): (usize, &BTreeSet<u8>)| Slice {
-            name: name(nth),
-            family: IpFamily::V4,
-            ports: mk_ports(nth),
-            endpoints: endpoints.iter().map(endpoint).collect(),
-        };
-        let full = self.slices.iter().enumerate().filter(|(_, endpoints)| !endpoints.is_empty());
-        let slices: Vec<Slice> = full.map(slice).collect();
+        let slices = slices(&self.slices, name);
         let names = there.slices.iter().map(|one| &one.key.name);
         let stale = names.filter(|name| slices.iter().all(|slice| slice.name != **name)).cloned().collect();
         Wanted {
             service: Some(self.service()),
             obstacle: None,
             silent: BTreeMap::new(),
+            derived: Some("derived".into()),
             slices: [("there".parse().unwrap(), slices)].into(),
+            former: None,
             stale,
             out_of_reach: BTreeMap::new(),
             skipped: vec![],
         }
     }
+}
+
+/// The slices that are there, and the Service to which they belong.
+fn own_slices(contents: &[BTreeSet<u8>], name: fn(usize) -> Arc<str>, service: Option<&str>) -> Vec<Arc<OwnSlice>> {
+    let row = |endpoint: SliceEndpoint| Row {
+        address: Some(endpoint.address),
+        further_addresses: false,
+        conditions: endpoint.conditions,
+        hostname: None,
+        node: None,
+        zone: None,
+        hints: None,
+        target: None,
+    };
+    let own = |slice: Slice| {
+        let mut own = mk_slice(&slice.name, "there").0.clone();
+        (own.ports, own.endpoints) = (slice.ports, slice.endpoints.into_iter().map(row).collect());
+        own.service = service.map(Into::into);
+        Arc::new(OwnSlice(own))
+    };
+    slices(contents, name).into_iter().map(own).collect()
+}
+
+fn slices(contents: &[BTreeSet<u8>], name: fn(usize) -> Arc<str>) -> Vec<Slice> {
+    let endpoint = |n: &u8| SliceEndpoint {
+        address: ip(*n),
+        conditions: Conditions::READY,
+        hostname: None,
+        zone: None,
+        node: None,
+        hints: Hints::default(),
+    };
+    let slice = |(nth, endpoints): (usize, &BTreeSet<u8>)| Slice {
+        name: name(nth),
+        family: IpFamily::V4,
+        ports: mk_ports(nth),
+        endpoints: endpoints.iter().map(endpoint).collect(),
+    };
+    contents.iter().enumerate().filter(|(_, endpoints)| !endpoints.is_empty()).map(slice).collect()
 }
 
 /// The objects in the cluster: what is in the slices, and by which form the import and the Service were written.
@@ -218,6 +232,126 @@ proptest! {
             prop_assert_eq!(&world.slices, &after.slices);
             let derives = of_headless || !after.headless;
             prop_assert_eq!(world.service.map(std::ptr::from_ref), derives.then_some(std::ptr::from_ref(&after)));
+        }
+    }
+}
+
+fn new_name(nth: usize) -> Arc<str> {
+    format!("new-{nth}").into()
+}
+
+/// A former Service with its slices, and the one that takes over.
+#[derive(Debug, Default)]
+struct Takeover {
+    /// The Service to which each slice belongs, and its endpoints.
+    slices: BTreeMap<Arc<str>, (String, BTreeSet<IpAddr>)>,
+    services: BTreeSet<&'static str>,
+    shown: &'static str,
+    headless: bool,
+}
+
+impl Takeover {
+    fn new(there: &There) -> Self {
+        let mut before = Self { services: ["former"].into(), shown: "former", ..Self::default() };
+        for slice in &there.slices {
+            let addresses = slice.endpoints.iter().filter_map(|row| row.address).collect();
+            before.slices.insert(slice.key.name.clone(), (slice.service.as_deref().unwrap().to_owned(), addresses));
+        }
+        before.services.extend(there.derived.there.as_ref().map(|_| "derived"));
+        before
+    }
+
+    fn apply(&mut self, step: &Step<'_>) {
+        match step {
+            Step::Service(_) => self.services.extend(["derived"]),
+            Step::Slice(step) => {
+                let addresses = step.slice.endpoints.iter().map(|endpoint| endpoint.address).collect();
+                let service = step.derived.unwrap().to_owned();
+                self.slices.insert(step.slice.name.clone(), (service, addresses));
+            }
+            Step::Import(service) => {
+                (self.shown, self.headless) = ("derived", service.service_type == ServiceType::Headless);
+            }
+            Step::Former(service) => self.services.retain(|name| **name != *service.key.name),
+            Step::Stale(slice) => self.slices.retain(|name, _| *name != slice.key.name),
+        }
+    }
+
+    /// The endpoints of a Service.
+    fn of(&self, service: &str) -> BTreeSet<IpAddr> {
+        self.slices.values().filter(|(of, _)| of == service).flat_map(|(_, endpoints)| endpoints).copied().collect()
+    }
+
+    fn check(&self, before: &Form, after: &Form) -> Result<(), TestCaseError> {
+        prop_assert!(self.headless || self.services.contains(self.shown), "there is no Service: {:?}", self);
+        let found = if self.headless { &self.of("former") | &self.of("derived") } else { self.of(self.shown) };
+        for n in all(&before.slices).intersection(&all(&after.slices)) {
+            prop_assert!(found.contains(&ip(*n)), "{} is not found: {:?}", n, self);
+        }
+        if !self.headless && self.shown == "former" {
+            for port in before.ports() {
+                let live = !with(&before.slices, port).is_disjoint(&all(&after.slices));
+                let mut its = self.slices.iter().filter(|(_, (of, _))| of == "former");
+                let serves = |name: &Arc<str>| port_of(name.rsplit('-').next().unwrap().parse().unwrap()) == port;
+                let served = its.any(|(name, (_, endpoints))| serves(name) && !endpoints.is_empty());
+                prop_assert!(!live || served, "{} has no endpoints: {:?}", port, self);
+            }
+        }
+        Ok(())
+    }
+}
+
+proptest! {
+    /// The new Service is there already with some slices, or is not.
+    #[test]
+    fn whatever_is_refused_the_service_that_the_import_shows_has_its_endpoints_until_another_one_takes_over(
+        before in forms(),
+        after in forms(),
+        begun in prop::option::of(forms()),
+        refused in 0..30usize,
+        over in any::<bool>(),
+    ) {
+        let before = Form { headless: false, ..before };
+        let mut there = before.there(true);
+        there.slices = own_slices(&before.slices, name, Some("former"));
+        there.derived.former = vec![before.derived("former", "10.96.0.2")];
+        there.derived.there = begun.as_ref().map(|begun| begun.derived("derived", "10.96.0.1"));
+        if let Some(begun) = &begun {
+            there.slices.extend(own_slices(&begun.slices, new_name, Some("derived")));
+        }
+        let of_former: BTreeMap<ClusterId, Vec<Slice>> = [("there".parse().unwrap(), slices(&after.slices, name))].into();
+        let present = [("there".parse().unwrap(), slices(&after.slices, new_name))].into();
+        let mut wanted = Wanted { slices: present, ..after.wanted(&there) };
+        let all_wanted = wanted.slices.values().chain(of_former.values()).flatten();
+        let names: BTreeSet<Arc<str>> = all_wanted.map(|slice| slice.name.clone()).collect();
+        let left = there.slices.iter().map(|slice| slice.key.name.clone()).filter(|name| !names.contains(name));
+        wanted.stale = left.collect();
+        wanted.former = Some(Former { derived: "former".into(), slices: of_former });
+
+        let mut world = Takeover::new(&there);
+        let mut order = Order::new(&there, &wanted);
+        let mut steps = 0;
+        while let Some(step) = order.next() {
+            let outcome = match (steps == refused, over) {
+                (false, _) => Outcome::Written,
+                (true, false) => Outcome::Refused,
+                (true, true) => Outcome::Over,
+            };
+            if outcome == Outcome::Written {
+                world.apply(&step);
+            }
+            world.check(&before, &after)?;
+            order.done(&step, outcome);
+            steps += 1;
+            prop_assert!(steps < 60, "it never ends: {:?}", order);
+        }
+        if steps <= refused {
+            let addresses: BTreeSet<IpAddr> = all(&after.slices).into_iter().map(ip).collect();
+            prop_assert_eq!(world.of("derived"), addresses);
+            // What was made in between goes next time.
+            let there: BTreeSet<&Arc<str>> = there.slices.iter().map(|slice| &slice.key.name).collect();
+            prop_assert!(world.slices.iter().all(|(name, (of, _))| of != "former" || !there.contains(name)));
+            prop_assert_eq!((world.services, world.shown), (["derived"].into(), "derived"));
         }
     }
 }

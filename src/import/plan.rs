@@ -10,6 +10,7 @@ use super::{
     addresses::{Unusable, usable},
     derived::DerivedServices,
     objects::UNNAMED_PORT,
+    packing::{Former, Packing},
     registered,
 };
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     discovery::Picture,
     model::{
         ClusterId, ClusterSetService, Endpoint, Export, Hints, IpFamily, PackedEndpoint, Placement, Proximity,
-        ServiceKey, ServicePort, ServiceType, Slice, SliceEndpoint, merge, pack, packable,
+        ServiceKey, ServicePort, ServiceType, Slice, SliceEndpoint, merge, packable,
     },
 };
 
@@ -114,8 +115,12 @@ pub struct Wanted {
     pub obstacle: Option<String>,
     /// The exporting clusters among [`Observed::silent`].
     pub silent: BTreeMap<ClusterId, u64>,
+    /// The Service to which the slices belong, if any.
+    pub derived: Option<Arc<str>>,
     /// The slices by source cluster. Slices of unknown clusters are not included and must stay.
     pub slices: BTreeMap<ClusterId, Vec<Slice>>,
+    /// The derived Service that clients use until that one takes over, and its slices.
+    pub former: Option<Former>,
     /// Names of our slices that must be deleted.
     pub stale: Vec<Arc<str>>,
     /// Sources of endpoints none of which can be reached here.
@@ -187,7 +192,9 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
             service,
             obstacle,
             silent,
+            derived: None,
             slices: BTreeMap::new(),
+            former: None,
             stale: Vec::new(),
             out_of_reach,
             skipped: Vec::new(),
@@ -198,6 +205,8 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     let kept = observed.import.map(|import| &import.spec).filter(|_| obstacle.is_some());
     let service_type = kept.map_or(service_type, type_of);
     let unnamed_alias = (service_type == ServiceType::ClusterSetIp).then_some(UNNAMED_PORT);
+    let derives = obstacle.is_none() && observed.derived.serves(service_type);
+    let mut packing = Packing::new(observed, derives, derives && decided && !service.ip_families.is_empty());
     if let Some(spec) = present {
         if !spec.ip_families.is_empty() {
             service.ip_families = spec.ip_families.to_vec();
@@ -211,7 +220,6 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     }
     let distribution = present.map_or(&service.traffic_distribution, |spec| &spec.traffic_distribution);
     let proximity = Proximity::of(distribution.as_deref());
-    let mut slices = BTreeMap::new();
     let mut skipped = Vec::new();
     let mut place = |source: &ClusterId, endpoints: &[Endpoint], families: &[IpFamily], carried: &[Arc<str>], kept| {
         let local = source == observed.local;
@@ -222,7 +230,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         if !local {
             leave_out(source, &mut packed, is_cluster_ip, &mut skipped);
         }
-        slices.insert(source.clone(), packed_slices(observed, source, &packed));
+        packing.place(source, &packed);
     };
     for (cluster, source) in observed.sources {
         let carried = service.clusters.get(cluster).map_or(&[][..], Vec::as_slice);
@@ -239,35 +247,31 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         place(&source, &[], &[], &[], rows);
     }
     skipped.extend(fitted.misfits.into_iter().map(|(source, ip, misfit)| (source, ip, Unusable::Misfit(misfit))));
-    let wanted: BTreeSet<&Arc<str>> = slices.values().flatten().map(|slice| &slice.name).collect();
-    let stale = observed
-        .slices
-        .iter()
-        .filter(|slice| !wanted.contains(&slice.key.name))
-        .filter(|slice| !observed.unknown.contains(slice.source_cluster.as_deref().unwrap_or_default()))
-        .map(|slice| slice.key.name.clone())
-        .collect();
+    let stale = packing.stale();
+    let Packing { derived, slices, former, .. } = packing;
     let service = decided.then_some(service);
-    Plan::Want(Box::new(Wanted { service, obstacle, silent, slices, stale, out_of_reach, skipped }))
+    Plan::Want(Box::new(Wanted { service, obstacle, silent, derived, slices, former, stale, out_of_reach, skipped }))
 }
 
 /// The import of a name that only others registered, if none of its instances is known to exist.
 fn without_endpoints(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Copy) -> Plan {
     let mut skipped = Vec::new();
-    let unread = registered::unread(observed).into_iter().map(|(source, mut rows)| {
+    let service_type = observed.import.map_or(ServiceType::ClusterSetIp, |import| type_of(&import.spec));
+    let derives = observed.derived.serves(service_type) && obstacle(observed, service_type).is_none();
+    let mut packing = Packing::new(observed, derives, false);
+    for (source, mut rows) in registered::unread(observed) {
         leave_out(&source, &mut rows, is_cluster_ip, &mut skipped);
-        let slices = packed_slices(observed, &source, &rows);
-        (source, slices)
-    });
-    let slices: BTreeMap<ClusterId, Vec<Slice>> = unread.collect();
-    let wanted: BTreeSet<&Arc<str>> = slices.values().flatten().map(|slice| &slice.name).collect();
-    let names = observed.slices.iter().map(|slice| &slice.key.name);
-    let stale = names.filter(|name| !wanted.contains(name)).cloned().collect();
+        packing.place(&source, &rows);
+    }
+    let stale = packing.stale();
+    let Packing { derived, slices, former, .. } = packing;
     Plan::Want(Box::new(Wanted {
         service: None,
         obstacle: None,
         silent: BTreeMap::new(),
+        derived,
         slices,
+        former,
         stale,
         out_of_reach: OutOfReach::new(),
         skipped,
@@ -302,11 +306,6 @@ fn leave_out(
             false
         }
     });
-}
-
-fn packed_slices(observed: &Observed<'_>, source: &ClusterId, endpoints: &[PackedEndpoint]) -> Vec<Slice> {
-    let existing: Vec<Slice> = of_cluster(observed.slices, source).filter_map(slice).collect();
-    pack(observed.key, source, endpoints, &existing)
 }
 
 /// Names of the ports that any of the endpoints serves.

@@ -7,6 +7,7 @@ use crate::{
         cache::Narrow,
         objects::{EndpointSlice, ImportStatus, ObjectKey, Service},
     },
+    import::{derived_service, objects::tests::mk_service},
     model::{Conditions, EndpointPort, Pairs, Protocol, ServicePort, addresses::Forbidden, fixtures},
 };
 
@@ -91,6 +92,7 @@ pub(in crate::import) struct Scene {
     pub(in crate::import) discovered: Picture,
     pub(in crate::import) import: Option<ServiceImport>,
     derived: Option<Service>,
+    former: Vec<Arc<Service>>,
     pub(in crate::import) slices: Vec<Arc<OwnSlice>>,
 }
 
@@ -109,6 +111,7 @@ impl Scene {
             discovered: Picture::nothing(),
             import: None,
             derived: None,
+            former: vec![],
             slices: vec![],
         }
     }
@@ -133,7 +136,12 @@ impl Scene {
                 silent: &self.silent,
                 discovered: &self.discovered,
                 import: self.import.as_ref(),
-                derived: &DerivedServices { there: self.derived.clone().map(Arc::new), ..DerivedServices::default() },
+                derived: &DerivedServices {
+                    name: "derived-x".into(),
+                    of_headless: false,
+                    there: self.derived.clone().map(Arc::new),
+                    former: self.former.clone(),
+                },
                 slices: &self.slices,
             },
             |address| address.to_string() == "10.20.0.1",
@@ -343,6 +351,52 @@ fn the_slices_of_a_headless_import_follow_while_a_foreign_service_is_in_the_way_
     let wanted = scene.wanted();
     assert_eq!((wanted.obstacle, wanted.service), (None, None));
     assert_eq!(wanted.slices[&id("third")][0].endpoints.len(), 2);
+}
+
+/// An EndpointSlice belongs to one Service.
+#[test]
+fn a_former_derived_service_has_slices_of_its_own_until_the_import_shows_another_one() {
+    let ours = |name: &str| Service::narrow(derived_service(&key(), name, &mk_service())).unwrap();
+    let of = |service: &str, name: &str, ip: &str| {
+        let mut slice = mk_slice(name, "there").0.clone();
+        slice.service = Some(service.into());
+        slice.endpoints[0].address = Some(ip.parse().unwrap());
+        Arc::new(OwnSlice(slice))
+    };
+    let named = |slices: &BTreeMap<ClusterId, Vec<Slice>>| {
+        let slices = &slices[&id("there")];
+        assert!(slices.iter().all(|slice| slice.endpoints.len() == 2), "{slices:?}");
+        slices.iter().map(|slice| slice.name.to_string()).collect::<Vec<_>>()
+    };
+    let mut scene = Scene::new(&[("there", 1, &["10.0.0.1", "10.0.0.2"])]);
+    scene.import = Some(mk_import(true, &["there"]));
+    scene.former = vec![Arc::new(ours("former"))];
+    scene.slices = vec![of("former", "a", "10.0.0.1"), of("former", "gone", "10.9.9.9")];
+    let wanted = scene.wanted();
+    let former = wanted.former.as_ref().unwrap();
+    assert_eq!((&*former.derived, wanted.derived.as_deref()), ("former", Some("derived-x")));
+    assert_eq!((named(&former.slices), &wanted.stale), (vec!["a".to_owned()], &vec!["gone".into()]));
+    let present = named(&wanted.slices);
+    assert!(present.len() == 1 && present[0] != "a", "{present:?}");
+
+    // The other Service and its slice are there.
+    scene.derived = Some(ours("derived-x"));
+    scene.slices.push(of("derived-x", &present[0], "10.0.0.1"));
+    assert_eq!(scene.wanted(), wanted);
+
+    // The import shows it.
+    let annotations = [(names::ANNOTATION_DERIVED_SERVICE, "derived-x")];
+    scene.import.as_mut().unwrap().annotations = annotations.into_iter().collect();
+    let wanted = scene.wanted();
+    assert_eq!((&wanted.former, named(&wanted.slices)), (&None, present));
+    assert_eq!(wanted.stale, ["a".into(), "gone".into()]);
+
+    // Nobody makes another one.
+    (scene.derived, scene.slices) = (None, vec![of("former", "s", "10.0.0.1")]);
+    scene.exports[0].1.service_type = ServiceType::Headless;
+    let wanted = scene.wanted();
+    assert_eq!((wanted.derived.as_deref(), &wanted.former), (Some("former"), &None));
+    assert_eq!((named(&wanted.slices), wanted.stale.len()), (vec!["s".to_owned()], 0));
 }
 
 #[test]

@@ -336,3 +336,56 @@ async fn a_former_service_serves_while_a_foreign_one_has_the_new_name() {
     assert_eq!((scene.answers(), scene.addresses(), scene.labels()), (true, 10, labels));
     assert_eq!((scene.cluster.services().len(), scene.writes().await), (2, 0));
 }
+
+/// Clients have its address until the import shows another one.
+#[tokio::test(start_paused = true)]
+async fn no_step_of_a_change_of_name_leaves_the_shown_service_without_endpoints() {
+    let renamed = async || {
+        let mut scene = Scene::new();
+        scene.reconcile().await.unwrap();
+        scene.naming = "{name}-global".parse().unwrap();
+        scene
+    };
+    let writes = renamed().await.writes().await;
+    for (nth, failures) in (0..writes).flat_map(|nth| [1, 20].map(|failures| (nth, failures))) {
+        for cause in [|| Cause::Timeout, || Cause::Invalid("denied by policy".to_owned())] {
+            let scene = renamed().await;
+            scene.cluster.fail_after(nth, cause());
+            for _ in 1..failures {
+                scene.cluster.fail_next(cause());
+            }
+            scene.reconcile().await.unwrap_err();
+            assert_eq!(scene.served(), 250, "write {nth}, {failures} failures");
+            while scene.reconcile().await.is_err() {
+                assert_eq!(scene.served(), 250, "after write {nth}, {failures} failures");
+            }
+            let names: BTreeSet<_> = [Some("svc-global".to_owned())].into();
+            assert_eq!((scene.served(), scene.addresses(), scene.labels()), (250, 250, names));
+            assert_eq!((scene.cluster.services().len(), scene.writes().await), (1, 0));
+        }
+    }
+}
+
+/// A quota on EndpointSlices does not allow them twice.
+#[tokio::test(start_paused = true)]
+async fn the_slices_of_a_former_service_follow_while_those_of_the_new_one_cannot_be_made() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    scene.naming = "{name}-global".parse().unwrap();
+    // One slice loses endpoints, after the new Service was made.
+    for (endpoints, others) in [(180, 2), (120, 1)] {
+        scene.endpoints.truncate(endpoints);
+        let refused = || Cause::Forbidden("exceeded quota".to_owned());
+        scene.cluster.fail_after(others, refused());
+        scene.cluster.fail_next(refused());
+        scene.reconcile().await.unwrap_err();
+        assert_eq!((scene.served(), scene.addresses()), (endpoints, endpoints));
+        let import = scene.cluster.import(&key()).unwrap();
+        assert_eq!(import.metadata.annotations.unwrap()[names::ANNOTATION_DERIVED_SERVICE], hashed(&key()));
+        let ready = import.status.unwrap().conditions.remove(0);
+        assert!(*ready.status == *"False" && ready.message.contains("exceeded quota"), "{}", ready.message);
+    }
+    scene.reconcile().await.unwrap();
+    assert_eq!((scene.served(), scene.addresses(), scene.cluster.services().len()), (120, 120, 1));
+    assert_eq!(scene.writes().await, 0);
+}
