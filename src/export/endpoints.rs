@@ -24,6 +24,9 @@ enum EndpointKey {
 /// All endpoints in `slices`, sorted by address. The two families of one pod are one endpoint. A duplicate row counts
 /// once, with the ports of both.
 ///
+/// Rows without an object that have one address are about one endpoint, which takes traffic if one of them says so, as for
+/// kube-proxy. Whatever else they say, the first one counts.
+///
 /// Only the first address of a row counts, as Kubernetes demands of consumers. Rows without an IP address (host names)
 /// are left out, and so are rows whose address can never be an endpoint ([`forbidden`]).
 pub(crate) fn join(slices: &[Arc<SourceSlice>]) -> Vec<Endpoint> {
@@ -45,7 +48,10 @@ pub(crate) fn join(slices: &[Arc<SourceSlice>]) -> Vec<Endpoint> {
                 IpAddr::V4(address) => endpoint.ipv4 = endpoint.ipv4.or(Some(address)),
                 IpAddr::V6(address) => endpoint.ipv6 = endpoint.ipv6.or(Some(address)),
             }
-            endpoint.conditions = both(endpoint.conditions, row.conditions);
+            endpoint.conditions = match row.target {
+                Some(_) => both(endpoint.conditions, row.conditions),
+                None => endpoint.conditions.better(row.conditions),
+            };
             if endpoint.ports != slice.ports {
                 endpoint.ports = union(&endpoint.ports, &slice.ports);
             }
@@ -180,6 +186,36 @@ mod tests {
         let endpoints = join(&[a, b]);
         assert_eq!(endpoints[0].ports, mk_ports(&[("admin", 81), ("http", 80)]));
         assert_eq!(endpoints[1].ports, mk_ports(&[("admin", 81)]));
+    }
+
+    /// People write them by hand, one for each port, or two tools do.
+    #[test]
+    fn an_address_in_several_slices_is_ready_if_one_says_so_in_whatever_order_they_come() {
+        let said = |ready, serving, terminating| Conditions { ready, serving, terminating };
+        let (ready, not_ready) = (Conditions::READY, said(false, false, false));
+        let (drains, ends) = (said(false, true, true), said(false, false, true));
+        for (one, other, expected) in [
+            (ready, not_ready, ready),
+            (ready, drains, ready),
+            (ready, said(true, true, true), ready),
+            (not_ready, drains, drains),
+            (not_ready, ends, not_ready),
+            (ends, ends, ends),
+        ] {
+            for said in [[one, other], [other, one]] {
+                let slices: Vec<_> = ["a", "b"]
+                    .into_iter()
+                    .zip(said)
+                    .map(|(name, conditions)| {
+                        let row = Row { conditions, zone: Some(name.into()), ..mk_row("10.0.0.1", None) };
+                        mk_slice(name, AddressType::V4, &[("http", 80)], vec![row])
+                    })
+                    .collect();
+                let joined = join(&slices);
+                let [endpoint] = joined.as_slice() else { panic!("{joined:?}") };
+                assert_eq!((endpoint.conditions, endpoint.zone.as_deref()), (expected, Some("a")), "{said:?}");
+            }
+        }
     }
 
     /// The API server accepts these addresses in slices that users write.

@@ -57,4 +57,12 @@ pub struct Conditions {
 impl Conditions {
     /// The conditions of an endpoint that is ready.
     pub const READY: Self = Self { ready: true, serving: true, terminating: false };
+
+    /// The better ones of two that are said of one address: it takes traffic if one of them says so. It does not matter in
+    /// which order they come.
+    #[must_use]
+    pub fn better(self, other: Self) -> Self {
+        let rank = |conditions: Self| (conditions.ready, conditions.serving, !conditions.terminating);
+        if rank(other) > rank(self) { other } else { self }
+    }
 }

@@ -86,12 +86,16 @@ const NO_NODE: &str = "clusterset.invalid";
 /// Existing slices that the result lacks are to be deleted.
 ///
 /// An endpoint stays in its slice. A new endpoint goes where there is room. A slice keeps its name for life. A
-/// duplicate address is used once.
+/// duplicate address with the same ports is used once: as the first one says, if none takes traffic better.
 pub fn pack(key: &ServiceKey, source: &ClusterId, endpoints: &[PackedEndpoint], existing: &[Slice]) -> Vec<Slice> {
     let mut groups: BTreeMap<Group, BTreeMap<IpAddr, SliceEndpoint>> = BTreeMap::new();
     for packed in endpoints {
         let group = Group { family: family_of(packed.endpoint.address), ports: packed.ports.clone() };
-        groups.entry(group).or_default().entry(packed.endpoint.address).or_insert_with(|| packed.endpoint.clone());
+        let of_group = groups.entry(group).or_default();
+        let one = of_group.entry(packed.endpoint.address).or_insert_with(|| packed.endpoint.clone());
+        if one.conditions.better(packed.endpoint.conditions) != one.conditions {
+            one.clone_from(&packed.endpoint);
+        }
     }
     let taken: BTreeSet<&str> = existing.iter().map(|slice| &*slice.name).collect();
     let mut slices = Vec::new();

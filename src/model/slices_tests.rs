@@ -172,6 +172,20 @@ fn a_port_with_several_numbers_is_in_as_many_slices() {
     assert_eq!(pack(&key(), &source, &packed, &slices), slices, "they stay as they are");
 }
 
+/// The pod network may give a pod the address of one that has not gone yet.
+#[test]
+fn of_two_endpoints_with_one_address_the_one_that_takes_traffic_counts() {
+    let ports = mk_ports(&["http"]);
+    let ends = Conditions { ready: false, serving: true, terminating: true };
+    let former = Endpoint { conditions: ends, zone: Some("z2".into()), ..mk_endpoint(1, &ports) };
+    for endpoints in [[former.clone(), mk_endpoint(1, &ports)], [mk_endpoint(1, &ports), former]] {
+        let slices = pack(&key(), &id(), &packed_with(&endpoints, |_| {}), &[]);
+        let said: Vec<_> =
+            slices.iter().flat_map(|slice| &slice.endpoints).map(|e| (e.conditions, e.zone.as_deref())).collect();
+        assert_eq!(said, [(Conditions::READY, Some("z1"))]);
+    }
+}
+
 proptest! {
     #[test]
     fn packing_is_complete_bounded_stable_and_idempotent(
