@@ -83,7 +83,7 @@ events! {
     SystemNamespace => "SystemNamespace", Warning, ["ServiceExport", "Namespace"], "the name is exported from a namespace of Kubernetes (`kube-*`) or of this controller, or is `default/kubernetes`. No cluster imports it";
     ClusterSilent => "ClusterSilent", Warning, ["ServiceImport"], "its condition `Stale` appeared: clusters that export it are silent";
     ClustersHeard => "ClustersHeard", Normal, ["ServiceImport"], "its condition `Stale` disappeared: no cluster that exports it is silent any more";
-    AddressSkipped => "AddressSkipped", Warning, ["ServiceImport", "ServiceExport", "Service", "Ingress"], "addresses [cannot be endpoints](../imports.md#addresses), in this cluster or in any. They are left out";
+    AddressSkipped => "AddressSkipped", Warning, ["ServiceImport", "ServiceExport", "Service", "Ingress"], "addresses [cannot be endpoints](../imports.md#addresses), in this cluster or in any, or an EndpointSlice of an exported Service lists host names (`addressType: FQDN`). They are left out";
     ImportFailed => "ImportFailed", Warning, ["Namespace"], "a Cloud Map namespace, or services in it, cannot be read; see [ecs.md](../ecs.md#what-to-look-at)";
     InstanceSkipped => "InstanceSkipped", Warning, ["ServiceImport", "Namespace"], "foreign instances cannot be endpoints. The Event is on the Namespace if there is no ServiceImport";
     InstancesLeft => "InstancesLeft", Warning, ["Namespace"], "with `--aws-mcs-compat`: instances in the form of the AWS controller say that this cluster exports a name that it does not export, and this controller did not register them; see [the move](../moving-from-aws-mcs-controller.md#what-the-flag-does)";

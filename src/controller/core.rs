@@ -18,7 +18,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::{
     Knowledge, Membership, Mode, Targets, annotated::Annotated, claims::Claims, cutover_writer::Written,
     cutovers::Cutovers, derived::Derived, gate_writer::Openings, gates::Gates, index::SliceIndex, knowledge::Rules,
-    orphans::Orphans, peers::Peers, pending::Pending, pods::Pods, runtime::ControllerSettings,
+    left_out::LeftOut, orphans::Orphans, peers::Peers, pending::Pending, pods::Pods, runtime::ControllerSettings,
     subscriptions::Subscriptions, work::Work,
 };
 use crate::{
@@ -43,10 +43,7 @@ use crate::{
         remote::Remotes,
         writer::Inherited,
     },
-    model::{
-        ClusterId, Exported, IpFamily, ServiceKey, Target,
-        addresses::{Forbidden, Range},
-    },
+    model::{ClusterId, Exported, IpFamily, ServiceKey, Target, addresses::Range},
 };
 
 /// How long, after the election, new imports wait for clusters that exist but could not be read, and errors of the
@@ -165,8 +162,7 @@ pub(super) struct Core {
     pub(super) families: Vec<IpFamily>,
     /// The ranges of cluster IPs, as far as they are known.
     pub(super) service_ranges: Arc<[Range]>,
-    /// The last reported addresses that exports leave out.
-    pub(super) forbidden: BTreeMap<ServiceKey, BTreeMap<IpAddr, Forbidden>>,
+    pub(super) left_out: LeftOut,
     pub(super) knowledge: Knowledge,
     pub(super) claims: Claims,
     pub(super) annotated: Annotated,
@@ -239,7 +235,7 @@ impl Core {
             export_namespaces,
             families,
             service_ranges: Arc::default(),
-            forbidden: BTreeMap::new(),
+            left_out: LeftOut::default(),
             knowledge: Knowledge::new(cluster, membership).with(rules),
             claims,
             annotated: Annotated::new(annotations, targets.clone()),

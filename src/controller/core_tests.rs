@@ -1,5 +1,8 @@
 //! The core by itself: what changed goes in, commands come out, and time is a number.
 
+#[path = "core_tests/left_out.rs"]
+mod left_out;
+
 use serde_json::json;
 
 use super::*;

@@ -10,10 +10,8 @@ use super::{
     targets::Asked,
 };
 use crate::{
-    api::events::EventReason,
     cluster::{
         Change,
-        events::{self, EventRecord},
         objects::{Endpoint as EndpointRow, Ingress, Pod, Service, ServiceExport, SourceSlice, TargetId},
     },
     export::{self, Refusal},
@@ -102,7 +100,8 @@ impl Core {
         for key in keys {
             let export = self.caches.exports.get(&key).filter(|export| !export.deleting);
             let slices = self.slices.get(&key);
-            self.tell_forbidden(&key, export.as_deref(), &slices);
+            let notes = self.left_out.update(&key, export.as_deref(), &slices);
+            self.out.extend(notes.into_iter().map(Command::Emit));
             let plan = export.as_ref().and_then(|export| self.plan_export(export, &slices));
             let plan = self.hold(&key, plan, now);
             let owner = ClaimOwner::export(&key);
@@ -155,27 +154,6 @@ impl Core {
         let due = self.held.iter().filter(|(_, until)| **until <= now.mono).map(|(key, _)| key.clone());
         let due: Vec<_> = due.collect();
         self.replan(due, now);
-    }
-
-    /// Reports on a ServiceExport which addresses of its Service are left out, if that is new.
-    fn tell_forbidden(&mut self, key: &ServiceKey, export: Option<&ServiceExport>, slices: &[Arc<SourceSlice>]) {
-        let forbidden = export.map(|_| export::forbidden(slices)).unwrap_or_default();
-        let (Some(export), Some((address, why))) = (export, forbidden.first_key_value()) else {
-            self.forbidden.remove(key);
-            return;
-        };
-        if self.forbidden.get(key) == Some(&forbidden) {
-            return;
-        }
-        let text = format!(
-            "Left out {} address(es) of Service {key} that can never be endpoints, such as {address}: it is {}. Correct its \
-             EndpointSlices.",
-            forbidden.len(),
-            why.as_str()
-        );
-        let (regarding, reason) = (events::export(key, &export.uid), EventReason::AddressSkipped);
-        self.out.push(Command::Emit(EventRecord { regarding, reason, action: "Export", text }));
-        self.forbidden.insert(key.clone(), forbidden);
     }
 
     /// Which endpoints of an export others see, if it has a share of the traffic: those that are registered as

@@ -15,6 +15,7 @@ mod idle_shares;
 mod imports;
 mod index;
 mod knowledge;
+mod left_out;
 mod membership;
 mod metrics;
 mod mode;

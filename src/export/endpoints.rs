@@ -1,7 +1,7 @@
 //! The endpoints of a Service, from its EndpointSlices.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv6Addr},
     sync::Arc,
 };
@@ -65,8 +65,15 @@ pub(crate) fn join(slices: &[Arc<SourceSlice>]) -> Vec<Endpoint> {
 /// The addresses in `slices` that can never be an endpoint, sorted. Anyone who may write EndpointSlices can write any
 /// address.
 pub(crate) fn forbidden(slices: &[Arc<SourceSlice>]) -> BTreeMap<IpAddr, Forbidden> {
-    let addresses = slices.iter().flat_map(|slice| &slice.endpoints).filter_map(|row| row.address);
+    let slices = slices.iter().filter(|slice| slice.address_type != AddressType::Unsupported);
+    let addresses = slices.flat_map(|slice| &slice.endpoints).filter_map(|row| row.address);
     addresses.filter_map(|address| Some((address, check(address).err()?))).collect()
+}
+
+/// Names of the slices that list host names. Neither this project nor kube-proxy resolves them.
+pub(crate) fn host_names(slices: &[Arc<SourceSlice>]) -> BTreeSet<Arc<str>> {
+    let named = slices.iter().filter(|slice| slice.address_type == AddressType::Unsupported && !slice.deleting);
+    named.filter(|slice| !slice.endpoints.is_empty()).map(|slice| slice.key.name.clone()).collect()
 }
 
 /// The slices of the two families are updated one after the other. Until they agree, the worse condition counts.
@@ -235,6 +242,8 @@ mod tests {
         row.address = None;
         let v4 = mk_slice("a", AddressType::V4, &[], vec![row]);
         let fqdn = mk_slice("b", AddressType::Unsupported, &[], vec![mk_row("10.0.0.2", None)]);
-        assert_eq!(join(&[v4, fqdn]), []);
+        let empty = mk_slice("c", AddressType::Unsupported, &[], vec![]);
+        let slices = [v4, fqdn, empty];
+        assert_eq!((join(&slices), host_names(&slices)), (vec![], ["b".into()].into()));
     }
 }

@@ -7,7 +7,7 @@ mod registrations;
 mod status;
 
 pub use desired::Exports;
-pub(crate) use endpoints::{forbidden, join};
+pub(crate) use endpoints::{forbidden, host_names, join};
 pub use plan::{Refusal, hand_over, permit, plan, remarks};
 pub use registrations::Dates;
 pub use status::{Facts, Publication, verdicts};
