@@ -315,6 +315,7 @@ fn only_a_valid_annotation_requests_a_ttl() {
         (&[][..], None, 300),
         (&[(ttl, "30s")], Some(30), 30),
         (&[(ttl, "soon")], None, 300),
+        (&[(ttl, "500ms")], None, 300),
         (&[("cloudmap-mcs/dns-ttl", "5")], Some(5), 5),
     ] {
         let annotations = [&[(HOSTNAME, "web.internal")], annotations].concat();

@@ -229,20 +229,20 @@ fn external_dns(
 }
 
 /// Parses seconds, or a duration in Go's syntax, and returns whether the annotation sets it. Zero means the default, as
-/// in external-dns.
+/// in external-dns. Parts of a second do not count; a duration that consists of nothing else is not zero, but invalid.
 fn read_ttl(annotation: Option<(String, &str)>, default: u32, complaints: &mut Vec<String>) -> (u32, bool) {
     let Some((key, text)) = annotation else { return (default, false) };
     let seconds = text.parse::<u64>().ok().or_else(|| {
-        let duration = text.parse::<SignedDuration>().ok()?;
-        Duration::try_from(duration).ok().map(|duration| duration.as_secs())
+        let duration = Duration::try_from(text.parse::<SignedDuration>().ok()?).ok()?;
+        Some(duration.as_secs()).filter(|seconds| *seconds > 0 || duration.is_zero())
     });
     match seconds {
         Some(0) => (default, false),
         Some(seconds) if seconds <= MAX_TTL.into() => (u32::try_from(seconds).unwrap_or(default), true),
         _ => {
             complaints.push(format!(
-                "{key} is {}: write seconds (\"60\") or a duration (\"1m30s\") of at most {MAX_TTL} seconds; {default} s \
-                 are used",
+                "{key} is {}: write seconds (\"60\") or a duration (\"1m30s\") from 1 to {MAX_TTL} seconds; {default} s are \
+                 used",
                 Excerpt(text)
             ));
             (default, false)
@@ -363,13 +363,17 @@ mod tests {
             ("1h30m", 5400),
             ("90s", 90),
             ("1.5h", 5400),
+            ("1s", 1),
+            ("1500ms", 1),
+            ("2.9s", 2),
             ("0", 300),
+            ("0s", 300),
             ("2147483647", 2_147_483_647),
         ] {
             let found = hosts(&[(ALPHA, "a.example.org"), ("external-dns.alpha.kubernetes.io/ttl", text)]);
             assert_eq!(found.ttl, ttl, "{text}");
         }
-        for text in ["soon", "-1", "2147483648", "-5m", "1d?"] {
+        for text in ["soon", "-1", "2147483648", "-5m", "1d?", "500ms", "0.9s", "1ns", "0.5"] {
             let request = read(&[(ALPHA, "a.example.org"), ("external-dns.alpha.kubernetes.io/ttl", text)]).unwrap();
             assert_eq!(request.hosts.unwrap().ttl, 300);
             assert!(request.complaints[0].contains("io/ttl is") && request.complaints[0].contains("1m30s"), "{text}");

@@ -115,7 +115,7 @@ table! {
         "a Cloud Map service"; "nothing"; "with `cloudmap.controller/namespace`: the service in which it is registered";
     /// On a Service: TTL of its records.
     ANNOTATION_PYTHON_TTL = "cloudmap.controller/ttl" on "Service":
-        "seconds, or a duration such as `1m30s`"; "60"; "the TTL of its records";
+        "seconds, or a duration of at least a second, such as `1m30s`"; "60"; "the TTL of its records";
 }
 
 table! {
@@ -190,7 +190,7 @@ table! {
         "addresses or host names, separated by commas"; "the object's own"; "replaces the addresses of the object";
     /// TTL of the records.
     EXTERNAL_DNS_TTL = "ttl" on "Service", "Ingress":
-        "seconds, or a duration such as `1m30s`"; "300"; "the TTL of its records";
+        "seconds, or a duration of at least a second, such as `1m30s`"; "300"; "the TTL of its records";
     /// Which controller the object is for.
     EXTERNAL_DNS_CONTROLLER = "controller" on "Service", "Ingress":
         "`dns-controller`"; "`dns-controller`"; "with any other value the object is ignored";
