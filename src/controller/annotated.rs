@@ -96,6 +96,8 @@ pub(super) struct Change {
     pub(super) wanted: Option<Asks>,
     /// Targets whose instances may have changed.
     pub(super) touched: BTreeSet<Target>,
+    /// Whether it is another object of the same name, on which nothing was said yet.
+    pub(super) anew: bool,
 }
 
 impl Annotated {
@@ -203,6 +205,16 @@ impl Annotated {
 
     /// Takes in what an object requests now. `None` if that changes nothing.
     pub(super) fn replan(&mut self, owner: &ClaimOwner, planned: Option<Object>) -> Option<Change> {
+        let known = self.objects.get(owner);
+        let anew = planned.as_ref().zip(known).is_some_and(|(object, known)| object.uid != known.uid);
+        if anew {
+            // It was deleted and made again at once.
+            let asks = known.map(Object::asks);
+            self.held_up.remove(owner);
+            for target in asks.iter().flat_map(Asks::targets) {
+                self.unsay(owner, target);
+            }
+        }
         let before = if let Some(object) = planned {
             self.complain(owner, &object);
             self.objects.insert(owner.clone(), object)
@@ -215,10 +227,7 @@ impl Annotated {
         let (old, new) =
             [&before, &wanted].map(|asks| asks.iter().flat_map(Asks::targets).collect::<BTreeSet<_>>()).into();
         for &target in old.difference(&new) {
-            for topic in [Topic::Claim, Topic::Outcome] {
-                remove_from(&mut self.trouble, target, &(owner.clone(), topic));
-            }
-            remove_from(&mut self.noticed, target, owner);
+            self.unsay(owner, target);
             if let Some(owners) = self.wanting.get_mut(target) {
                 owners.remove(owner);
                 if owners.is_empty() {
@@ -234,7 +243,15 @@ impl Annotated {
             return None;
         }
         let touched = old.union(&new).map(|&target| target.clone()).collect();
-        Some(Change { wanted, touched })
+        Some(Change { wanted, touched, anew })
+    }
+
+    /// Nothing is said on an object about a target any more.
+    fn unsay(&mut self, owner: &ClaimOwner, target: &Target) {
+        for topic in [Topic::Claim, Topic::Outcome] {
+            remove_from(&mut self.trouble, target, &(owner.clone(), topic));
+        }
+        remove_from(&mut self.noticed, target, owner);
     }
 
     fn tell_dry_run(&self, owner: &ClaimOwner) {
@@ -510,7 +527,8 @@ impl Annotated {
 
     /// Reports what is not possible for an object, if that is new.
     fn complain(&mut self, owner: &ClaimOwner, object: &Object) {
-        let before = self.objects.get(owner).map(|before| before.planned.refusals.as_slice()).unwrap_or_default();
+        let before = self.objects.get(owner).filter(|before| before.uid == object.uid);
+        let before = before.map(|before| before.planned.refusals.as_slice()).unwrap_or_default();
         let news = object.planned.refusals.iter().filter(|refusal| !before.contains(refusal)).cloned();
         for Refusal { reason, message } in news.collect::<Vec<_>>() {
             let text = format!("Not registered as annotated: {message}.");

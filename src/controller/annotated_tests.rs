@@ -73,3 +73,36 @@ fn what_is_refused_counts_until_it_is_not_whatever_else_changes() {
     assert_eq!(touch(&mut annotated, &[]), (1, 1));
     assert_eq!(tell(&mut annotated, Outcome::Registered { count: 1 }), (1, 0));
 }
+
+/// What was said on the former one, nobody finds on this one.
+#[test]
+fn an_object_that_was_made_again_at_once_is_told_everything_again() {
+    let mut annotated = Annotated::new(AnnotationSettings::default(), mk_targets(Selection::All));
+    let owner = ClaimOwner::service(&key("web"));
+    let knowledge = mk_knowledge(&[("older", 3)]);
+    let outcome = Outcome::Refused { reason: Reason::ForeignOwner, message: "it is theirs".to_owned() };
+    let notices = vec![Notice { reason: EventReason::NearlyFull, message: "there are many".to_owned() }];
+    let status = TargetStatus { outcome, notices, ..TargetStatus::default() };
+    let mut tell = |uid: &str| {
+        let mut object = wanting(target());
+        object.uid = uid.into();
+        let message = "it is not valid".to_owned();
+        object.planned.refusals = vec![Refusal { reason: EventReason::InvalidAnnotation, message }];
+        let anew = annotated.replan(&owner, Some(object)).unwrap().anew;
+        annotated.tell_waiting(&knowledge, &target(), false);
+        annotated.tell_status(&owner, &target(), None, &status, |_| Some(uid.into()));
+        let notes = annotated.take_notes();
+        assert!(notes.iter().all(|note| note.regarding.uid.as_deref() == Some(uid)), "{notes:?}");
+        (anew, notes.into_iter().map(|note| note.reason).collect::<BTreeSet<_>>())
+    };
+    let all: BTreeSet<_> = [
+        EventReason::DomainConflict,
+        EventReason::ForeignOwner,
+        EventReason::InvalidAnnotation,
+        EventReason::NearlyFull,
+    ]
+    .into();
+    assert_eq!(tell("first"), (false, all.clone()));
+    assert_eq!(tell("first"), (false, BTreeSet::new()));
+    assert_eq!(tell("second"), (true, all));
+}

@@ -22,8 +22,10 @@ pub(super) struct LeftOut {
     said: BTreeMap<ServiceKey, Said>,
 }
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 struct Said {
+    /// The ServiceExport: one that was deleted and made again at once is another one.
+    uid: Box<str>,
     /// Addresses that can never be endpoints.
     addresses: BTreeMap<IpAddr, Forbidden>,
     /// Names of EndpointSlices with host names.
@@ -38,14 +40,16 @@ impl LeftOut {
         export: Option<&ServiceExport>,
         slices: &[Arc<SourceSlice>],
     ) -> Vec<EventRecord> {
-        let before = self.said.remove(key).unwrap_or_default();
+        let before = self.said.remove(key);
         let Some(export) = export else { return Vec::new() };
-        let now = Said { addresses: export::forbidden(slices), host_names: export::host_names(slices) };
+        let before = before.filter(|before| before.uid == export.uid).unwrap_or_default();
+        let (addresses, host_names) = (export::forbidden(slices), export::host_names(slices));
+        let now = Said { uid: export.uid.clone(), addresses, host_names };
         let texts = [
             now.of_addresses(key).filter(|_| now.addresses != before.addresses),
             now.of_host_names(key).filter(|_| now.host_names != before.host_names),
         ];
-        if now != Said::default() {
+        if !now.addresses.is_empty() || !now.host_names.is_empty() {
             self.said.insert(key.clone(), now);
         }
         let note = |text| {

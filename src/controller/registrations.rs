@@ -49,6 +49,12 @@ impl Core {
             self.annotated.tell_held_up(&self.knowledge, &owner);
             self.publish |= changed;
             self.freed(freed, now);
+            let told_again = if change.anew { self.knowledge.targets_of(&owner) } else { Vec::new() };
+            for target in told_again {
+                if let Some(status) = self.statuses.get(&target).cloned() {
+                    self.tell_status(&target, None, &status);
+                }
+            }
         }
     }
 
@@ -80,21 +86,25 @@ impl Core {
                 chosen.extend(self.knowledge.wanted_by(target).cloned());
             }
             let Some(status) = status else { continue };
-            let held = self.knowledge.exports().and_then(|exports| exports.registrations().get(target));
-            if let Some(owner) = held.map(|held| held.owner.clone()) {
-                if owner.is_annotated() {
-                    let caches = &self.caches;
-                    let presence = |owner: &ClaimOwner| present(caches, owner);
-                    self.annotated.tell_status(&owner, target, before, status, presence);
-                }
-                self.reconcile(export_of(&self.caches, &owner));
-            }
+            self.tell_status(target, before, status);
             if status.done {
                 self.forget(target, now);
             }
         }
         // Others see the pods that are registered.
         self.replan(chosen, now);
+    }
+
+    /// Reports on whoever holds a target what became of it.
+    fn tell_status(&mut self, target: &Target, before: Option<&TargetStatus>, status: &TargetStatus) {
+        let held = self.knowledge.exports().and_then(|exports| exports.registrations().get(target));
+        let Some(owner) = held.map(|held| held.owner.clone()) else { return };
+        if owner.is_annotated() {
+            let caches = &self.caches;
+            let presence = |owner: &ClaimOwner| present(caches, owner);
+            self.annotated.tell_status(&owner, target, before, status, presence);
+        }
+        self.reconcile(export_of(&self.caches, &owner));
     }
 
     /// A target that is given up has no instances of this cluster any more, or its instances stay.

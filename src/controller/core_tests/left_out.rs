@@ -51,3 +51,19 @@ fn slices_of_host_names_are_said_once_and_disturb_nothing() {
     put_slice(&bench, "names", "FQDN", "db.example.org");
     assert_eq!(said(bench.observe(at(6))).len(), 1, "it was over");
 }
+
+/// What was said on the former one, nobody finds on this one.
+#[test]
+fn an_export_that_was_made_again_at_once_is_told_again() {
+    let mut bench = Bench::member();
+    bench.export("web", &[]);
+    put_slice(&bench, "names", "FQDN", "db.example.org");
+    put_slice(&bench, "web-2", "IPv4", "127.0.0.1");
+    let before = said(bench.observe(at(1)));
+    bench.objects.remove_export(&key("web"));
+    bench.export("web", &[]);
+    let after = said(bench.observe(at(2)));
+    let texts = |notes: &[(String, String)]| notes.iter().map(|(_, text)| text.clone()).collect::<Vec<_>>();
+    assert_eq!((before.len(), texts(&after)), (2, texts(&before)));
+    assert!(before.iter().zip(&after).all(|((former, _), (uid, _))| former != uid), "{after:?}");
+}
