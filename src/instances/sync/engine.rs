@@ -18,6 +18,7 @@ use super::{
     hiding::Hiding,
     places::{Listed, by_name, listed},
     polls::Poll,
+    readback::Unpolled,
     state::{Class, Counts, Listing, Phase, Place, Reading, Seen, State, Unread, Want, back_off},
     writes::OPERATIONS,
 };
@@ -59,6 +60,7 @@ pub(super) struct Engine {
     pub(super) timers: BTreeMap<(Instant, u64), Target>,
     pub(super) polls: BTreeMap<(Instant, u64), Poll>,
     pub(super) polling: usize,
+    pub(super) unpolled: Option<Unpolled>,
     pub(super) looks: Looks,
     pub(super) sequence: u64,
     pub(super) running: usize,
@@ -88,6 +90,7 @@ impl Engine {
             timers: BTreeMap::new(),
             polls: BTreeMap::new(),
             polling: 0,
+            unpolled: None,
             looks: Looks::rarely(),
             sequence: 0,
             running: 0,

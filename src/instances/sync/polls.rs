@@ -8,7 +8,7 @@ use super::{
     call::{Call, Event},
     engine::Engine,
     readback::ASK_AGAIN,
-    state::{Running, State, Told},
+    state::{Running, Told},
 };
 use crate::{
     cloudmap::{Error, ErrorKind, OperationId, OperationState},
@@ -37,8 +37,8 @@ impl Engine {
         while self.may_poll() {
             let due = self.polls.first_entry().filter(|poll| poll.key().0 <= now)?;
             let (target, id, operation) = due.remove();
-            let asks = |state: &State| state.awaits(&id, &operation) || state.asks_again(&operation);
-            if self.targets.get(&target).is_some_and(|state| asks(state)) {
+            let awaited = self.targets.get(&target).is_some_and(|state| state.awaits(&id, &operation));
+            if awaited || self.still_asks(&operation) {
                 self.polling += 1;
                 return Some(Call::Poll { target, id, operation });
             }
@@ -48,14 +48,13 @@ impl Engine {
 
     pub(super) fn polled(&mut self, event: Event, now: Instant) {
         let Event::Polled { target, id, operation, result } = event else { return };
-        let Some(state) = self.targets.get_mut(&target) else { return };
-        let denied = state.was_asked(&id, &operation, &result);
+        let denied = self.was_asked(&target, &id, &operation, &result, now);
         // Also after a call that was throttled or had no answer: nothing else may ask.
-        let asks_again = state.asks_again(&operation);
-        // Since the question was asked, the service may have gone, and the instance may be written in another one. Or it
-        // was read back.
-        let running = state.running.get_mut(&id).filter(|running| running.operation.as_ref() == Some(&operation));
-        let Some(running) = running else {
+        let asks_again = self.asks_again(&operation);
+        // Since the question was asked, the target or its service may have gone, and the instance may be written in another
+        // one. Or it was read back.
+        let running = self.targets.get_mut(&target).and_then(|state| state.running.get_mut(&id));
+        let Some(running) = running.filter(|running| running.operation.as_ref() == Some(&operation)) else {
             if asks_again {
                 self.poll_at(&target, &id, operation, now + ASK_AGAIN);
             }

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use super::{
+    engine::Engine,
     notice::Notice,
     state::{Running, State},
 };
@@ -10,52 +13,60 @@ use crate::{
     api::events::EventReason,
     cloudmap::{Error, ErrorKind, OperationId, OperationState},
     instances::plan::Reading,
+    model::Target,
 };
 
 /// How often to ask again for an operation that is no longer awaited, only to see whether that is allowed by now.
 pub(super) const ASK_AGAIN: Duration = Duration::from_mins(1);
 
-/// AWS denies to say whether operations have ended.
+/// AWS denies to say whether operations have ended. That is a matter of the role, and not of a target.
 #[derive(Debug)]
 pub(super) struct Unpolled {
-    /// The operation for which to ask again.
+    /// The operation for which to ask again. One is enough for all targets.
     operation: OperationId,
-    /// In AWS's words.
-    problem: String,
+    /// In AWS's words. They stay the same, because every other text would be an Event.
+    problem: Arc<str>,
 }
 
-impl Unpolled {
-    pub(super) fn notice(&self) -> Notice {
-        let message = format!(
-            "The controller may not ask whether AWS has finished a write, and reads the instances back instead, which \
-             takes longer: {}",
-            self.problem
-        );
-        Notice { reason: EventReason::AccessDenied, message }
-    }
+/// What the user of a target should know in whose writes that was denied.
+pub(super) fn notice(problem: &str) -> Notice {
+    let message = format!(
+        "The controller may not ask whether AWS has finished a write, and reads the instances back instead, which takes \
+         longer: {problem}"
+    );
+    Notice { reason: EventReason::AccessDenied, message }
 }
 
-impl State {
-    /// Whether the result of this very operation is awaited.
-    pub(super) fn awaits(&self, id: &Arc<str>, operation: &OperationId) -> bool {
-        self.running.get(id).is_some_and(|running| running.operation.as_ref() == Some(operation))
-    }
-
+impl Engine {
     /// Whether this is the operation for which to ask until that is allowed.
     pub(super) fn asks_again(&self, operation: &OperationId) -> bool {
         self.unpolled.as_ref().is_some_and(|unpolled| unpolled.operation == *operation)
     }
 
+    /// Whether to ask for an operation that is not awaited: as long as a target says that it is not allowed.
+    pub(super) fn still_asks(&mut self, operation: &OperationId) -> bool {
+        if !self.asks_again(operation) {
+            return false;
+        }
+        let concerns_any = self.targets.values().any(|state| state.unpolled.is_some());
+        if !concerns_any {
+            self.unpolled = None;
+        }
+        concerns_any
+    }
+
     /// Takes note of whether operations may be asked for. Returns whether the answer denied it.
     pub(super) fn was_asked(
         &mut self,
+        target: &Target,
         id: &Arc<str>,
         operation: &OperationId,
         result: &Result<OperationState, Error>,
+        now: Instant,
     ) -> bool {
         let error = match result {
             Ok(_) | Err(Error { kind: ErrorKind::NotFound, .. }) => {
-                self.unpolled = None;
+                self.may_ask(now);
                 return false;
             }
             Err(error) => error,
@@ -63,17 +74,34 @@ impl State {
         if error.kind != ErrorKind::AccessDenied {
             return false;
         }
-        let awaited = self.awaits(id, operation);
-        match &mut self.unpolled {
-            // One operation is enough. The text stays the same, because every other one would be an Event.
-            Some(unpolled) if awaited => unpolled.operation = operation.clone(),
-            Some(_) => {}
-            None => {
-                let (operation, problem) = (operation.clone(), error.to_string());
-                self.unpolled = Some(Box::new(Unpolled { operation, problem }));
+        let state = self.targets.get_mut(target);
+        let denied = || Unpolled { operation: operation.clone(), problem: error.to_string().into() };
+        let unpolled = self.unpolled.get_or_insert_with(denied);
+        if let Some(state) = state {
+            if state.awaits(id, operation) {
+                unpolled.operation = operation.clone();
             }
+            state.unpolled.get_or_insert_with(|| Arc::clone(&unpolled.problem));
         }
         true
+    }
+
+    /// Operations may be asked for: what was said of all targets is over.
+    fn may_ask(&mut self, now: Instant) {
+        if self.unpolled.take().is_none() {
+            return;
+        }
+        let said = self.targets.iter_mut().filter_map(|(target, state)| state.unpolled.take().map(|_| target.clone()));
+        for target in said.collect::<Vec<_>>() {
+            self.wake_target(&target, now);
+        }
+    }
+}
+
+impl State {
+    /// Whether the result of this very operation is awaited.
+    pub(super) fn awaits(&self, id: &Arc<str>, operation: &OperationId) -> bool {
+        self.running.get(id).is_some_and(|running| running.operation.as_ref() == Some(operation))
     }
 
     /// The instances whose operations may not be asked for, and had their effect by a complete reading. `written` are

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::{
     Awaited, Creation, Ids, Outcome, Reason, ShareFigures, TargetDesired, TargetShare, TargetStatus,
     notice::{Crowded, Notice, of_share},
-    readback::Unpolled,
+    readback,
     share::Part,
 };
 use crate::{
@@ -256,8 +256,8 @@ pub(super) struct State {
     pub(super) seen: Seen,
     pub(super) reading: Option<Reading>,
     pub(super) unread: Unread,
-    /// AWS denies to say whether operations have ended. (Boxed, because it is rare.)
-    pub(super) unpolled: Option<Box<Unpolled>>,
+    /// AWS denied to say whether an operation has ended, in these words.
+    pub(super) unpolled: Option<Arc<str>>,
     pub(super) running: BTreeMap<Arc<str>, Running>,
     /// Ids that are still to be written; `None` if they must be planned.
     pub(super) pending: Option<VecDeque<Arc<str>>>,
@@ -447,7 +447,7 @@ impl State {
 
     fn notices(&self, creation: &Creation, dns: bool) -> Vec<Notice> {
         let mut notices: Vec<_> = self.crowded.notices().collect();
-        notices.extend(self.unpolled.as_ref().map(|unpolled| unpolled.notice()));
+        notices.extend(self.unpolled.as_deref().map(readback::notice));
         notices.extend(self.part.as_ref().and_then(|part| part.status()).map(|share| of_share(share.reached)));
         let place = self.place().filter(|place| place.refused_until.is_none());
         let kinds = |records: &[DnsRecord]| records.iter().map(|record| record.record_type).collect::<BTreeSet<_>>();

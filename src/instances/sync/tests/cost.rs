@@ -205,3 +205,39 @@ async fn a_new_leader_asks_once_for_each_owner_and_no_change_waits_for_that() {
     assert_eq!(next.count(Operation::GetService), 400, "each is asked for once in a term");
     assert_eq!((next.count(Operation::CreateService), next.writes()), (calls.0 + 1, calls.1 + 2));
 }
+
+/// The permission is the role's, so one question is enough for all targets.
+#[tokio::test(start_paused = true)]
+async fn a_role_that_may_not_ask_for_operations_asks_once_a_minute_however_many_targets_there_are() {
+    let services: Vec<_> = (0..20).map(|i| format!("s-{i}")).collect();
+    let wanted = |services: &[String]| {
+        services.iter().map(|s| (target("shop", s), active(specs("uid-1", s, 1..=2, "a")))).collect::<Vec<_>>()
+    };
+    // The target of the operation for which it asks is among these or those.
+    for stay in [&services[..10], &services[10..]] {
+        let world = World::new(Fake::new());
+        for _ in 0..10_000 {
+            world.fake.fault(Operation::GetOperation, Fault::Refused(ErrorKind::AccessDenied));
+        }
+        let told = |services: &[String]| {
+            services.iter().filter(|s| !world.status(&target("shop", s)).notices.is_empty()).count()
+        };
+        world.desire(wanted(&services));
+        for service in &services {
+            world.registered(&target("shop", service), 2).await;
+        }
+        sleep(Duration::from_mins(5)).await;
+        assert_eq!(told(&services), 20, "it concerns each of them");
+        let before = world.count(Operation::GetOperation);
+        sleep(Duration::from_mins(30)).await;
+        let asked = world.count(Operation::GetOperation) - before;
+        assert!((28..=31).contains(&asked), "asked {asked} times in half an hour");
+
+        world.desire(wanted(stay));
+        sleep(Duration::from_mins(10)).await;
+        assert_eq!(told(stay), 10);
+        world.fake.registry().faults.clear();
+        sleep(Duration::from_mins(2)).await;
+        assert_eq!(told(stay), 0, "one answer is enough");
+    }
+}
