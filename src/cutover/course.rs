@@ -11,6 +11,16 @@ use crate::{api::CutoverSpec, model::Excerpt};
 pub const INTERVAL: Duration = Duration::from_mins(5);
 /// After the TTL, for this time longer, clients use an answer: resolvers and connections take it over late.
 pub const SETTLE: Duration = Duration::from_secs(30);
+/// Until an instance that is withdrawn is gone from the answers.
+pub const WITHDRAWAL: Duration = Duration::from_secs(5);
+/// Until another leader withdraws a pod: the Lease, and a look at everything.
+pub const FAILOVER: Duration = Duration::from_secs(15);
+
+/// For so long clients use the address of a pod that was deleted, beside records with this TTL in seconds. The pod has to answer
+/// meanwhile.
+pub fn lingers(ttl: u32) -> Duration {
+    WITHDRAWAL + FAILOVER + Duration::from_secs(ttl.into()) + SETTLE
+}
 
 /// A valid spec.
 #[derive(Debug, Clone, PartialEq)]

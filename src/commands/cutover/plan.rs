@@ -15,16 +15,11 @@ use crate::{
     commands::table::Table,
     cutover::{
         Course,
-        course::SETTLE,
+        course::{FAILOVER, SETTLE, WITHDRAWAL, lingers},
         hiding::{obstacle, stoppable_after},
     },
     instances::Share,
 };
-
-/// Until another leader withdraws a pod: the Lease, and a look at everything.
-const FAILOVER: u64 = 15;
-/// Until an instance that is withdrawn is gone from the answers.
-const WITHDRAWAL: u64 = 5;
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -313,14 +308,16 @@ fn stopping(pods: &Pods, registry: Option<&Registry>, found: &mut Findings) -> O
     if pods.ready + pods.unready == 0 {
         return None;
     }
-    let ttl = registry.map_or(60, |registry| u64::from(registry.ttl()));
-    let needed = WITHDRAWAL + FAILOVER + ttl + SETTLE.as_secs();
+    let ttl = registry.map_or(60, Registry::ttl);
+    let needed = lingers(ttl).as_secs();
     let early = pods.stops_after < needed;
     if early {
         let text = format!(
-            "a pod that is deleted stops after {} s, and clients use its address for up to {needed} s: withdrawal {WITHDRAWAL} s, another \
-             leader {FAILOVER} s, TTL {ttl} s, and {} s",
+            "a pod that is deleted stops after {} s, and clients use its address for up to {needed} s: withdrawal {} s, another \
+             leader {} s, TTL {ttl} s, and {} s",
             pods.stops_after,
+            WITHDRAWAL.as_secs(),
+            FAILOVER.as_secs(),
             SETTLE.as_secs()
         );
         found.add(Grade::Warning, "preStop", text, "apply the patch below");
