@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# What the benchmark asks of the machine: replicas of the controllers, and a cut between their leaders. integration/bench.sh
-# exports the settings that this needs, and calls it, too.
+# What the benchmarks ask of the machine: replicas of the controllers, a cut between their leaders, and an API server that
+# starts again. integration/bench.sh and cutover-bench.sh export the settings that this needs, and call it, too.
 #
-# Usage: integration/bench-host.sh replica CLUSTER NUMBER | peer CLUSTER | cut | heal
+# Usage: integration/bench-host.sh replica CLUSTER NUMBER | peer CLUSTER | apiserver CLUSTER | cut | heal
 #
 #   replica CLUSTER NUMBER   starts a replica of that cluster's controller and prints its line for the benchmark
 #   peer CLUSTER             starts the AWS controller for that cluster and prints the same
+#   apiserver CLUSTER        ends that cluster's API server as a crash does, and starts it again
 #   cut                      loses all packets between leaders
 #   heal                     ends that
 set -euo pipefail
@@ -31,10 +32,18 @@ run_host() {
 		AWS_SHARED_CREDENTIALS_FILE=/dev/null NO_PROXY='*' "$@" >&2
 }
 
-# replica CLUSTER NUMBER: the allocator is set as in config/manager.
+# SEEING FILE PATH CMD...: a command, for which FILE is at PATH.
+# shellcheck disable=SC2016
+readonly SEEING=(unshare --mount sh -c 'mount --bind "$0" "$1" && shift && exec "$@"')
+
+# replica CLUSTER NUMBER: the allocator is set as in config/manager. With RESOLVER, it resolves names there, as a pod does.
 replica() {
-	local name=controller-$1-$2 admin=$TESTBED_HOST_IP:87$1$2
-	run_host "$name" "$1" MALLOC_ARENA_MAX=1 "$CONTROLLER" run --log "${LOG:-warn}" --kubeconfig "$KUBECONFIG" \
+	local name=controller-$1-$2 admin=$TESTBED_HOST_IP:87$1$2 resolver=$TESTBED_STATE/host/controller-$1-$2.resolv seeing=()
+	if [ -n "${RESOLVER:-}" ]; then
+		echo "nameserver $RESOLVER" >"$resolver"
+		seeing=("${SEEING[@]}" "$resolver" /etc/resolv.conf)
+	fi
+	run_host "$name" "$1" MALLOC_ARENA_MAX=1 "${seeing[@]}" "$CONTROLLER" run --log "${LOG:-warn}" --kubeconfig "$KUBECONFIG" \
 		--context "$(context "$1")" --cluster-id "bench-$1" --clusterset-id bench --cloudmap-endpoint "$EMULATOR" \
 		--listen "$admin" --stream "${STREAM:-auto}" --stream-addresses "$TESTBED_HOST_IP" --stream-port "79$((3 + $1))$2"
 	line "$1" "$name" "http://$admin"
@@ -45,9 +54,8 @@ peer() {
 	local name=peer-$1 hosts=$TESTBED_STATE/host/peer-hosts config=$TESTBED_STATE/host/peer-$1.kubeconfig
 	echo "$TESTBED_HOST_IP servicediscovery.testbed data-servicediscovery.testbed" >"$hosts"
 	kubectl --context "$(context "$1")" config view --minify --flatten >"$config"
-	# shellcheck disable=SC2016
 	run_host "$name" "$1" KUBECONFIG="$config" AWS_ENDPOINT_URL="http://servicediscovery.testbed:${EMULATOR##*:}" \
-		unshare --mount sh -c 'mount --bind "$0" /etc/hosts && exec "$@"' "$hosts" \
+		"${SEEING[@]}" "$hosts" /etc/hosts \
 		"$CONTROLLER" --metrics-bind-address "$TESTBED_HOST_IP:87${1}1" --health-probe-bind-address "$TESTBED_HOST_IP:87${1}2"
 	line "$1" "$name" "http://$TESTBED_HOST_IP:87${1}1"
 }
@@ -73,6 +81,10 @@ heal() { ! nft list table ip "$(table)" >/dev/null 2>&1 || nft delete table ip "
 case ${1:-} in
 replica) [ $# -eq 3 ] || misused "replica takes the numbers of a cluster and of a replica"; replica "$2" "$3" ;;
 peer) [ $# -eq 2 ] || misused "peer takes the number of a cluster"; peer "$2" ;;
+apiserver)
+	[ $# -eq 2 ] || misused "apiserver takes the number of a cluster"
+	"$TESTBED" restart-apiserver --apiservers-only "$2" >&2
+	;;
 cut) cut_off ;;
 heal) heal ;;
 *) misused "there is no command '${1:-}'" ;;

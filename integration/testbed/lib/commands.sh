@@ -230,6 +230,13 @@ command_stop_host() {
 	host_stop "$1"
 }
 
+command_restart_apiserver() {
+	require_up
+	[ $# -eq 1 ] && [[ " $(clusters_present | xargs) " == *" $1 "* ]] || fail "restart-apiserver takes the number of a cluster"
+	one_at_a_time
+	apiserver_restart "$1"
+}
+
 # host_stop NAME: asks it to end, and after five seconds ends it. Its log stays.
 host_stop() {
 	local cgroup=$SLOT/host/$1

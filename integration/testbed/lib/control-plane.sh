@@ -1,14 +1,20 @@
 # etcd and the Kubernetes control plane of a cluster, on its first machine.
 
 control_plane_start() {
-	local cluster=$1 components pki
+	local cluster=$1 components
 	components=$(kubernetes_folder)
-	pki=$(cluster_folder "$cluster")/pki
 	# The data lives as long as the process: there is nothing to sync to disk for.
 	component_start "$cluster" 1 etcd "$components/etcd" --data-dir /run/node/etcd --unsafe-no-fsync --logger zap --log-level warn \
 		--listen-client-urls http://127.0.0.1:2379 --advertise-client-urls http://127.0.0.1:2379 \
 		--listen-peer-urls http://127.0.0.1:2380 --initial-advertise-peer-urls http://127.0.0.1:2380 \
 		--name etcd --initial-cluster etcd=http://127.0.0.1:2380
+	apiserver_start "$cluster"
+}
+
+apiserver_start() {
+	local cluster=$1 components pki
+	components=$(kubernetes_folder)
+	pki=$(cluster_folder "$cluster")/pki
 	component_start "$cluster" 1 kube-apiserver "$components/kube-apiserver" \
 		--etcd-servers http://127.0.0.1:2379 --advertise-address "$(primary "$cluster" "$(node_ip "$cluster" 1)" "$(node_ip6 "$cluster" 1)")" --secure-port 6443 \
 		--service-cluster-ip-range "$(by_family "$cluster" "$(services "$cluster")" "$(services6 "$cluster")")" \
@@ -24,6 +30,17 @@ control_plane_start() {
 # apiserver_ready CLUSTER: /readyz is open to everybody.
 apiserver_ready() {
 	[ "$(curl -sS --noproxy '*' --max-time 3 --cacert "$(cluster_folder "$1")/pki/ca.crt" "$(server "$1")/readyz")" = ok ]
+}
+
+# apiserver_restart CLUSTER: etcd goes on meanwhile.
+apiserver_restart() {
+	local cluster=$1 folder pid
+	folder=$(node_folder "$cluster" 1)
+	pid=$(cat "$folder/pids/kube-apiserver")
+	kill -KILL "$pid"
+	wait_until 10 process_ended "$pid" || fail "the API server of cluster $cluster does not end"
+	apiserver_start "$cluster"
+	await "$cluster" 120 "the API server" "$folder/log/kube-apiserver.log" apiserver_ready "$cluster"
 }
 
 # What no test uses: some of these look at everything ten times a second.

@@ -78,6 +78,9 @@ cgroup_remove() {
 # is_ours PID: whether the process lives and is one of this testbed's.
 is_ours() { grep -qs "/$CGROUP_TOP/$SLOT/" "/proc/$1/cgroup"; }
 
+# process_ended PID: also if nobody has collected what is left of it.
+process_ended() { ! grep -qs '^State:[[:space:]]*[^Z[:space:]]' "/proc/$1/status"; }
+
 # spawn CGROUP LOG CMD...: starts a background process in a cgroup; prints its process id.
 spawn() {
 	local cgroup=$1 log=$2
