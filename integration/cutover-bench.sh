@@ -3,7 +3,7 @@
 # (`make cutover-bench`), and prints what became of the requests, one line of JSON per figure. It takes about ten minutes.
 #
 # Usage: integration/cutover-bench.sh [--services 20] [--tasks 2] [--pods 2] [--ttl 10] [--steps 25,50,100] [--every 60]
-#                                     [--rate 200] [--reports 30] [--keep-tasks] [--seed 1]
+#                                     [--rate 200] [--reports 30] [--keep-tasks | --trouble] [--seed 1]
 #
 #   SERVICES=200      the same as --services 200
 #   CONTROLLER=FILE   measure this binary instead of building one
@@ -12,8 +12,8 @@
 #   RUST_LOG=FILTER   what the benchmark logs; with cloudmap_mcs_integration=debug also what the commands print
 #
 # One API server runs, the emulator of Cloud Map with the times of AWS, one controller, and the benchmark, which has the tasks,
-# the pods, the API of ECS and the clients. Tasks and pods are addresses of this machine. All of it ends with this script, or
-# with the next run if this one is killed.
+# the pods, the API of ECS and the clients. Tasks and pods are addresses of this machine. With --trouble another replica of the
+# controller stands by. All of it ends with this script, or with the next run if this one is killed.
 set -euo pipefail
 
 # shellcheck source=integration/stages.sh
@@ -54,7 +54,7 @@ main() {
 	ulimit -n "$(ulimit -Hn)"
 	EMULATOR=http://$TESTBED_HOST_IP:8700
 	# What the controller of bench-host.sh does beyond its flags.
-	export CONTROLLER EMULATOR CLOUDMAP_MCS_CUTOVERS=true CLOUDMAP_MCS_HIDE_TASKS=true
+	export CONTROLLER EMULATOR RESOLVER=$TESTBED_HOST_IP CLOUDMAP_MCS_CUTOVERS=true CLOUDMAP_MCS_HIDE_TASKS=true
 	testbed run-host emulator -- "$built/cloudmap-emulator" --listen "$TESTBED_HOST_IP:8700" \
 		--resolver-listen "$TESTBED_HOST_IP:53" --aws-times --max-instances-per-namespace 20000 --region eu-central-1
 	wait_for "$EMULATOR/_emulator/health" "the emulator"
@@ -62,7 +62,8 @@ main() {
 	controller=$("$HOST_SCRIPT" replica 1 1)
 	wait_for "${controller##*admin=}/readyz" "the controller"
 	"$built/cutover-bench" --controller "$controller" --emulator "$EMULATOR" --resolver "$TESTBED_HOST_IP" \
-		--program "$CONTROLLER" --addresses "${TESTBED_HOST_IP%.0.1}.128.1" ${SERVICES:+--services "$SERVICES"} "$@"
+		--program "$CONTROLLER" --host "$HOST_SCRIPT" --addresses "${TESTBED_HOST_IP%.0.1}.128.1" \
+		${SERVICES:+--services "$SERVICES"} "$@"
 }
 
 main "$@"

@@ -19,7 +19,7 @@ const ENDS: [(&str, &str, f64); 2] = [("KILL", "failover_killed", 20.0), ("TERM"
 /// From the signal to the change. A leader that is killed has not seen it.
 const CHANGE_AFTER: Duration = Duration::from_millis(100);
 /// From the start of a replica until it could lead, and from the end of a leader until another one leads.
-const TAKEOVER: Duration = Duration::from_mins(1);
+pub(super) const TAKEOVER: Duration = Duration::from_mins(1);
 /// How long both replicas and the registry come to rest before a leader ends.
 const REST: Duration = Duration::from_secs(5);
 
@@ -49,11 +49,7 @@ impl Bench {
         load: &mut Load,
         arrivals: &Arrivals,
     ) -> anyhow::Result<Duration> {
-        let standby = Side::new(&host.replica(replica).await?).await?;
-        standby.ready(TAKEOVER).await?;
-        tokio::time::sleep(REST).await;
-        self.exporter.leads(TAKEOVER).await?;
-        ensure!(standby.gauge(LEADER).await? == Some(0.0), "the standby leads already");
+        let standby = stand_by(host, &self.exporter, replica).await?;
         tracing::info!("sending SIG{signal} to the leader of {}", self.exporter.member.id);
         let signalled = Instant::now();
         process::signal(self.exporter.member.pid, signal).await?;
@@ -66,4 +62,17 @@ impl Bench {
         self.exporter = standby;
         Ok(seen - signalled)
     }
+}
+
+/// Starts the `number`th replica, which stands by for a leader, and waits until it could lead and both are at rest.
+///
+/// # Errors
+/// Another replica leads than this one.
+pub(super) async fn stand_by(host: &Host, leader: &Side, number: usize) -> anyhow::Result<Side> {
+    let standby = Side::new(&host.replica(number).await?).await?;
+    standby.ready(TAKEOVER).await?;
+    tokio::time::sleep(REST).await;
+    leader.leads(TAKEOVER).await?;
+    ensure!(standby.gauge(LEADER).await? == Some(0.0), "the standby leads already");
+    Ok(standby)
 }

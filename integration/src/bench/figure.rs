@@ -5,13 +5,13 @@ use std::{fmt, process::ExitCode, time::Duration};
 use anyhow::Context as _;
 use serde::Serialize;
 
-/// A measured value and what it should be at most. A figure without a target is there for the reader.
+/// A measured value and what it should be. A figure without a target is there for the reader.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Figure {
     pub figure: String,
     pub value: f64,
     pub unit: &'static str,
-    /// The greatest value that is good enough.
+    /// The greatest value that is good enough, or the only one.
     pub target: Option<f64>,
     pub met: Option<bool>,
 }
@@ -21,6 +21,14 @@ impl Figure {
     pub(super) fn at_most(figure: impl Into<String>, value: f64, unit: &'static str, target: f64) -> Self {
         let value = rounded(value);
         Self { figure: figure.into(), value, unit, target: Some(target), met: Some(value <= target) }
+    }
+
+    /// A figure that should be `target`, no more and no less: how often something happened that was to happen.
+    pub(super) fn exactly(figure: impl Into<String>, value: f64, unit: &'static str, target: f64) -> Self {
+        let value = rounded(value);
+        // To three digits, too.
+        let met = (value - target).abs() < 0.001;
+        Self { figure: figure.into(), value, unit, target: Some(target), met: Some(met) }
     }
 
     /// One with a target, if there is a target.
@@ -157,6 +165,8 @@ mod tests {
         assert_eq!(Figure::at_most("x", 5.0004, "s", 5.0).met, Some(true), "as printed");
         assert_eq!(Figure::at_most("x", 5.001, "s", 5.0).met, Some(false));
         assert_eq!(Figure::for_scale("x", 5.0, "s").met, None);
+        let exactly = [4.0, 5.0, 6.0].map(|value| Figure::exactly("x", value, "pods", 5.0).met);
+        assert_eq!(exactly, [Some(false), Some(true), Some(false)]);
     }
 
     #[test]

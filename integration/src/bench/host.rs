@@ -33,6 +33,11 @@ impl Host {
         self.run(&["heal"]).await.map(drop)
     }
 
+    /// Ends the exporting cluster's API server as a crash does, and starts it again. Returns when it is ready.
+    pub(super) async fn restart_api_server(&self) -> anyhow::Result<()> {
+        self.run(&["apiserver", "1"]).await.map(drop)
+    }
+
     async fn run(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let ran = Command::new(&self.0).args(arguments).stderr(std::process::Stdio::inherit()).output().await;
         let ran = ran.with_context(|| format!("failed to run {}", self.0.display()))?;

@@ -15,7 +15,7 @@ use hyper::Request;
 use kube::Client;
 
 use super::http;
-use crate::emulator::{Counters, EmulatorSettings, Snapshot, Write};
+use crate::emulator::{Counters, Effect, EmulatorSettings, Fault, Snapshot, Write};
 
 /// Prefix of the Cloud Map namespaces that hold ledgers.
 const LEDGER_NAMESPACE: &str = "clusterset-";
@@ -55,6 +55,36 @@ impl Registry {
     pub(super) async fn instances(&self) -> anyhow::Result<usize> {
         let snapshot: Snapshot = self.get("snapshot").await?;
         Ok(instances(&snapshot))
+    }
+
+    /// The IPv4 addresses of all instances.
+    pub(super) async fn addresses(&self) -> anyhow::Result<BTreeSet<String>> {
+        let snapshot: Snapshot = self.get("snapshot").await?;
+        let instances = snapshot.services.iter().flat_map(|service| service.instances.values());
+        Ok(instances.filter_map(|instance| instance.attributes.get("AWS_INSTANCE_IPV4").cloned()).collect())
+    }
+
+    /// Refuses every call of a caller, as AWS does where an account calls too often, until [`Self::relieve`].
+    pub(super) async fn throttle(&self, caller: &str) -> anyhow::Result<()> {
+        let refusal = |code: &str| {
+            let (code, message) = (code.to_owned(), "Rate exceeded".to_owned());
+            Effect::Error { code, message, status: None }
+        };
+        // Of two errors the first counts.
+        let discovery = Fault::on("DiscoverInstances", refusal("RequestLimitExceeded"));
+        for fault in [discovery, Fault::on_any(refusal("ThrottlingException"))] {
+            let body = serde_json::to_vec(&fault.for_caller(caller))?;
+            let request = Request::post("/_emulator/faults").body(body)?;
+            self.client.request_text(request).await.context("failed to have the emulator throttle")?;
+        }
+        Ok(())
+    }
+
+    /// Refuses no call any more that AWS would not refuse.
+    pub(super) async fn relieve(&self) -> anyhow::Result<()> {
+        let request = Request::delete("/_emulator/faults").body(Vec::new())?;
+        self.client.request_text(request).await.context("failed to have the emulator throttle no more")?;
+        Ok(())
     }
 
     async fn get<T: serde::de::DeserializeOwned>(&self, what: &str) -> anyhow::Result<T> {
@@ -190,6 +220,21 @@ mod tests {
         );
         assert_eq!(registry.counters().await.unwrap().calls_by("a", "RegisterInstance"), 6);
         assert!(registry.writes_since(writes.last().unwrap().sequence).await.unwrap().is_empty());
+        emulator.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn calls_of_one_caller_are_refused_until_it_is_relieved() {
+        let emulator = Emulator::start(EmulatorSettings::unthrottled()).await.unwrap();
+        let registry = Registry::new(&emulator.endpoint()).unwrap();
+        let listed = async |caller: &str| emulator.client(caller).list_namespaces().send().await.is_ok();
+        registry.throttle("a").await.unwrap();
+        assert_eq!((listed("a").await, listed("b").await), (false, true));
+        let discovered =
+            emulator.client("a").discover_instances().namespace_name("shop").service_name("cart").send().await;
+        assert!(discovered.unwrap_err().into_service_error().is_request_limit_exceeded());
+        registry.relieve().await.unwrap();
+        assert!(listed("a").await);
         emulator.shutdown().await;
     }
 

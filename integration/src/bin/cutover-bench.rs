@@ -12,8 +12,8 @@ use cloudmap_mcs_integration::bench::{CutoverBench, CutoverPlan, Member, Verdict
 /// Moves services from ECS to pods and back, while clients send requests, and prints what became of them.
 ///
 /// One JSON line describes the conditions, then one follows for each figure. The exit status is 1 if a target is missed: a
-/// request of a client failed that resolves again, connections did not follow a share, or the controller wrote a task
-/// otherwise than by a mark.
+/// request of a client failed that resolves again, connections did not follow a share, the controller wrote a task otherwise
+/// than by a mark, or something of --trouble did not happen.
 #[derive(Debug, Parser)]
 #[command(name = "cutover-bench", version)]
 struct Arguments {
@@ -53,6 +53,13 @@ struct Arguments {
     /// Hide no task: then requests fail when tasks stop, and count for comparison only.
     #[arg(long)]
     keep_tasks: bool,
+    /// On the way, replace pods, take some away, give some a bad image, drain a zone, kill leaders, restart the API server, and
+    /// throttle Cloud Map.
+    #[arg(long, requires = "host", conflicts_with = "keep_tasks")]
+    trouble: bool,
+    /// integration/bench-host.sh, for --trouble.
+    #[arg(long, value_name = "FILE")]
+    host: Option<PathBuf>,
     /// ECS reports every so many seconds that its tasks are healthy, which brings hidden ones back [default: never].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     reports: Option<u32>,
@@ -89,6 +96,8 @@ async fn main() -> anyhow::Result<std::process::ExitCode> {
         reports: arguments.reports.map(|seconds| Duration::from_secs(seconds.into())),
         rate: arguments.rate,
         seed: arguments.seed,
+        trouble: arguments.trouble,
+        host: arguments.host,
     };
     let bench = CutoverBench::new(plan);
     println!("{}", bench.setting().await?);

@@ -36,12 +36,26 @@ pub(super) async fn until(what: &str, is_so: impl AsyncFn() -> Result<bool>) -> 
     Ok(())
 }
 
+/// What looks at the steps of a Cutover.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Guard {
+    None,
+    Looks,
+    /// It found something wrong.
+    Failed,
+}
+
 /// What a Cutover says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Seen {
     phase: &'static str,
     /// Whether the status is about the spec as it is.
     current: bool,
+    /// Number of steps that are reached or begun.
+    step: i64,
+    /// What was counted of the last step's interval, in seconds. A quarter of the interval comes first.
+    waited: Option<i64>,
+    guard: Guard,
     /// Hundredths of a percent.
     reached: Option<u32>,
     hidden: i64,
@@ -57,6 +71,13 @@ impl Seen {
         Self {
             phase: status.phase.map_or("", CutoverPhase::as_str),
             current: status.observed_generation == cutover.metadata.generation,
+            step: status.step.unwrap_or_default(),
+            waited: status.waited_seconds,
+            guard: match (&cutover.spec.guard, &status.guard_failure) {
+                (None, _) => Guard::None,
+                (Some(_), None) => Guard::Looks,
+                (Some(_), Some(_)) => Guard::Failed,
+            },
             reached: status.reached.as_deref().and_then(hundredths),
             hidden: status.hidden.unwrap_or_default(),
             hidden_since: status.hidden_since.map(|since| since.0.as_second()),
@@ -71,6 +92,21 @@ impl Seen {
     /// Whether it is in a phase, under the spec as it is.
     pub(super) fn is(&self, phase: &str) -> bool {
         self.current && self.phase == phase
+    }
+
+    /// Whether a step, by its number, was reached and has lasted for a while, or is over.
+    pub(super) fn has_lasted(&self, step: i64) -> bool {
+        self.step > step || self.step == step && (self.waited.is_some() || self.is("Finished"))
+    }
+
+    /// Whether a guard looks at the steps.
+    pub(super) fn is_guarded(&self) -> bool {
+        self.guard != Guard::None
+    }
+
+    /// Whether its guard took the traffic back, all of it.
+    pub(super) fn was_taken_back(&self) -> bool {
+        self.guard == Guard::Failed && self.is("RolledBack")
     }
 
     /// Whether so many tasks are hidden, and no more are to be.
@@ -113,6 +149,11 @@ impl Course {
             }
         });
         Self { seen, _reader: reader }
+    }
+
+    /// How many Cutovers are so.
+    pub(super) fn count(&self, is_so: impl Fn(&Seen) -> bool) -> usize {
+        self.seen.borrow().values().filter(|seen| is_so(seen)).count()
     }
 
     /// Waits until so many Cutovers are so.
@@ -179,5 +220,26 @@ mod tests {
         cutover.metadata.generation = Some(3);
         let seen = Seen::of(&cutover);
         assert!(!seen.is("Finished") && !seen.has_hidden(2), "{seen:?}");
+    }
+
+    #[test]
+    fn a_step_has_lasted_when_a_part_of_its_time_was_counted_and_stays_so() {
+        let seen = |status: serde_json::Value| {
+            let spec = serde_json::json!({"steps": [25, 100], "guard": {}});
+            let cutover = serde_json::json!({"metadata": {"name": "orders"}, "spec": spec, "status": status});
+            Seen::of(&serde_json::from_value(cutover).unwrap())
+        };
+        for (status, lasted) in [
+            (serde_json::json!({}), [false, false]),
+            (serde_json::json!({"phase": "Shifting", "step": 1}), [false, false]),
+            (serde_json::json!({"phase": "Shifting", "step": 1, "waitedSeconds": 15}), [true, false]),
+            (serde_json::json!({"phase": "Shifting", "step": 2}), [true, false]),
+            (serde_json::json!({"phase": "Finished", "step": 2}), [true, true]),
+        ] {
+            assert_eq!([1, 2].map(|step| seen(status.clone()).has_lasted(step)), lasted, "{status}");
+        }
+        let failed =
+            serde_json::json!({"phase": "RolledBack", "guardFailure": {"generation": 1, "message": "refused"}});
+        assert!(seen(failed).was_taken_back() && !seen(serde_json::json!({"phase": "RolledBack"})).was_taken_back());
     }
 }

@@ -3,22 +3,26 @@
 //! One cluster has the objects, the pods of which are addresses of this process, and so are the tasks. The controller and the
 //! commands are the real ones; Cloud Map and its resolver are the emulator, ECS is [`EcsApi`]. docs/benchmarks.md explains it.
 
+mod calls;
 mod clients;
 mod course;
+mod leaders;
 mod objects;
+mod pods;
 mod program;
 mod shares;
+mod trouble;
+mod way;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, anyhow, ensure};
-use cloudmap_mcs::cloudmap::{Operation, Plane};
+use anyhow::{Result, anyhow};
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -29,17 +33,10 @@ use self::{
     objects::Objects,
     program::Program,
     shares::Shares,
+    trouble::Trouble,
 };
-use super::{
-    figure::Figure,
-    plan::Member,
-    registry::{Registry, calls_between},
-    side::Side,
-};
-use crate::{
-    ecs::{Addresses, Definition, EcsApi, Machine, Model, Records},
-    emulator::Counters,
-};
+use super::{figure::Figure, plan::Member, registry::Registry, side::Side};
+use crate::ecs::{Addresses, Definition, EcsApi, Machine, Model, Records};
 
 /// The Cloud Map namespace, which is a zone of DNS.
 const ZONE: &str = "internal";
@@ -52,8 +49,6 @@ const PORT: u16 = 8080;
 const OPERATOR: &str = "operator";
 /// `CreateService` is allowed five times a second.
 const CREATED_AT_ONCE: usize = 4;
-/// How often `finish` is tried.
-const ATTEMPTS: u32 = 5;
 /// Percentage points between the share that is reached and that of new connections.
 const NEAR: f64 = 5.0;
 /// With fewer answers, chance alone makes some points.
@@ -88,6 +83,10 @@ pub struct CutoverPlan {
     pub rate: u16,
     /// Decides which addresses clients choose.
     pub seed: u64,
+    /// Whether pods, images, leaders, the API server and the registry make trouble on the way.
+    pub trouble: bool,
+    /// `integration/bench-host.sh`, which starts replicas and restarts the API server.
+    pub host: Option<PathBuf>,
 }
 
 /// The benchmark on a running cluster.
@@ -95,9 +94,6 @@ pub struct CutoverPlan {
 pub struct CutoverBench {
     plan: CutoverPlan,
 }
-
-/// How long each part took.
-type Times = Vec<(&'static str, Duration)>;
 
 impl CutoverBench {
     pub fn new(plan: CutoverPlan) -> Self {
@@ -124,6 +120,7 @@ impl CutoverBench {
             "steps": plan.steps,
             "step_seconds": plan.every.as_secs(),
             "hide_tasks": plan.hide_tasks,
+            "trouble": plan.trouble,
             "seed": plan.seed,
         }))
     }
@@ -134,6 +131,9 @@ impl CutoverBench {
     /// What broke, so that nothing can be said.
     pub async fn run(self, mut print: impl FnMut(Figure)) -> Result<()> {
         let plan = &self.plan;
+        if plan.trouble {
+            plan.allows_trouble()?;
+        }
         let registry = Registry::new(&plan.registry)?;
         let addresses = Addresses::beginning_at(plan.first_address);
         let (machine, api) = (Machine::new(&plan.registry, addresses.clone()), EcsApi::start(Model::default()).await?);
@@ -147,9 +147,10 @@ impl CutoverBench {
         let shares = Arc::new(Shares::new(plan.services, plan.ttl));
         let course = Course::follow(cluster, Arc::clone(&shares));
         let program = Program::new(plan, &api);
+        let mut trouble = if plan.trouble { Some(Trouble::new(plan, &objects, &course, &shares).await?) } else { None };
         let (tallies, clients) = self.start_clients(&shares);
         let (before, begun) = (registry.counters().await?, Instant::now());
-        let mut times = self.there(&program, &course).await?;
+        let mut times = Box::pin(self.there(&program, &course, trouble.as_mut())).await?;
         times.extend(self.back(&program, &course, &api).await?);
         times.push(("all", begun.elapsed()));
         let after = registry.counters().await?;
@@ -166,8 +167,9 @@ impl CutoverBench {
             print(Figure::for_scale(name("measured"), measured, "%"));
             print(Figure::at_most(name("distance"), (measured - reached).abs(), "points", NEAR));
         }
-        self.calls(&before, &after).into_iter().for_each(&mut print);
-        marks(&registry, &plan.controller.id).await?.into_iter().for_each(&mut print);
+        trouble.iter().flat_map(Trouble::figures).for_each(&mut print);
+        plan.calls(&before, &after).into_iter().for_each(&mut print);
+        calls::marks(&registry, &plan.controller.id).await?.into_iter().for_each(&mut print);
         Ok(())
     }
 
@@ -227,100 +229,4 @@ impl CutoverBench {
         }
         (tallies, clients)
     }
-
-    /// All traffic goes to the pods, and the tasks stop.
-    async fn there(&self, program: &Program, course: &Course) -> Result<Times> {
-        let plan = &self.plan;
-        let mut times = Times::new();
-        let begun = Instant::now();
-        program.run("plan", &["--all"], &[0, 1]).await?;
-        times.push(("plan", begun.elapsed()));
-
-        let steps = plan.steps.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
-        let every = format!("{}s", plan.every.as_secs());
-        let mut flags = vec!["--all", "--steps", &steps, "--every", &every];
-        if plan.hide_tasks {
-            flags.push("--hide-tasks");
-        }
-        let begun = Instant::now();
-        program.run("start", &flags, &[0]).await?;
-        course.until("all are Finished", plan.services, |cutover| cutover.is("Finished")).await?;
-        times.push(("start_to_finished", begun.elapsed()));
-
-        let stop = Instant::now();
-        for attempt in 1.. {
-            if plan.hide_tasks {
-                // Those that are stopped already are hidden no more.
-                let least = if attempt == 1 { plan.tasks } else { 0 };
-                course.until("all tasks are hidden", plan.services, |cutover| cutover.has_hidden(least)).await?;
-                course.wait_until_stoppable(plan.ttl).await?;
-            }
-            if attempt == 1 {
-                times.push(("start_to_stoppable", begun.elapsed()));
-            }
-            match program.run("finish", &["--all", "--scale-ecs"], &[0]).await {
-                Ok(()) => break,
-                // Tasks that ECS reported as healthy meanwhile were hidden again, and clients may still use them.
-                Err(error) if attempt < ATTEMPTS => tracing::warn!("{error:#}"),
-                Err(error) => return Err(error),
-            }
-        }
-        times.push(("finished_to_stopped", stop.elapsed()));
-        // Clients that noticed nothing yet have the time to do so.
-        tokio::time::sleep(Duration::from_secs(plan.ttl.into()) + course::SETTLE).await;
-        Ok(times)
-    }
-
-    /// All traffic goes to tasks again.
-    async fn back(&self, program: &Program, course: &Course, api: &EcsApi) -> Result<Times> {
-        let begun = Instant::now();
-        self.raise(api).await?;
-        program.run("back", &["--all"], &[0]).await?;
-        course.until("all are RolledBack", self.plan.services, |cutover| cutover.is("RolledBack")).await?;
-        let time = begun.elapsed();
-        tokio::time::sleep(Duration::from_secs(self.plan.ttl.into()) + course::SETTLE).await;
-        Ok(vec![("back", time)])
-    }
-
-    /// Calls by caller, and what those of the discovery plane cost.
-    fn calls(&self, before: &Counters, after: &Counters) -> Vec<Figure> {
-        let mut figures = Vec::new();
-        for (who, caller) in [("controller", self.plan.controller.id.as_str()), ("commands", OPERATOR)] {
-            let calls = calls_between(before, after, caller);
-            let total: u64 = calls.values().sum();
-            let usd: f64 = calls.iter().map(|(operation, calls)| price(operation) * *calls as f64).sum();
-            figures.push(Figure::for_scale(format!("calls_of_{who}"), total as f64, "calls"));
-            // A call costs a millionth of a dollar: the unit has to be small.
-            figures.push(Figure::for_scale(format!("calls_of_{who}_cost"), usd * 100.0, "US cents"));
-        }
-        figures
-    }
-}
-
-/// US dollars for a call.
-fn price(operation: &str) -> f64 {
-    let known = Operation::ALL.iter().find(|known| known.name() == operation);
-    known.map_or(Plane::Control, |operation| operation.plane()).usd_per_million_calls() / 1e6
-}
-
-/// What the controller wrote about tasks: marks, and nothing else; and that all it marked were tasks of ECS.
-async fn marks(registry: &Registry, controller: &str) -> Result<Vec<Figure>> {
-    let writes = registry.writes_since(0).await?;
-    let tasks: BTreeSet<&str> = writes
-        .iter()
-        .filter(|write| write.caller == "ecs" && write.operation == "RegisterInstance")
-        .map(|write| write.instance.as_str())
-        .collect();
-    ensure!(!tasks.is_empty(), "the emulator does not remember the writes of ECS any more");
-    let (marks, others): (Vec<_>, Vec<_>) = writes
-        .iter()
-        .filter(|write| write.caller == controller)
-        .partition(|write| write.operation == "UpdateInstanceCustomHealthStatus");
-    let marked: BTreeSet<&str> = marks.iter().map(|write| write.instance.as_str()).collect();
-    let of_tasks = marked.intersection(&tasks).count();
-    let wrong = others.iter().filter(|write| tasks.contains(write.instance.as_str())).count();
-    Ok(vec![
-        Figure::for_scale("tasks_marked", of_tasks as f64, "tasks"),
-        Figure::at_most("tasks_written_otherwise", wrong as f64, "writes", 0.0),
-    ])
 }

@@ -1,68 +1,54 @@
-//! The objects in Kubernetes: Services, their pods, and EndpointSlices and ServiceExports for them. There is no kubelet and no
-//! controller manager: the pods are addresses of this process, and their statuses are written here.
+//! The objects in Kubernetes: Services, ServiceExports for them, and the pods of each.
 
-use std::net::SocketAddrV4;
+use std::{collections::BTreeSet, sync::Arc};
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs::api::ServiceExport;
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::{
     NamespaceResourceScope,
-    api::{
-        core::v1::{Namespace, Pod, Service, ServiceAccount},
-        discovery::v1::EndpointSlice,
-    },
+    api::core::v1::{Namespace, Service, ServiceAccount},
 };
 use kube::{
     Api, Client, Resource,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{ListParams, PostParams},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use tokio::runtime::Handle;
 
-use super::{CutoverPlan, NAMESPACE, PORT, ZONE, course};
-use crate::ecs::{Addresses, Server};
+use super::{
+    CutoverPlan, NAMESPACE, PORT, ZONE, course,
+    pods::{Deployment, Image, Stopping, ZONES},
+};
+use crate::ecs::Addresses;
 
-/// Requests in flight.
+/// Services that are created at the same time.
 const CONCURRENCY: usize = 8;
-const ZONES: [&str; 2] = ["eu-central-1a", "eu-central-1b"];
+/// Services whose pods change at the same time: most of that is waiting.
+const CHANGING: usize = 100;
 
 /// Name of a service, everywhere.
 pub(super) fn name(service: usize) -> String {
     format!("service-{service:04}")
 }
 
-/// A pod, which answers while this is there.
-struct Running {
-    name: String,
-    address: SocketAddrV4,
-    zone: &'static str,
-    _server: Server,
-}
-
 /// All objects.
 pub(super) struct Objects {
     client: Client,
     /// By service.
-    pods: Vec<Vec<Running>>,
+    deployments: Vec<Arc<Deployment>>,
+    stopping: Stopping,
 }
 
 impl Objects {
     /// Starts the pods. They run until this is dropped.
     pub(super) async fn new(client: Client, plan: &CutoverPlan, addresses: &Addresses) -> Result<Self> {
-        let (runtime, mut pods) = (Handle::current(), Vec::new());
+        let mut deployments = Vec::new();
         for service in 0..plan.services {
-            let mut those = Vec::new();
-            for number in 0..plan.pods {
-                let address = SocketAddrV4::new(addresses.take(), PORT);
-                let server = Server::start(&runtime, address, "pod").await?;
-                let (name, zone) = (format!("{}-{number}", name(service)), ZONES[number % ZONES.len()]);
-                those.push(Running { name, address, zone, _server: server });
-            }
-            pods.push(those);
+            let deployment = Deployment::new(client.clone(), name(service), plan, addresses.clone()).await?;
+            deployments.push(Arc::new(deployment));
         }
-        Ok(Self { client, pods })
+        Ok(Self { client, deployments, stopping: Stopping::default() })
     }
 
     /// Creates everything, and waits until the exports are accepted. No pod gets traffic yet.
@@ -71,9 +57,9 @@ impl Objects {
         let namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
         namespaces.create(&PostParams::default(), &namespace).await.context("failed to create the namespace")?;
         // Pods are refused without it, and nobody else makes it.
-        self.put::<ServiceAccount>(json!({"metadata": {"name": "default"}})).await?;
-        futures::stream::iter(self.pods.iter().enumerate())
-            .map(async |(service, pods)| self.create_service(&name(service), pods).await)
+        put::<ServiceAccount>(&self.client, json!({"metadata": {"name": "default"}})).await?;
+        futures::stream::iter(&self.deployments)
+            .map(async |deployment| self.create_service(deployment).await)
             .buffer_unordered(CONCURRENCY)
             .try_for_each(async |()| Ok(()))
             .await?;
@@ -81,84 +67,96 @@ impl Objects {
         course::until("all exports are registered", async || {
             let list = exports.list(&ListParams::default()).await?;
             let accepted = list.items.iter().filter(|export| is_registered(export)).count();
-            Ok(accepted == self.pods.len())
+            Ok(accepted == self.deployments.len())
         })
         .await
     }
 
-    async fn create_service(&self, name: &str, pods: &[Running]) -> Result<()> {
-        self.put::<Service>(json!({
+    async fn create_service(&self, deployment: &Deployment) -> Result<()> {
+        let name = &deployment.name;
+        let service = json!({
             "metadata": {"name": name},
             "spec": {
                 "selector": {"app": name},
                 "ports": [{"name": "http", "port": 80, "targetPort": PORT, "protocol": "TCP"}],
             },
-        }))
-        .await?;
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), NAMESPACE);
-        for pod in pods {
-            self.put::<Pod>(json!({
-                "metadata": {"name": pod.name, "labels": {"app": name}},
-                "spec": {"containers": [{"name": "server", "image": "server"}]},
-            }))
-            .await?;
-            let address = pod.address.ip();
-            let status = json!({"status": {
-                "phase": "Running", "podIP": address, "podIPs": [{"ip": address}],
-                "conditions": [{"type": "Ready", "status": "True"}],
-            }});
-            let written = api.patch_status(&pod.name, &PatchParams::default(), &Patch::Merge(&status)).await;
-            written.with_context(|| format!("failed to write the status of the pod {}", pod.name))?;
-        }
-        let endpoints: Vec<_> = pods.iter().map(mk_endpoint).collect();
-        self.put::<EndpointSlice>(json!({
-            "metadata": {
-                "name": format!("{name}-slice"),
-                "labels": {
-                    "kubernetes.io/service-name": name,
-                    "endpointslice.kubernetes.io/managed-by": "cloudmap-mcs-bench",
-                },
-            },
-            "addressType": "IPv4",
-            "endpoints": endpoints,
-            "ports": [{"name": "http", "port": PORT, "protocol": "TCP"}],
-        }))
-        .await?;
-        self.put::<ServiceExport>(json!({
+        });
+        put::<Service>(&self.client, service).await?;
+        deployment.create().await?;
+        let export = json!({
             "metadata": {
                 "name": name,
                 "annotations": {
                     "cloudmap-mcs/namespace": ZONE, "cloudmap-mcs/service": name, "cloudmap-mcs/share-of-traffic": "0%",
                 },
             },
-        }))
-        .await
+        });
+        put::<ServiceExport>(&self.client, export).await
     }
 
-    async fn put<K>(&self, object: Value) -> Result<()>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
-            + Clone
-            + std::fmt::Debug
-            + Serialize
-            + DeserializeOwned,
-    {
-        let api: Api<K> = Api::namespaced(self.client.clone(), NAMESPACE);
-        let object = serde_json::from_value(object)?;
-        let created = api.create(&PostParams::default(), &object).await;
-        created.with_context(|| format!("failed to create a {}", K::kind(&())))?;
-        Ok(())
+    /// Gives some services a pod more, which is ready when this returns.
+    pub(super) async fn scale_out(&self, which: impl Fn(usize) -> bool, image: Image) -> Result<()> {
+        self.each(which, async |it: &Arc<Deployment>| it.add(ZONES[0], image).await.map(|()| 1)).await.map(drop)
+    }
+
+    /// Takes the newest pod of some services away. Gives the number of pods.
+    pub(super) async fn scale_in(&self, which: impl Fn(usize) -> bool) -> Result<usize> {
+        self.each(which, async |it: &Arc<Deployment>| it.scale_in(&self.stopping).await).await
+    }
+
+    /// Replaces all pods of some services, one after the other in each. Gives the number of services.
+    pub(super) async fn roll_out(&self, which: impl Fn(usize) -> bool) -> Result<usize> {
+        self.each(which, async |it: &Arc<Deployment>| it.roll_out(&self.stopping).await.map(|()| 1)).await
+    }
+
+    /// Moves the pods of the last zone, all at once. Gives their number.
+    pub(super) async fn drain(&self) -> Result<usize> {
+        self.each(|_| true, async |it: &Arc<Deployment>| it.drain(&self.stopping).await).await
+    }
+
+    /// Does something to some services. Gives the sum of what it gave.
+    async fn each(
+        &self,
+        which: impl Fn(usize) -> bool,
+        change: impl AsyncFn(&Arc<Deployment>) -> Result<usize>,
+    ) -> Result<usize> {
+        let chosen: Vec<_> = (0..self.deployments.len()).filter(|service| which(*service)).collect();
+        futures::stream::iter(chosen)
+            .map(async |service| change(&self.deployments[service]).await)
+            .buffer_unordered(CHANGING)
+            .try_fold(0, async |sum, number| Ok(sum + number))
+            .await
+    }
+
+    /// Addresses of the pods that were deleted and answer still.
+    pub(super) async fn ending(&self) -> BTreeSet<String> {
+        let mut ending = BTreeSet::new();
+        for deployment in &self.deployments {
+            ending.extend(deployment.ending().await);
+        }
+        ending
+    }
+
+    /// Waits until all pods that were deleted have stopped. Gives their number.
+    pub(super) async fn stopped(&self) -> Result<usize> {
+        self.stopping.wait().await
     }
 }
 
-/// As the EndpointSlice controller writes one.
-fn mk_endpoint(pod: &Running) -> Value {
-    json!({
-        "addresses": [pod.address.ip()],
-        "conditions": {"ready": true, "serving": true, "terminating": false},
-        "zone": pod.zone,
-        "targetRef": {"kind": "Pod", "namespace": NAMESPACE, "name": pod.name},
-    })
+/// Creates an object in the namespace.
+pub(super) async fn put<K>(client: &Client, object: Value) -> Result<()>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + std::fmt::Debug
+        + Serialize
+        + DeserializeOwned,
+{
+    let api: Api<K> = Api::namespaced(client.clone(), NAMESPACE);
+    let object = serde_json::from_value(object)?;
+    let created = api.create(&PostParams::default(), &object).await;
+    created.with_context(|| format!("failed to create a {}", K::kind(&())))?;
+    Ok(())
 }
 
 fn is_registered(export: &ServiceExport) -> bool {

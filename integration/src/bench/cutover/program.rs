@@ -31,10 +31,11 @@ impl Program {
     ///
     /// # Errors
     /// Its exit status is none of these.
-    pub(super) async fn run(&self, command: &str, flags: &[&str], statuses: &[i32]) -> Result<()> {
-        tracing::info!("cloudmap-mcs cutover {command} {}", flags.join(" "));
+    pub(super) async fn run(&self, command: &str, arguments: &[impl AsRef<str>], statuses: &[i32]) -> Result<()> {
+        let arguments: Vec<&str> = arguments.iter().map(AsRef::as_ref).collect();
+        tracing::info!("cloudmap-mcs cutover {command} {}", arguments.join(" "));
         let mut process = Command::new(&self.path);
-        process.args(["cutover", command, "--namespace", NAMESPACE, "--context", &self.context]).args(flags);
+        process.args(["cutover", command, "--namespace", NAMESPACE, "--context", &self.context]).args(arguments);
         // `start` does not ask Cloud Map.
         if command != "start" {
             process.args(["--cloudmap-endpoint", &self.registry, "--ecs-endpoint", &self.ecs]);

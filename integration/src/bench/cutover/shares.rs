@@ -2,7 +2,10 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -41,6 +44,8 @@ pub(super) struct Shares {
     counted: Mutex<BTreeMap<u32, Answers>>,
     /// Of the records, in seconds.
     ttl: u32,
+    /// Whether no answer counts.
+    paused: AtomicBool,
 }
 
 /// What a Cutover says.
@@ -67,7 +72,17 @@ impl Shares {
     pub(super) fn new(services: usize, ttl: u32) -> Self {
         let now = Instant::now();
         let service = || Mutex::new(Service { reached: None, settled: now, open: VecDeque::new() });
-        Self { services: (0..services).map(|_| service()).collect(), counted: Mutex::default(), ttl }
+        Self {
+            services: (0..services).map(|_| service()).collect(),
+            counted: Mutex::default(),
+            ttl,
+            paused: AtomicBool::default(),
+        }
+    }
+
+    /// While it is paused, no answer counts.
+    pub(super) fn pause(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
     }
 
     /// A new connection to a service was answered by a task, or by a pod.
@@ -92,7 +107,7 @@ impl Shares {
 
     /// The shares that are reached now, by the names of services.
     pub(super) fn are_reached<'a>(&self, reached: impl Iterator<Item = (&'a str, Option<Reached>)>) {
-        let reached: BTreeMap<_, _> = reached.collect();
+        let reached: BTreeMap<_, _> = reached.filter(|_| !self.paused.load(Ordering::Relaxed)).collect();
         let now = Instant::now();
         for number in 0..self.services.len() {
             self.is_reached_at(number, reached.get(objects::name(number).as_str()).copied().flatten(), now);
