@@ -14,7 +14,7 @@ pub(super) fn remark(facts: &Facts, region: Option<&str>) -> Option<String> {
     let services: Vec<_> = facts.ecs_services().iter().filter(|service| service.active).collect();
     let ready = facts.pods.as_ref().map_or(0, |pods| pods.ready);
     let count = if ready == 0 { "COUNT".to_owned() } else { ready.to_string() };
-    let tasks = registry.others.whole + facts.hidden();
+    let tasks = facts.tasks(registry);
     let stays = if tasks == 0 { " Until one is healthy, the registered pods keep the traffic." } else { "" };
     if let Some(ending) = facts.ecs_services().first().filter(|_| services.is_empty()) {
         return Some(format!(

@@ -39,10 +39,12 @@ impl Facts {
         self.ecs.as_ref().ok().and_then(Option::as_ref).map(|found| &*found.services).unwrap_or_default()
     }
 
-    /// Number of hidden tasks, which nobody finds.
-    pub(super) fn hidden(&self) -> usize {
+    /// Number of instances of others that have traffic, or would have it if they were not hidden. A task that the status
+    /// calls hidden counts once, also if Cloud Map shows it: it may have been shown since, or be hidden again soon.
+    pub(super) fn tasks(&self, registry: &Registry) -> usize {
         let hidden = self.there().and_then(|cutover| cutover.status.as_ref()?.hidden);
-        hidden.and_then(|hidden| usize::try_from(hidden).ok()).unwrap_or_default()
+        let hidden = hidden.and_then(|hidden| usize::try_from(hidden).ok()).unwrap_or_default();
+        registry.others.whole + hidden.min(registry.ill)
     }
 }
 
@@ -85,6 +87,8 @@ pub(super) struct Registry {
     pub(super) service: Option<Service>,
     /// What others have there that is healthy.
     pub(super) others: Others,
+    /// How many instances of others are not healthy; hidden tasks are among them.
+    pub(super) ill: usize,
     /// How many of these are tasks of ECS.
     pub(super) tasks: usize,
     /// Families that any of them has.

@@ -28,7 +28,7 @@ pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
              look at --region and the credentials, or use --force"
         ));
     }
-    let tasks = registry.others.whole + facts.hidden();
+    let tasks = facts.tasks(registry);
     if pods.ready < tasks {
         let ready = pods.ready;
         return Err(format!(
@@ -84,7 +84,7 @@ pub(super) fn commands(facts: &Facts, region: Option<&str>, force: bool) -> Stri
         );
     }
     let services = facts.ecs_services();
-    if registry.others.whole + facts.hidden() == 0 && services.iter().all(ecs::Service::is_at_zero) {
+    if facts.tasks(registry) == 0 && services.iter().all(ecs::Service::is_at_zero) {
         return format!("# {key}: nobody else has a healthy instance: there is nothing to stop\n");
     }
     if !services.is_empty() && services.iter().all(ecs::Service::is_at_zero) {

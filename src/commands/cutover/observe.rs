@@ -172,6 +172,7 @@ pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::
     let has = |name: &str| !attribute(name).is_empty();
     // Hidden tasks are unhealthy.
     let of_others = found.instances.iter().filter(|there| !there.attributes.contains_key(attributes::CLUSTER_UID));
+    let ill = of_others.clone().count() - others.len();
     let ecs = of_others.filter_map(|there| {
         let [cluster, service] =
             [attributes::ECS_CLUSTER, attributes::ECS_SERVICE].map(|name| there.attributes.get(name));
@@ -180,6 +181,7 @@ pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::
     Registry {
         service: Some(service),
         others: Others::of(others.iter().copied()),
+        ill,
         tasks: attribute(attributes::ECS_SERVICE).len(),
         families: Some(Families { v4: has(attributes::IPV4), v6: has(attributes::IPV6) }),
         ports: attribute(attributes::PORT).iter().filter_map(|port| port.parse().ok()).collect(),

@@ -49,7 +49,7 @@ pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: b
              `cloudmap-mcs iam --mode cutover` prints, or name the cluster with --ecs-cluster"
         ));
     }
-    if services.is_empty() && registry.others.whole + facts.hidden() > 0 {
+    if services.is_empty() && facts.tasks(registry) > 0 {
         return Err(format!(
             "{key}: no ECS service that was read registers there, and others have instances: look at --region, \
              --ecs-cluster and --ecs-service"

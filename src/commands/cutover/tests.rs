@@ -210,6 +210,11 @@ fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
     let why = check(&facts, false).unwrap_err();
     assert!(why.contains("11 pods are ready, and 12 tasks") && why.contains("--force"), "{why}");
     assert_eq!(check(&facts, true), Ok(()));
+    // Tasks that were hidden when the status was written, and that Cloud Map shows now; another one is ill.
+    let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
+    cutover.status.as_mut().unwrap().hidden = Some(12);
+    let shown = Facts { cutover: Ok(Some(cutover)), pods: Ok(pods(13)), ..facts.clone() };
+    assert_eq!(check(&shown, false), Ok(()));
     facts.registry = Err("no credentials".to_owned());
     assert!(check(&facts, false).unwrap_err().contains("no credentials"));
     facts.registry = Ok(Registry::default());
