@@ -199,6 +199,28 @@ fn with(slices: &[BTreeSet<u8>], port: &str) -> BTreeSet<u8> {
     slices.flat_map(|(_, endpoints)| endpoints.iter().copied()).collect()
 }
 
+/// Makes all writes but one, which is refused, or ends everything. `look` sees each step, and whether it was written. Returns
+/// whether all were.
+fn drive<'a>(
+    mut order: Order<'a>,
+    (refused, over): (usize, bool),
+    mut look: impl FnMut(&Step<'a>, bool) -> Result<(), TestCaseError>,
+) -> Result<bool, TestCaseError> {
+    let mut steps = 0;
+    while let Some(step) = order.next() {
+        let outcome = match (steps == refused, over) {
+            (false, _) => Outcome::Written,
+            (true, false) => Outcome::Refused,
+            (true, true) => Outcome::Over,
+        };
+        look(&step, outcome == Outcome::Written)?;
+        order.done(&step, outcome);
+        steps += 1;
+        prop_assert!(steps < 60, "it never ends: {:?}", order);
+    }
+    Ok(steps <= refused)
+}
+
 proptest! {
     #[test]
     fn no_write_and_no_refusal_leaves_an_endpoint_nowhere_or_a_port_or_a_name_without_endpoints(
@@ -212,23 +234,13 @@ proptest! {
         let wanted = after.wanted(&there);
         let service = (of_headless || !before.headless).then_some(&before);
         let mut world = World { slices: before.slices.clone(), import: &before, service };
-        let mut order = Order::new(&there, &wanted);
-        let mut steps = 0;
-        while let Some(step) = order.next() {
-            let outcome = match (steps == refused, over) {
-                (false, _) => Outcome::Written,
-                (true, false) => Outcome::Refused,
-                (true, true) => Outcome::Over,
-            };
-            if outcome == Outcome::Written {
-                world.apply(&step, &after);
+        let is_whole = drive(Order::new(&there, &wanted), (refused, over), |step, written| {
+            if written {
+                world.apply(step, &after);
             }
-            world.check(&before, &after)?;
-            order.done(&step, outcome);
-            steps += 1;
-            prop_assert!(steps < 30, "it never ends: {:?}", order);
-        }
-        if steps <= refused {
+            world.check(&before, &after)
+        })?;
+        if is_whole {
             prop_assert_eq!(&world.slices, &after.slices);
             let derives = of_headless || !after.headless;
             prop_assert_eq!(world.service.map(std::ptr::from_ref), derives.then_some(std::ptr::from_ref(&after)));
@@ -329,23 +341,13 @@ proptest! {
         wanted.former = Some(Former { derived: "former".into(), slices: of_former });
 
         let mut world = Takeover::new(&there);
-        let mut order = Order::new(&there, &wanted);
-        let mut steps = 0;
-        while let Some(step) = order.next() {
-            let outcome = match (steps == refused, over) {
-                (false, _) => Outcome::Written,
-                (true, false) => Outcome::Refused,
-                (true, true) => Outcome::Over,
-            };
-            if outcome == Outcome::Written {
-                world.apply(&step);
+        let is_whole = drive(Order::new(&there, &wanted), (refused, over), |step, written| {
+            if written {
+                world.apply(step);
             }
-            world.check(&before, &after)?;
-            order.done(&step, outcome);
-            steps += 1;
-            prop_assert!(steps < 60, "it never ends: {:?}", order);
-        }
-        if steps <= refused {
+            world.check(&before, &after)
+        })?;
+        if is_whole {
             let addresses: BTreeSet<IpAddr> = all(&after.slices).into_iter().map(ip).collect();
             prop_assert_eq!(world.of("derived"), addresses);
             // What was made in between goes next time.
