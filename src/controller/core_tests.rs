@@ -22,7 +22,7 @@ use crate::{
         work::{Part, Report},
     },
     export::Exports,
-    import::{DerivedNaming, Plan, hashed},
+    import::{DerivedNaming, Former, Plan, hashed},
     instances::{
         RegistrationPolicy, Selection,
         sync::{Outcome, Reason, TargetStatus},
@@ -543,26 +543,34 @@ async fn while_many_names_wait_endpoints_from_other_clusters_come_first() {
     bench.export("own", &[]);
     bench.observe(at(1));
     let work = bench.work("web", at(1));
-    assert_eq!(work.urgent(), Part::Endpoints, "a new import");
+    assert_eq!(work.urgent(), Part::Objects, "a new import");
     let own = bench.work("own", at(1));
     assert_eq!(own.urgent(), Part::Nothing, "whoever asks for it here has its Service");
 
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
     let outbox = Outbox::new(metrics.dropped_events());
     let objects = Arc::clone(&bench.objects);
-    work.apply(Part::Endpoints, &*objects, &outbox, &metrics).await.unwrap();
+    work.apply(Part::Objects, &*objects, &outbox, &metrics).await.unwrap();
     assert_eq!((objects.services().len(), objects.slices().len()), (1, 1), "the derived Service, and its endpoints");
-    assert!(objects.import(&key("web")).is_none());
+    let conditions =
+        |name| objects.import(&key(name)).map(|import| import.status.map_or(0, |status| status.conditions.len()));
+    assert_eq!(conditions("web"), Some(0), "the import, without its status");
+    assert_eq!(bench.work("web", at(1)).urgent(), Part::Objects, "it is new until it has conditions");
     own.apply(Part::Nothing, &*objects, &outbox, &metrics).await.unwrap();
     assert!(objects.import(&key("own")).is_none());
 
     for work in [bench.work("web", at(2)), own] {
         work.apply(Part::All, &*objects, &outbox, &metrics).await.unwrap();
     }
-    assert!(objects.import(&key("web")).is_some() && objects.import(&key("own")).is_some());
+    assert!(conditions("web") > Some(0) && conditions("own") > Some(0));
     // The traffic of an existing import comes before what its export says.
     let mut own = bench.work("own", at(2));
     own.report = Some(Report { uid: "uid".into(), conditions: Vec::new(), notes: Vec::new() });
     assert_eq!(own.urgent(), Part::Import);
-    assert_eq!(bench.work("web", at(2)).urgent(), Part::All, "nothing is left to say");
+    let mut web = bench.work("web", at(2));
+    assert_eq!(web.urgent(), Part::All, "nothing is left to say");
+    // It takes a second until the import may show another derived Service.
+    let Plan::Want(wanted) = &mut web.import else { panic!("nothing is wanted") };
+    wanted.former = Some(Former { derived: "former".into(), slices: BTreeMap::new() });
+    assert_eq!(web.urgent(), Part::Endpoints);
 }

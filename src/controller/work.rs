@@ -18,7 +18,7 @@ use crate::{
         events::{self, EventRecord, Outbox},
         objects::{Namespace, ServiceExport},
     },
-    import::{self, Plan, There, Wanted},
+    import::{self, Extent, Plan, There, Wanted},
     model::ServiceKey,
 };
 
@@ -61,19 +61,25 @@ pub(super) enum Part {
     All,
     /// All but the conditions of the ServiceExport, which are for people.
     Import,
-    /// The derived Service and the EndpointSlices of a new import. The ServiceImport follows: clients wait for both, but
-    /// each takes a write, and status and conditions take more.
+    /// What clients of a new import need: the derived Service, the EndpointSlices and the ServiceImport. Its status and Events
+    /// follow.
+    Objects,
+    /// The derived Service and the EndpointSlices of an import that gets another derived Service. It shows that one a second
+    /// later.
     Endpoints,
     /// Nothing: whoever asks for the name in this cluster has its Service.
     Nothing,
 }
 
 impl Work {
-    /// What is urgent while other names wait: traffic of existing imports, then endpoints of new ones from other clusters.
-    pub(super) const fn urgent(&self) -> Part {
+    /// What is urgent while other names wait: traffic of existing imports, and what clients of new ones from other clusters
+    /// need.
+    pub(super) fn urgent(&self) -> Part {
+        let is_new = self.there.import.as_ref().is_none_or(|import| import.status.conditions.is_empty());
         match &self.import {
-            Plan::Want(_) if self.there.import.is_none() && self.own_only => Part::Nothing,
-            Plan::Want(wanted) if self.there.import.is_none() && wanted.obstacle.is_none() => Part::Endpoints,
+            Plan::Want(_) if is_new && self.own_only => Part::Nothing,
+            Plan::Want(wanted) if is_new && wanted.obstacle.is_none() => Part::Objects,
+            Plan::Want(wanted) if wanted.former.is_some() && wanted.obstacle.is_none() => Part::Endpoints,
             Plan::Keep if self.report.is_some() => Part::Nothing,
             _ if self.report.is_some() => Part::Import,
             _ => Part::All,
@@ -91,12 +97,12 @@ impl Work {
         outbox: &Outbox,
         metrics: &Metrics,
     ) -> Result<(), Error> {
+        let write = |wanted, extent| import::apply(writer, &self.key, &self.there, wanted, extent, self.now);
         match (part, &self.import) {
             (Part::Nothing, _) => Ok(()),
-            (Part::Endpoints, Plan::Want(wanted)) => {
-                import::apply_endpoints(writer, &self.key, &self.there, wanted).await
-            }
-            (Part::Endpoints | Part::Import, _) => self.import(writer, outbox, metrics).await,
+            (Part::Endpoints, Plan::Want(wanted)) => write(wanted, Extent::Endpoints).await,
+            (Part::Objects, Plan::Want(wanted)) => write(wanted, Extent::Objects).await,
+            (Part::Endpoints | Part::Objects | Part::Import, _) => self.import(writer, outbox, metrics).await,
             (Part::All, _) => {
                 // Both are tried: a name whose import fails still gets its conditions.
                 let imported = self.import(writer, outbox, metrics).await;
@@ -127,7 +133,7 @@ impl Work {
                 for note in [self.skipped(wanted), self.staleness(wanted)].into_iter().flatten() {
                     outbox.send(note);
                 }
-                import::apply(writer, &self.key, &self.there, wanted, self.now).await
+                import::apply(writer, &self.key, &self.there, wanted, Extent::All, self.now).await
             }
         }
     }

@@ -38,34 +38,15 @@ pub struct There {
     pub slices: Vec<Arc<OwnSlice>>,
 }
 
-/// Applies a plan, in the order of `order.rs`. EndpointSlices are written before the ServiceImport that announces
-/// them, and deleted after it. If a slice is refused, neither others nor removals are delayed, but for those that would
-/// take a live address away that this slice should have. What is not written is tried again, with the back-off of the
-/// name, and the import says why.
-///
-/// # Errors
-/// The first write that failed. Earlier writes stay. Applying the plan again completes it.
-pub async fn apply(
-    writer: &dyn ClusterWriter,
-    key: &ServiceKey,
-    there: &There,
-    wanted: &Wanted,
-    now: Timestamp,
-) -> Result<(), Error> {
-    execute(writer, key, there, wanted, Some(now)).await
-}
-
-/// Writes what clients of a new import need before they can ask for it: the derived Service and the EndpointSlices.
-///
-/// # Errors
-/// As for [`apply`], which also reports them.
-pub async fn apply_endpoints(
-    writer: &dyn ClusterWriter,
-    key: &ServiceKey,
-    there: &There,
-    wanted: &Wanted,
-) -> Result<(), Error> {
-    execute(writer, key, there, wanted, None).await
+/// How much of a plan is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Extent {
+    /// The derived Service and the EndpointSlices.
+    Endpoints,
+    /// The ServiceImport as well, but not its status: all that clients need.
+    Objects,
+    /// Everything.
+    All,
 }
 
 fn facts<'a>(wanted: &'a Wanted, pending: Option<&'a str>, slices: bool) -> Facts<'a> {
@@ -88,13 +69,20 @@ impl<'a> Address<'a> {
     }
 }
 
-/// Makes the writes; without a date, only those before the import.
-async fn execute(
+/// Applies a plan, in the order of `order.rs`. EndpointSlices are written before the ServiceImport that announces
+/// them, and deleted after it. If a slice is refused, neither others nor removals are delayed, but for those that would
+/// take a live address away that this slice should have. What is not written is tried again, with the back-off of the
+/// name, and the import says why if everything is to be written.
+///
+/// # Errors
+/// The first write that failed. Earlier writes stay. Applying the plan again completes it.
+pub async fn apply(
     writer: &dyn ClusterWriter,
     key: &ServiceKey,
     there: &There,
     wanted: &Wanted,
-    now: Option<Timestamp>,
+    extent: Extent,
+    now: Timestamp,
 ) -> Result<(), Error> {
     let shown = Address::of(there.derived.shown(there.import.as_deref()));
     let present = Address::of(there.derived.there.as_ref().filter(|derived| derived.managed));
@@ -110,9 +98,10 @@ async fn execute(
                 derived_cluster_ips(writer, key, there, service).await.map(|ips| address.ips = ips)
             }
             Step::Slice(step) => write_slice(writer, key, step).await,
+            Step::Import(_) if extent == Extent::Endpoints => break,
             Step::Import(service) => {
-                let Some(now) = now else { break };
-                let announced = announce(writer, key, there, service, &address, &facts(wanted, None, true), now).await;
+                let facts = (extent == Extent::All).then(|| facts(wanted, None, true));
+                let announced = announce(writer, key, there, service, &address, facts.as_ref(), now).await;
                 keeps &= announced.is_err();
                 announced
             }
@@ -134,14 +123,14 @@ async fn execute(
         }
         result = result.and(written);
     }
-    if let (Some(refusal), Some(service), Some(now)) = (&refusal, &wanted.service, now) {
+    if let (Some(refusal), Some(service), Extent::All) = (&refusal, &wanted.service, extent) {
         // Repeating it does not help. People must see what would.
         let slices = match wanted.obstacle {
             Some(_) => is_in_use(there.import.as_deref(), &there.derived),
             None => !there.slices.is_empty(),
         };
         let address = if keeps { &shown } else { &address };
-        announce(writer, key, there, service, address, &facts(wanted, Some(refusal), slices), now).await?;
+        announce(writer, key, there, service, address, Some(&facts(wanted, Some(refusal), slices)), now).await?;
     }
     result
 }
@@ -234,14 +223,14 @@ async fn derived_cluster_ips(
     }
 }
 
-/// Writes the ServiceImport and its status.
+/// Writes the ServiceImport, and its status if there are facts for it.
 async fn announce(
     writer: &dyn ClusterWriter,
     key: &ServiceKey,
     there: &There,
     service: &ClusterSetService,
     address: &Address<'_>,
-    facts: &Facts<'_>,
+    facts: Option<&Facts<'_>>,
     now: Timestamp,
 ) -> Result<(), Error> {
     let derived = address.derived.filter(|_| there.derived.serves(service.service_type));
@@ -254,7 +243,8 @@ async fn announce(
     let young = !object.spec.ips.is_empty() && shown.is_none_or(is_new);
     let there = there.import.as_deref().filter(|import| import.managed);
     // Clients find the endpoints of a headless import until they can use an address.
-    let waits = facts.pending.is_some() && service.service_type == ServiceType::ClusterSetIp;
+    let pends = facts.is_some_and(|facts| facts.pending.is_some());
+    let waits = pends && service.service_type == ServiceType::ClusterSetIp;
     let kept = there.filter(|import| waits && import.spec.headless);
     if let Some(import) = kept {
         object.spec.ip_families = import.spec.ip_families.iter().map(ToString::to_string).collect();
@@ -274,6 +264,7 @@ async fn announce(
             of_applied(applied)
         }
     };
+    let Some(facts) = facts else { return Ok(()) };
     let wanted = import_status(&status.conditions, service, &object, facts, generation, now);
     if ImportStatus::from(&wanted) != status {
         writer.apply_import_status(key, &uid, &wanted).await?;

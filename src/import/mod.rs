@@ -11,7 +11,7 @@ mod plan;
 mod registered;
 
 pub use addresses::{Unusable, usable};
-pub use apply::{There, apply, apply_endpoints, remove};
+pub use apply::{Extent, There, apply, remove};
 pub use derived::{DerivedNaming, DerivedServices, InvalidDerivedName, hashed};
 pub use objects::{derived_service, endpoint_slice, import_status, service_import};
 pub use packing::Former;

@@ -1,4 +1,4 @@
-//! When the conditions say that everything is exported and imported.
+//! When everything is imported, and when the conditions say so.
 //!
 //! `Registered` is not among them: how long instances take depends on the rates of AWS alone.
 
@@ -20,7 +20,7 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::{sync::watch, task::JoinSet};
 
-/// How many objects are ready, and since when there are so many.
+/// How many objects are as wanted, and since when there are so many.
 #[derive(Debug, Clone, Copy)]
 struct Ready {
     count: usize,
@@ -31,6 +31,8 @@ struct Ready {
 pub(super) struct Conditions {
     exports: watch::Receiver<Ready>,
     imports: watch::Receiver<Ready>,
+    /// Imports with an address.
+    usable: watch::Receiver<Ready>,
     _watches: JoinSet<()>,
 }
 
@@ -45,28 +47,39 @@ impl Conditions {
             |import: &ServiceImport| import.status.as_ref().is_some_and(|status| is_ready(&status.conditions));
         Self {
             exports: follow(exports, of_export, &mut watches),
-            imports: follow(imports, of_import, &mut watches),
+            imports: follow(imports.clone(), of_import, &mut watches),
+            usable: follow(imports, |import| !import.spec.ips.is_empty(), &mut watches),
             _watches: watches,
         }
+    }
+
+    /// When so many imports had an address, which DNS answers with.
+    ///
+    /// # Errors
+    /// If that takes longer than `limit`.
+    pub(super) async fn usable(&self, count: usize, limit: Duration) -> anyhow::Result<Instant> {
+        reached(self.usable.clone(), count, limit).await
     }
 
     /// When so many exports and imports were ready.
     ///
     /// # Errors
-    /// If that takes longer than `limit`.
+    /// If that takes longer than `limit` for one of them.
     pub(super) async fn ready(&self, count: usize, limit: Duration) -> anyhow::Result<Instant> {
-        let mut last = None;
-        for mut ready in [self.exports.clone(), self.imports.clone()] {
-            let complete = ready.wait_for(|ready| ready.count == count);
-            if let Ok(ended) = tokio::time::timeout(limit, complete).await {
-                ended.context("a watch of conditions has ended")?;
-            }
-            let ready = *ready.borrow();
-            ensure!(ready.count == count, "after {limit:?} {} of {count} objects are ready", ready.count);
-            last = last.max(Some(ready.since));
-        }
-        last.context("nothing was watched")
+        let exports = reached(self.exports.clone(), count, limit).await?;
+        Ok(exports.max(reached(self.imports.clone(), count, limit).await?))
     }
+}
+
+/// When there were so many objects.
+async fn reached(mut ready: watch::Receiver<Ready>, count: usize, limit: Duration) -> anyhow::Result<Instant> {
+    let complete = ready.wait_for(|ready| ready.count == count);
+    if let Ok(ended) = tokio::time::timeout(limit, complete).await {
+        ended.context("a watch of conditions has ended")?;
+    }
+    let ready = *ready.borrow();
+    ensure!(ready.count == count, "after {limit:?} {} of {count} objects are as wanted", ready.count);
+    Ok(ready.since)
 }
 
 fn is_ready(conditions: &[Condition]) -> bool {

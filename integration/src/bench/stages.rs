@@ -250,6 +250,8 @@ impl Bench {
         ];
         // The AWS controller writes none that say this.
         if !self.plan.peer {
+            let usable = conditions.usable(services, PATIENCE).await.context("imports have no address")?;
+            figures.push(Figure::for_scale(format!("{name}_usable"), since(usable), "s"));
             let settled = conditions.ready(services, PATIENCE).await.context("the conditions have not settled")?;
             let target = targets::settled(services, self.plan.endpoints);
             figures.push(Figure::new(format!("{name}_settled"), since(settled), "s", target));
