@@ -9,12 +9,13 @@ use aws_sdk_ecs::{
     config::http::HttpResponse,
     error::{ProvideErrorMetadata, SdkError},
     types::{
-        self, CapacityProviderStrategyItem, Deployment, DeploymentControllerType, DeploymentRolloutState, LoadBalancer,
-        SchedulingStrategy, ServiceConnectConfiguration, ServiceRegistry, TaskSet, VpcLatticeConfiguration,
+        self, AssignPublicIp, AwsVpcConfiguration, CapacityProviderStrategyItem, Deployment, DeploymentControllerType,
+        DeploymentRolloutState, LoadBalancer, NetworkConfiguration, SchedulingStrategy, ServiceConnectConfiguration,
+        ServiceRegistry, TaskSet, VpcLatticeConfiguration,
     },
 };
 
-use super::{Controller, Ecs, Error, Operation, Service};
+use super::{Controller, Ecs, Error, Network, Operation, Service};
 use crate::cloudmap::{
     AwsSettings, ConnectError, chain, identified, is_denied, load, of_credentials, retries, unsigned, words,
 };
@@ -157,6 +158,9 @@ fn service(service: &types::Service) -> Service {
         deployment.service_connect_configuration().is_some_and(ServiceConnectConfiguration::enabled)
     };
     let connected: Vec<&Deployment> = deployments.iter().filter(connects).collect();
+    let own = service.network_configuration().into_iter();
+    let networks = own.chain(deployments.iter().filter_map(Deployment::network_configuration));
+    let network = networks.chain(sets.iter().filter_map(TaskSet::network_configuration)).next();
     let resources = connected.iter().flat_map(|deployment| deployment.service_connect_resources());
     let ports = registries.iter().filter_map(|registry| registry.container_port().or(registry.port()));
     let ports = ports.chain(balancers.iter().filter_map(|balancer| balancer.container_port()));
@@ -175,7 +179,16 @@ fn service(service: &types::Service) -> Service {
         registries: registries.iter().filter_map(|registry| registry.registry_arn()).map(str::to_owned).collect(),
         connected: resources.filter_map(|resource| resource.discovery_arn()).map(str::to_owned).collect(),
         ports: ports.filter_map(|port| u16::try_from(port).ok()).collect::<BTreeSet<_>>(),
+        network: network.and_then(NetworkConfiguration::awsvpc_configuration).map(interfaces),
         load_balancers: groups.len(),
+    }
+}
+
+fn interfaces(network: &AwsVpcConfiguration) -> Network {
+    Network {
+        subnets: network.subnets().iter().cloned().collect(),
+        security_groups: network.security_groups().iter().cloned().collect(),
+        public: network.assign_public_ip() == Some(&AssignPublicIp::Enabled),
     }
 }
 
@@ -263,6 +276,26 @@ mod tests {
         let read = service(&all.build());
         assert!(read.registers_in("arn:orders"), "{read:?}");
         assert_eq!((read.load_balancers, read.ports), (2, [8080, 8081].into()));
+    }
+
+    #[test]
+    fn the_network_of_the_tasks_is_that_of_the_service_or_of_its_deployment() {
+        let network = |subnet: &str| {
+            let there = AwsVpcConfiguration::builder().subnets(subnet).security_groups("sg-1");
+            let there = there.assign_public_ip(AssignPublicIp::Enabled).build().unwrap();
+            NetworkConfiguration::builder().awsvpc_configuration(there).build()
+        };
+        let deployment = Deployment::builder().network_configuration(network("subnet-b")).build();
+        let deployed = types::Service::builder().deployments(deployment);
+        let subnets = |service: types::Service| {
+            let Network { subnets, security_groups, public } = super::service(&service).network?;
+            assert!(public && security_groups == ["sg-1".to_owned()].into());
+            subnets.into_iter().next()
+        };
+        assert_eq!(subnets(deployed.clone().build()).as_deref(), Some("subnet-b"));
+        let own = deployed.network_configuration(network("subnet-a")).build();
+        assert_eq!(subnets(own).as_deref(), Some("subnet-a"));
+        assert_eq!(subnets(types::Service::builder().build()), None);
     }
 
     #[test]

@@ -51,6 +51,17 @@ pub enum Controller {
     External,
 }
 
+/// Where tasks with interfaces of their own are (network mode `awsvpc`).
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Network {
+    /// Ids of the subnets.
+    pub subnets: BTreeSet<String>,
+    /// Ids of the security groups. Without any it is the default one of the VPC.
+    pub security_groups: BTreeSet<String>,
+    /// Whether tasks get public addresses, without which they may have no way to a registry of images.
+    pub public: bool,
+}
+
 /// A service of ECS.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact that ECS answers with, and no state")]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -83,6 +94,8 @@ pub struct Service {
     pub connected: BTreeSet<String>,
     /// Ports of its containers, as registries and load balancers have them.
     pub ports: BTreeSet<u16>,
+    /// The network of its tasks; `None` if they share that of their hosts.
+    pub network: Option<Network>,
     /// How many target groups (of VPC Lattice, too) and load balancers have its tasks.
     pub load_balancers: usize,
 }

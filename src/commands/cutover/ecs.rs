@@ -1,14 +1,22 @@
 //! What ECS says about the tasks that are to be replaced: how it is read, and a pure judgement over what was read.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+    sync::Arc,
+};
+
+use serde_json::json;
 
 use super::{
-    facts::Facts,
+    facts::{Facts, Registry},
     plan::{Findings, Grade},
 };
-use crate::ecs::{Choice, Controller, Ecs, Error, Found, Service, all};
+use crate::ecs::{Choice, Controller, Ecs, Error, Found, Network, Service, all};
 
 const ABOUT: &str = "ecs";
+/// The task definition of the probe, which docs/moving-from-ecs.md shows how to make.
+const PROBE: &str = "cloudmap-mcs-probe";
 
 /// Reads ECS, and lists its services once at most.
 pub(super) struct EcsReader {
@@ -79,6 +87,7 @@ pub(super) fn judge(facts: &Facts, found: &mut Findings) {
         Ok(Some(Found { services, unread })) => {
             for service in services {
                 about(service, arn, found);
+                callers(service, facts, registry, found);
             }
             if let Some(why) = unread {
                 let remedy = "if a service there may register in the Cloud Map service, grant what `cloudmap-mcs iam --mode \
@@ -163,6 +172,49 @@ fn about(service: &Service, arn: &str, found: &mut Findings) {
         text: format!("{path}: ECS does not say whether autoscaling changes the number of tasks"),
         remedy: Some(remedy),
     });
+}
+
+/// How clients in the network of the tasks see the pods. Subnets of a VPC have at most 2^16 addresses.
+fn callers(service: &Service, facts: &Facts, registry: &Registry, found: &mut Findings) {
+    let (Some(network), Ok(pods)) = (&service.network, &facts.pods) else { return };
+    let port = facts.counterpart.as_ref().ok().and_then(|counterpart| counterpart.port);
+    let Some((pod, port)) = pods.addresses.first().zip(port.or_else(|| registry.ports.first().copied())) else {
+        return;
+    };
+    let block = |ip: &Ipv4Addr| [ip.octets()[0], ip.octets()[1]];
+    let of_tasks: BTreeSet<_> = registry.addresses.iter().map(block).collect();
+    let is_near = |ip: &IpAddr| matches!(ip, IpAddr::V4(ip) if of_tasks.contains(&block(ip)));
+    let apart = !of_tasks.is_empty() && !pods.addresses.iter().any(is_near);
+    let groups = if network.security_groups.is_empty() { "default".to_owned() } else { list(&network.security_groups) };
+    let (grade, prefers) = if apart {
+        (Grade::Warning, "no pod is in one of these subnets, so clients there that use glibc stay with the tasks")
+    } else {
+        (Grade::Ok, "clients in one of these subnets that use glibc stay with the tasks if no pod is there")
+    };
+    let (path, subnets) = (service.path(), list(&network.subnets));
+    let text = format!("{path}: tasks are in {subnets} (security groups: {groups}); {prefers}");
+    let remedy = format!("try the way from there to a pod: {}", probe(service, network, *pod, port));
+    found.add(grade, "callers", text, remedy);
+}
+
+/// The command that runs a task in the network of the tasks, or of another caller, which connects to a pod and ends.
+fn probe(service: &Service, network: &Network, pod: IpAddr, port: u16) -> String {
+    let Network { subnets, security_groups, public } = network;
+    let groups =
+        if security_groups.is_empty() { String::new() } else { format!(",securityGroups=[{}]", list(security_groups)) };
+    let public = if *public { "ENABLED" } else { "DISABLED" };
+    let connect = ["nc", "-z", "-v", "-w", "5", &pod.to_string(), &port.to_string()];
+    let overrides = json!({"containerOverrides": [{"name": "probe", "command": connect}]});
+    format!(
+        "aws ecs run-task --cluster {} --task-definition {PROBE} --launch-type FARGATE --network-configuration \
+         'awsvpcConfiguration={{subnets=[{}]{groups},assignPublicIp={public}}}' --overrides '{overrides}'",
+        service.cluster,
+        list(subnets),
+    )
+}
+
+fn list(ids: &BTreeSet<String>) -> String {
+    ids.iter().map(String::as_str).collect::<Vec<_>>().join(",")
 }
 
 /// Whom else the tasks serve than those who look into the Cloud Map service with this ARN.

@@ -1,6 +1,9 @@
 //! What is known about a name before it is moved.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    net::{IpAddr, Ipv4Addr},
+};
 
 use crate::{
     api::Cutover,
@@ -66,8 +69,7 @@ pub(super) struct Counterpart {
 pub(super) struct Pods {
     pub(super) ready: usize,
     pub(super) unready: usize,
-    pub(super) v4: bool,
-    pub(super) v6: bool,
+    pub(super) addresses: BTreeSet<IpAddr>,
     /// How many have the readiness gate.
     pub(super) gated: usize,
     /// The shortest `preStop` of all, in seconds, as far as it is a sleep; 0 where there is none.
@@ -93,6 +95,8 @@ pub(super) struct Registry {
     pub(super) tasks: usize,
     /// Families that any of them has.
     pub(super) families: Option<Families>,
+    /// IPv4 addresses of others.
+    pub(super) addresses: BTreeSet<Ipv4Addr>,
     /// Ports of others.
     pub(super) ports: BTreeSet<u16>,
     /// ECS cluster and service of the tasks.

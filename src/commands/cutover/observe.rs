@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     sync::Arc,
 };
 
@@ -184,6 +185,7 @@ pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::
         ill,
         tasks: attribute(attributes::ECS_SERVICE).len(),
         families: Some(Families { v4: has(attributes::IPV4), v6: has(attributes::IPV6) }),
+        addresses: attribute(attributes::IPV4).iter().filter_map(|address| address.parse().ok()).collect(),
         ports: attribute(attributes::PORT).iter().filter_map(|port| port.parse().ok()).collect(),
         ecs: ecs.collect::<BTreeSet<_>>(),
     }
@@ -249,9 +251,7 @@ pub(super) fn summed(pods: &[Pod]) -> (Pods, BTreeMap<String, String>) {
         } else {
             sums.unready += 1;
         }
-        for ip in status.pod_ips.iter().flatten() {
-            if ip.ip.contains(':') { sums.v6 = true } else { sums.v4 = true }
-        }
+        sums.addresses.extend(status.pod_ips.iter().flatten().filter_map(|ip| ip.ip.parse::<IpAddr>().ok()));
         let gated = spec.readiness_gates.iter().flatten().any(|gate| gate.condition_type == CONDITION_REGISTERED);
         sums.gated += usize::from(gated);
         sums.grace =

@@ -1,5 +1,7 @@
 //! Whether a name is ready to be moved: a pure judgement over what is known.
 
+use std::net::IpAddr;
+
 use serde_json::{Value, json};
 
 use super::{
@@ -290,9 +292,10 @@ fn capacity(pods: &Pods, registry: &Registry, found: &mut Findings) {
         let text = format!("{unready} pods are not ready: no step begins before they are");
         found.add(Grade::Warning, about, text, "repair them, or take them away");
     }
+    let [v4, v6] = [IpAddr::is_ipv4, IpAddr::is_ipv6].map(|is_of| pods.addresses.iter().any(is_of));
     let lacks = registry
         .families
-        .is_some_and(|families| registry.others.whole > 0 && !(families.v4 && pods.v4 || families.v6 && pods.v6));
+        .is_some_and(|families| registry.others.whole > 0 && !(families.v4 && v4 || families.v6 && v6));
     if lacks {
         let text = "the pods have no IP family that the tasks have, so none is registered";
         found.add(Grade::Blocked, "families", text, "give the Service that IP family");

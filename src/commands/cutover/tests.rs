@@ -50,7 +50,7 @@ fn registry(tasks: u8, ttl: u32) -> Registry {
 fn pods(ready: usize) -> Pods {
     Pods {
         ready,
-        v4: true,
+        addresses: ["192.0.2.101".parse().unwrap()].into(),
         gated: ready,
         stops_after: 120,
         grace: 150,
@@ -113,6 +113,34 @@ fn what_lacks_nothing_is_ready_and_shows_what_its_steps_reach() {
     assert_eq!(reached, expected.map(|(asked, pods, share)| (asked, pods, share.to_owned())));
 }
 
+/// Subnets of AWS are at most a /16.
+#[test]
+fn clients_that_stay_with_the_tasks_are_said_with_a_command_that_probes_from_there() {
+    let said = |pod: &str, groups: &[&str]| {
+        let mut facts = facts();
+        let subnets = ["subnet-a", "subnet-b"].map(str::to_owned).into();
+        let security_groups = groups.iter().map(|id| (*id).to_owned()).collect();
+        let network = Some(crate::ecs::Network { subnets, security_groups, public: false });
+        facts.ecs = Ok(Some(found([crate::ecs::Service { network, ..ecs_service(12) }])));
+        facts.pods.as_mut().unwrap().addresses = [pod.parse().unwrap()].into();
+        let findings = plan(&facts, &[]).findings;
+        findings.into_iter().find(|finding| finding.about == "callers").unwrap()
+    };
+    let near = said("192.0.200.7", &["sg-1"]);
+    assert_eq!(near.grade, Grade::Ok);
+    assert!(near.text.starts_with("prod/orders: tasks are in subnet-a,subnet-b (security groups: sg-1); "));
+    assert_eq!(
+        near.remedy.unwrap(),
+        "try the way from there to a pod: aws ecs run-task --cluster prod --task-definition cloudmap-mcs-probe --launch-type \
+         FARGATE --network-configuration 'awsvpcConfiguration={subnets=[subnet-a,subnet-b],securityGroups=[sg-1],\
+         assignPublicIp=DISABLED}' --overrides \
+         '{\"containerOverrides\":[{\"command\":[\"nc\",\"-z\",\"-v\",\"-w\",\"5\",\"192.0.200.7\",\"8080\"],\"name\":\"probe\"}]}'"
+    );
+    let apart = said("100.64.0.7", &[]);
+    assert!(apart.grade == Grade::Warning && apart.text.contains("no pod is in one of these subnets"), "{apart:?}");
+    assert!(!apart.remedy.unwrap().contains("securityGroups"), "the VPC has a default one");
+}
+
 #[test]
 fn each_thing_that_is_missing_is_found_with_its_remedy() {
     use Grade::{Blocked, Warning};
@@ -140,7 +168,7 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
         (|facts| facts.pods = Ok(pods(0)), ("capacity", Blocked)),
         (|facts| facts.pods = Ok(pods(11)), ("capacity", Warning)),
         (|facts| facts.pods.as_mut().unwrap().unready = 1, ("capacity", Warning)),
-        (|facts| facts.pods.as_mut().unwrap().v4 = false, ("families", Blocked)),
+        (|facts| facts.pods.as_mut().unwrap().addresses.clear(), ("families", Blocked)),
         (|facts| facts.pods.as_mut().unwrap().stops_after = 5, ("preStop", Warning)),
         (|facts| facts.pods.as_mut().unwrap().gated = 0, ("gate", Warning)),
         (|facts| facts.budgets = Ok(0), ("budget", Warning)),
@@ -403,7 +431,8 @@ fn pods_are_summed_up_by_the_one_that_is_worst() {
     let all = [pod("True", 90, true, false), pod("False", 20, false, false), pod("True", 0, false, true)];
     let (pods, labels) = summed(&all);
     assert_eq!((pods.ready, pods.unready, pods.gated, pods.stops_after, pods.grace), (1, 1, 1, 20, 60));
-    assert_eq!((pods.v4, pods.v6, pods.workload.as_deref()), (true, false, Some("deployment/orders")));
+    assert!(!pods.addresses.is_empty() && pods.addresses.iter().all(std::net::IpAddr::is_ipv4));
+    assert_eq!(pods.workload.as_deref(), Some("deployment/orders"));
     assert_eq!(labels["app"], "orders");
     assert_eq!(summed(&[]).0.stops_after, 0);
 }
