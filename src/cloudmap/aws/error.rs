@@ -9,6 +9,11 @@ use aws_sdk_servicediscovery::{
 
 use crate::cloudmap::{Error, ErrorKind, Operation};
 
+/// How a message begins if a call had no credentials.
+pub(crate) const NO_CREDENTIALS: &str = "cannot get AWS credentials";
+/// What the SDK says if none came in time.
+const LATE: &str = "identity resolver timed out";
+
 /// Sorts a failed call. `detail` reads what only a typed error contains (who owns a name, which operation runs).
 pub(super) fn sort<E>(
     operation: Operation,
@@ -117,17 +122,21 @@ pub(crate) fn of_credentials(code: &str) -> Option<&'static str> {
 
 /// What is wrong if there are no credentials. Signing happens before sending.
 pub(crate) fn unsigned(words: &str) -> Option<String> {
-    words.contains("credential").then(|| format!("cannot get AWS credentials: {words}"))
+    let about_credentials = words.contains("credential") || words.contains(LATE);
+    about_credentials.then(|| format!("{NO_CREDENTIALS}: {words}"))
 }
 
 /// No answer came. With `unknown`, the request may have been sent.
 fn not_answered(words: &str, unknown: bool) -> (ErrorKind, String) {
     // The connector has no types for these cases. Tests hold it to its texts.
-    if words.contains("(Connect)") || words.contains("connect timeout") || words.contains("dns error") {
-        return (ErrorKind::Other, format!("cannot connect to the endpoint, nothing was sent: {words}"));
-    }
+    let unconnected = ["(Connect)", "connect timeout", "dns error"].iter().any(|text| words.contains(text));
     if let Some(why) = unsigned(words) {
-        return (ErrorKind::AccessDenied, why);
+        // Whoever gives them said no, or says nothing for now.
+        let silent = unconnected || words.contains(LATE);
+        return (if silent { ErrorKind::Other } else { ErrorKind::AccessDenied }, why);
+    }
+    if unconnected {
+        return (ErrorKind::Other, format!("cannot connect to the endpoint, nothing was sent: {words}"));
     }
     if unknown {
         return (ErrorKind::Unknown, format!("no answer in time or connection lost: {words}"));

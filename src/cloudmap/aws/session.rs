@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use aws_config::{
-    BehaviorVersion, Region, SdkConfig, retry::RetryConfig, sts::AssumeRoleProvider, timeout::TimeoutConfig,
+    BehaviorVersion, Region, SdkConfig, identity::IdentityCache, retry::RetryConfig, sts::AssumeRoleProvider,
+    timeout::TimeoutConfig,
 };
 use aws_sdk_servicediscovery::config::{AppName, SharedCredentialsProvider};
 
@@ -12,6 +13,8 @@ use super::{AwsSettings, ConnectError};
 /// Deadline of one request, from signing to the last byte of the answer.
 const DEADLINE: Duration = Duration::from_secs(5);
 const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
+/// Deadline of the credentials for a request. It is shorter than that of the request, which would not say what is late.
+const CREDENTIALS_DEADLINE: Duration = Duration::from_millis(4_500);
 /// Maximum pause between two attempts of a command. If others use up a rate, a frequent caller gets its share.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
@@ -35,7 +38,8 @@ pub(crate) async fn identified(sdk: &SdkConfig, settings: &AwsSettings) -> Resul
     if sdk.region().is_none() {
         return Err(ConnectError::NoRegion);
     }
-    let sdk = sdk.to_builder().timeout_config(deadlines()).build();
+    let credentials = IdentityCache::lazy().load_timeout(CREDENTIALS_DEADLINE).build();
+    let sdk = sdk.to_builder().timeout_config(deadlines()).identity_cache(credentials).build();
     match (&settings.assume_role_arn, &settings.external_id) {
         (Some(role), id) => Ok(assume_role(&sdk, role, id.as_deref()).await),
         (None, Some(_)) => Err(ConnectError::ExternalIdWithoutRole),

@@ -421,6 +421,37 @@ async fn missing_credentials_are_reported_as_such() {
     assert!(server.requests.lock().unwrap().is_empty());
 }
 
+/// Nothing is wrong with Cloud Map then, nor with the role, and its giver may answer at any moment.
+#[tokio::test]
+async fn credentials_that_nobody_gives_are_not_mistaken_for_an_endpoint_that_does_not_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = format!("http://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = format!("http://{}", listener.local_addr().unwrap());
+    let (_, registry) = answering(200, &json!({"Namespaces": []})).await;
+    for sts in [closed, silent] {
+        let loaded = aws_config::defaults(BehaviorVersion::latest())
+            .region(Region::new("eu-west-1"))
+            .credentials_provider(Credentials::new("base", "base", None, None, "test"))
+            .retry_config(retries(0))
+            .endpoint_url(&sts)
+            .load()
+            .await;
+        let settings = AwsSettings {
+            endpoint: Some(registry.url.clone()),
+            assume_role_arn: Some("arn:aws:iam::123456789012:role/registry".to_owned()),
+            ..AwsSettings::default()
+        };
+        let cloudmap = AwsCloudMap::configured(&loaded, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
+        let error = cloudmap.list_namespaces(Lane::Instances).await.unwrap_err();
+        assert_eq!(error.kind, ErrorKind::Other, "{error}");
+        assert!(error.message.starts_with(NO_CREDENTIALS), "{error}");
+    }
+    assert!(registry.requests.lock().unwrap().is_empty());
+    drop(listener);
+}
+
 #[tokio::test]
 async fn refuses_settings_that_cannot_work() {
     let connect = async |sdk: SdkConfig, settings: AwsSettings| {

@@ -9,7 +9,7 @@ use super::super::{
 };
 use crate::{
     cloudmap::{
-        Error, ErrorKind,
+        Error, ErrorKind, NO_CREDENTIALS,
         quotas::{INSTANCES_PER_NAMESPACE, INSTANCES_PER_SERVICE, NAMESPACES, USD_PER_INSTANCE},
     },
     iam::{Mode, harmless::Answer},
@@ -79,6 +79,16 @@ fn unanswered(registry: &Registry, error: &Error) -> Finding {
             error.message.clone(),
             "give this machine credentials (`aws sts get-caller-identity` says whose they are); in a pod, the role of its service \
              account (docs/install.md#the-role-in-aws); --no-aws leaves AWS out",
+        ),
+        _ if error.message.starts_with(NO_CREDENTIALS) => Finding::fail(
+            PLACE,
+            "credentials",
+            error.message.clone(),
+            format!(
+                "whoever gives them does not answer: allow HTTPS to sts.{}.amazonaws.com ({NETWORK}), or look whether the EKS \
+                 Pod Identity Agent runs on this node",
+                registry.region.as_deref().unwrap_or("REGION")
+            ),
         ),
         ErrorKind::Throttled => Finding::warn(
             PLACE,
