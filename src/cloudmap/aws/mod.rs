@@ -24,7 +24,8 @@ use aws_sdk_servicediscovery::{
     operation::{
         create_http_namespace::CreateHttpNamespaceError, create_service::CreateServiceError,
         delete_namespace::DeleteNamespaceError, deregister_instance::DeregisterInstanceError,
-        register_instance::RegisterInstanceError, update_service::UpdateServiceError,
+        get_instances_health_status::GetInstancesHealthStatusError, register_instance::RegisterInstanceError,
+        update_service::UpdateServiceError,
     },
     types::{
         CustomHealthStatus, HealthCheckCustomConfig, HealthStatus, HealthStatusFilter, HttpInstanceSummary,
@@ -397,10 +398,12 @@ impl CloudMap for AwsCloudMap {
             let page = match request.send().await {
                 Ok(page) => page,
                 Err(e) => {
+                    let gone = e.as_service_error().is_some_and(GetInstancesHealthStatusError::is_service_not_found);
                     let error = error::sort(operation, &e, |_| None);
                     // AWS answers this for a service without a health check. After a first page, the service has one, and the
                     // rest is not known.
-                    let unchecked = first && matches!(error.kind, ErrorKind::NotFound | ErrorKind::InvalidInput);
+                    let unchecked =
+                        first && !gone && matches!(error.kind, ErrorKind::NotFound | ErrorKind::InvalidInput);
                     return if unchecked { Ok((Vec::new(), None)) } else { Err(error) };
                 }
             };

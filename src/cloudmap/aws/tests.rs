@@ -241,6 +241,9 @@ async fn a_service_without_a_health_check_has_no_unhealthy_instances_but_a_faile
         let unhealthy = cloudmap(&server.url).await.unhealthy_instances("srv-1").await.unwrap();
         assert_eq!(unhealthy.iter().map(|id| &**id).collect::<Vec<_>>(), ["one", "three"]);
     }
+    // Nor does a service that is not there, or not yet.
+    let (cloudmap, _server) = answering(400, &json!({"__type": "ServiceNotFound"})).await;
+    assert_eq!(cloudmap.unhealthy_instances("srv-1").await.unwrap_err().kind, ErrorKind::NotFound);
 }
 
 #[tokio::test]
