@@ -131,10 +131,11 @@ impl Limits {
         }
     }
 
-    /// Waits until the next page of a listing may be requested; the first page needs [`acquire`](Self::acquire).
-    pub async fn acquire_page(&self, operation: Operation) {
+    /// Waits until the next page of a listing may be requested; the first page needs [`acquire`](Self::acquire). `outcome` is
+    /// that of the request before.
+    pub async fn acquire_page(&self, operation: Operation, outcome: &'static str) {
         if let Some(metrics) = &self.metrics {
-            metrics.page(operation);
+            metrics.page(operation, outcome);
         }
         self.acquire(operation, Lane::Instances).await;
     }

@@ -59,9 +59,9 @@ impl Metrics {
         self.duration.with_label_values(&[operation.name()]).observe(duration.as_secs_f64());
     }
 
-    /// Counts a page of a listing that has a next page. The last page counts as the call itself.
-    pub(super) fn page(&self, operation: Operation) {
-        self.calls.with_label_values(&[operation.name(), "ok"]).inc();
+    /// Counts a request of a listing that another one follows. The last one counts as the call itself.
+    pub(super) fn page(&self, operation: Operation, outcome: &'static str) {
+        self.calls.with_label_values(&[operation.name(), outcome]).inc();
     }
 
     pub(super) fn waited(&self, operation: Operation, lane: Lane, wait: Duration) {

@@ -155,7 +155,7 @@ impl AwsCloudMap {
                 Err(error) if error.kind == ErrorKind::Throttled && token.is_some() && throttled < THROTTLED_PAGES => {
                     throttled += 1;
                     self.limits.throttled(operation);
-                    self.limits.acquire_page(operation).await;
+                    self.limits.acquire_page(operation, error.kind.category()).await;
                     continue;
                 }
                 page => page?,
@@ -165,7 +165,7 @@ impl AwsCloudMap {
             if token.is_none() {
                 return Ok(all);
             }
-            self.limits.acquire_page(operation).await;
+            self.limits.acquire_page(operation, "ok").await;
         }
         let message = format!("the listing did not end within {MAX_PAGES} pages");
         Err(Error { operation: operation.name(), kind: ErrorKind::Other, message })

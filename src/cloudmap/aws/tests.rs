@@ -23,11 +23,12 @@ use axum::{
     extract::State,
     http::{HeaderMap, StatusCode},
 };
+use prometheus::Registry;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::*;
-use crate::cloudmap::Rates;
+use crate::cloudmap::{Counted, Metrics, Rates};
 
 /// The requests that the server received.
 type Requests = Arc<Mutex<Vec<Request>>>;
@@ -252,8 +253,14 @@ async fn a_throttled_further_page_is_requested_again_but_not_forever() {
     let first = (200, json!({"Instances": [{"Id": "one"}], "NextToken": "a"}).to_string());
     let last = (200, json!({"Instances": [{"Id": "two"}]}).to_string());
     let server = serve(vec![first.clone(), throttled(), throttled(), last]).await;
-    let listed = cloudmap(&server.url).await.list_instances("srv-1").await.unwrap();
+    let metrics = Metrics::new(&Registry::new()).unwrap();
+    let limits = Limits::new(&Rates::default(), Some(metrics.clone()));
+    let settings = AwsSettings { endpoint: Some(server.url.clone()), ..AwsSettings::default() };
+    let counted = Counted::new(AwsCloudMap::configured(&sdk(), &settings, limits).await.unwrap(), metrics.clone());
+    let listed = counted.list_instances("srv-1").await.unwrap();
     assert_eq!(listed.iter().map(|instance| &*instance.id).collect::<Vec<_>>(), ["one", "two"]);
+    let calls = metrics.snapshot();
+    assert_eq!(calls.iter().collect::<Vec<_>>(), [("ListInstances", "ok", 2), ("ListInstances", "throttled", 2)]);
 
     let server = serve(std::iter::once(first).chain(std::iter::repeat_with(throttled).take(20)).collect()).await;
     let error = cloudmap(&server.url).await.list_instances("srv-1").await.unwrap_err();
