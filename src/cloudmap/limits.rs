@@ -133,11 +133,11 @@ impl Limits {
 
     /// Waits until the next page of a listing may be requested; the first page needs [`acquire`](Self::acquire). `outcome` is
     /// that of the request before.
-    pub async fn acquire_page(&self, operation: Operation, outcome: &'static str) {
+    pub async fn acquire_page(&self, operation: Operation, lane: Lane, outcome: &'static str) {
         if let Some(metrics) = &self.metrics {
             metrics.page(operation, outcome);
         }
-        self.acquire(operation, Lane::Instances).await;
+        self.acquire(operation, lane).await;
     }
 
     /// Reports that AWS throttled a request, of either lane. The instances lane slows down.

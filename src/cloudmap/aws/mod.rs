@@ -142,6 +142,7 @@ impl AwsCloudMap {
     async fn pages<T, F>(
         &self,
         operation: Operation,
+        lane: Lane,
         mut page: impl FnMut(Option<String>) -> F + Send,
     ) -> Result<Vec<T>, Error>
     where
@@ -155,7 +156,7 @@ impl AwsCloudMap {
                 Err(error) if error.kind == ErrorKind::Throttled && token.is_some() && throttled < THROTTLED_PAGES => {
                     throttled += 1;
                     self.limits.throttled(operation);
-                    self.limits.acquire_page(operation, error.kind.category()).await;
+                    self.limits.acquire_page(operation, lane, error.kind.category()).await;
                     continue;
                 }
                 page => page?,
@@ -165,7 +166,7 @@ impl AwsCloudMap {
             if token.is_none() {
                 return Ok(all);
             }
-            self.limits.acquire_page(operation, "ok").await;
+            self.limits.acquire_page(operation, lane, "ok").await;
         }
         let message = format!("the listing did not end within {MAX_PAGES} pages");
         Err(Error { operation: operation.name(), kind: ErrorKind::Other, message })
@@ -196,11 +197,11 @@ fn unbuilt(operation: Operation, error: &aws_sdk_servicediscovery::error::BuildE
 
 #[async_trait]
 impl CloudMap for AwsCloudMap {
-    async fn list_namespaces(&self, _lane: Lane) -> Result<Vec<Namespace>, Error> {
+    async fn list_namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error> {
         let operation = Operation::ListNamespaces;
         let own = NamespaceFilter::builder().name(NamespaceFilterName::ResourceOwner).values(SELF).build();
         let own = own.map_err(|e| unbuilt(operation, &e))?;
-        self.pages(operation, async |token| {
+        self.pages(operation, lane, async |token| {
             let request = self.client.list_namespaces().filters(own.clone()).max_results(PAGE).set_next_token(token);
             let page = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
             Ok((page.namespaces().iter().filter_map(convert::summarized_namespace).collect(), page.next_token))
@@ -260,7 +261,7 @@ impl CloudMap for AwsCloudMap {
             .values(namespace_id)
             .build()
             .map_err(|e| unbuilt(operation, &e))?;
-        self.pages(operation, async |token| {
+        self.pages(operation, Lane::Instances, async |token| {
             let request = self.client.list_services().filters(filter.clone()).max_results(PAGE).set_next_token(token);
             let page = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
             Ok((page.services().iter().map(convert::summarized_service).collect(), page.next_token))
@@ -376,7 +377,7 @@ impl CloudMap for AwsCloudMap {
 
     async fn list_instances(&self, service_id: &str) -> Result<Vec<Instance>, Error> {
         let operation = Operation::ListInstances;
-        self.pages(operation, async |token| {
+        self.pages(operation, Lane::Instances, async |token| {
             let request = self.client.list_instances().service_id(service_id).max_results(PAGE).set_next_token(token);
             let page = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
             let instances = page.instances.unwrap_or_default();
@@ -387,7 +388,7 @@ impl CloudMap for AwsCloudMap {
 
     async fn unhealthy_instances(&self, service_id: &str) -> Result<BTreeSet<Arc<str>>, Error> {
         let operation = Operation::GetInstancesHealthStatus;
-        let pages = self.pages(operation, async |token| {
+        let pages = self.pages(operation, Lane::Instances, async |token| {
             let first = token.is_none();
             let request = self
                 .client

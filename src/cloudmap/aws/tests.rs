@@ -6,6 +6,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use aws_config::{BehaviorVersion, Region};
@@ -25,7 +26,7 @@ use axum::{
 };
 use prometheus::Registry;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::timeout};
 
 use super::*;
 use crate::cloudmap::{Counted, Metrics, Rates};
@@ -214,6 +215,20 @@ async fn namespaces_are_listed_to_the_last_page_with_the_names_that_discovery_ta
     )
     .await;
     assert_eq!(cloudmap.get_namespace("ns-1").await.unwrap(), namespaces[0]);
+}
+
+/// Pages can be empty where other accounts share many namespaces, so that even a short listing has several.
+#[tokio::test]
+async fn the_ledger_waits_for_nobody_on_further_pages_either() {
+    let script = [json!({"NextToken": "a"}), json!({"Namespaces": [{"Id": "ns-1", "Name": "shop", "Type": "HTTP"}]})];
+    let server = serve(script.iter().map(|page| (200, page.to_string())).collect()).await;
+    let limits = Limits::new(&Rates::default(), None);
+    let settings = AwsSettings { endpoint: Some(server.url.clone()), ..AwsSettings::default() };
+    let cloudmap = AwsCloudMap::configured(&sdk(), &settings, limits.clone()).await.unwrap();
+    // The others wait for four seconds now.
+    limits.throttled(Operation::ListNamespaces);
+    let listed = timeout(Duration::from_secs(3), cloudmap.list_namespaces(Lane::Ledger)).await.expect("it waits");
+    assert_eq!(listed.unwrap().len(), 1);
 }
 
 #[tokio::test]
