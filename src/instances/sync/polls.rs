@@ -19,6 +19,8 @@ use crate::{
 const POLLS: usize = 8;
 /// An operation that takes longer is given up, and the instance is written again.
 const OPERATION_DEADLINE: Duration = Duration::from_mins(2);
+/// AWS's code of an operation that failed because Route 53, which takes few changes a second, was asked too often.
+const THROTTLED: &str = "THROTTLED_REQUEST";
 
 /// An operation on an instance of a target.
 pub(super) type Poll = (Target, Arc<str>, OperationId);
@@ -72,9 +74,10 @@ impl Engine {
             }
             Ok(OperationState::Failed { code, message }) => {
                 let operation = if running.effect.is_some() { "RegisterInstance" } else { "DeregisterInstance" };
+                let kind = if code == THROTTLED { ErrorKind::Throttled } else { ErrorKind::Other };
                 let message = format!("{code}: {message}");
                 self.ended(&target, &id, now);
-                self.operation_failed(&target, &id, &Error { operation, kind: ErrorKind::Other, message }, now);
+                self.operation_failed(&target, &id, &Error { operation, kind, message }, now);
             }
             // AWS forgets operations after a while, and an operation that takes too long is not awaited any more.
             Err(Error { kind: ErrorKind::NotFound, .. }) => self.given_up(&target, &id, now),

@@ -353,9 +353,11 @@ impl Engine {
     }
 
     /// An operation that AWS had accepted failed. The service may be gone, which AWS reports only in this way. A
-    /// reading shows more.
+    /// reading shows more. If it was throttled, that is only a matter of time.
     pub(super) fn operation_failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
-        if let Some(state) = self.targets.get_mut(target) {
+        if error.kind != ErrorKind::Throttled
+            && let Some(state) = self.targets.get_mut(target)
+        {
             state.problem = Some((super::Reason::Failed, format!("instance {id}: {error}")));
         }
         self.read_soon(target, now);

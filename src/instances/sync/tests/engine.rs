@@ -98,6 +98,40 @@ async fn a_claim_that_was_lost_is_done_once_it_is_released() {
     assert!(bench.status(&web).done);
 }
 
+/// This happens when many pods are registered in DNS namespaces. As long as only time delays the new instance, the old one
+/// stays.
+#[tokio::test(start_paused = true)]
+async fn an_operation_that_route_53_throttles_is_only_a_matter_of_time() {
+    let fake = Fake::new();
+    let mut bench = Bench::new(&fake);
+    let web = target("shop", "web");
+    bench.desire([(web.clone(), active(specs("uid-1", "web", [1], "a")))]);
+    bench.run(Duration::from_mins(3)).await;
+    assert_eq!(bench.status(&web).outcome, Outcome::Registered { count: 1 });
+    bench.desire([(web.clone(), active(specs("uid-1", "web", [2], "a")))]);
+    loop {
+        match bench.engine.next(Instant::now()) {
+            Some(Call::Poll { target, id, operation }) => {
+                let (code, message) = ("THROTTLED_REQUEST".to_owned(), "Rate exceeded".to_owned());
+                let result = Ok(OperationState::Failed { code, message });
+                bench.engine.done(Event::Polled { target, id, operation, result }, Instant::now());
+                break;
+            }
+            Some(call) => bench.answer(call).await,
+            None => sleep(Duration::from_millis(100)).await,
+        }
+    }
+    let status = bench.status(&web);
+    assert!(!matches!(status.outcome, Outcome::Refused { .. }), "{status:?}");
+    while let Some(call) = bench.engine.next(Instant::now()) {
+        assert!(!matches!(call, Call::Deregister { .. }), "{call:?}");
+        bench.answer(call).await;
+    }
+    bench.run(Duration::from_mins(3)).await;
+    assert_eq!(bench.status(&web).outcome, Outcome::Registered { count: 1 });
+    assert_eq!(fake.registry().instances.len(), 1);
+}
+
 /// A request of the previous leader may take effect while a reading is in progress.
 #[tokio::test(start_paused = true)]
 async fn a_reading_that_began_before_the_handover_does_not_let_the_record_go() {
