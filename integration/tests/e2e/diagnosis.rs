@@ -317,7 +317,8 @@ async fn without_a_permission(cluster: &Cluster) -> Result<()> {
     others.retain(|rule| rule["resources"] != json!(["serviceexports/status"]));
     let patches = [&json!({"rules": others}), &json!({"rules": role["rules"]})];
     let lacks = "permissions: patch serviceexports/status.multicluster.x-k8s.io";
-    let said = fails(cluster, "rbac", lacks, "kubectl apply -k config/rbac");
+    let remedy = format!("kubectl --context {} apply -k your overlay", cluster.context);
+    let said = fails(cluster, "rbac", lacks, &remedy);
     broken(cluster, (CLUSTER_ROLE, "", "cloudmap-mcs"), patches, said).await
 }
 

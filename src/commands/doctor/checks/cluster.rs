@@ -222,7 +222,9 @@ fn rbac(cluster: &Cluster, seen: &Seen) -> Finding {
         return Finding::ok(place, "rbac", format!("the controller has all {} permissions", access.len()));
     }
     let what = format!("the controller lacks {} of {} permissions: {}", lacks.len(), access.len(), lacks.join(", "));
-    Finding::fail(place, "rbac", what, "kubectl apply -k config/rbac, or helm upgrade")
+    // `config/rbac` has the service account without the annotation that an overlay gives it.
+    let remedy = format!("kubectl{} apply -k your overlay (docs/install.md), or helm upgrade", context(place));
+    Finding::fail(place, "rbac", what, remedy)
 }
 
 fn dns(place: &str, seen: &Seen) -> Vec<Finding> {

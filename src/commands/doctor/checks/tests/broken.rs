@@ -180,7 +180,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             Fail,
             "a",
             "lacks 1 of",
-            "kubectl apply -k config/rbac",
+            "kubectl --context a apply -k your overlay",
         ),
         (
             |it| first(it).access = Err(Unread::Forbidden("you may not ask".to_owned())),
