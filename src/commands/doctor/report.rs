@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::observe::context;
 use crate::{cluster::reader::Unread, commands::table::Table};
 
 /// How something is.
@@ -78,7 +79,8 @@ impl Finding {
                 "have the ClusterRole and the Role cloudmap-mcs-reader bound to you, and run this on a workstation",
             ),
             Unread::NoSuchKind => {
-                Self::fail(place, subject, what, "cloudmap-mcs crds | kubectl apply --server-side -f -")
+                let remedy = format!("cloudmap-mcs crds | kubectl{} apply --server-side -f -", context(place));
+                Self::fail(place, subject, what, remedy)
             }
             Unread::Failed(_) => Self::fail(place, subject, what, "look whether kubectl reads it with this context"),
         }

@@ -84,7 +84,8 @@ fn clock(place: &str, seen: &Seen) -> Option<Finding> {
 }
 
 fn crds(place: &str, seen: &Seen) -> Vec<Finding> {
-    let remedy = "cloudmap-mcs crds | kubectl apply --server-side -f -";
+    let flag = context(place);
+    let remedy = &format!("cloudmap-mcs crds | kubectl{flag} apply --server-side -f -");
     let mut needed = Vec::new();
     for crd in api::needed_crds() {
         let version = crd.spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
@@ -105,7 +106,7 @@ fn crds(place: &str, seen: &Seen) -> Vec<Finding> {
                 place,
                 "crds",
                 format!("{name} is not established"),
-                format!("kubectl describe crd {name}: its conditions say why, such as a name that another one has"),
+                format!("kubectl{flag} describe crd {name}: its conditions say why, such as a name that another has"),
             )),
             Ok(Some(_)) => {}
         }
@@ -174,7 +175,8 @@ fn lease(cluster: &Cluster, seen: &Seen) -> Finding {
 }
 
 fn ids(place: &str, seen: &Seen) -> Finding {
-    let properties = "kubectl apply -f samples/cluster-properties.yaml, with ids of your own";
+    let properties =
+        format!("kubectl{} apply -f samples/cluster-properties.yaml, with ids of your own", context(place));
     if let Some(why) = seen.properties.as_ref().err().or(seen.uid.as_ref().err()) {
         return Finding::unread(place, "ids", why);
     }
@@ -241,12 +243,15 @@ fn dns(place: &str, seen: &Seen) -> Vec<Finding> {
                 found.push(Finding::skip(place, "coredns", what, remedy));
             }
             coredns::Finding::Missing { what, remedy } => {
-                let apply = "cloudmap-mcs coredns apply";
-                let remedy = remedy.replace(apply, &format!("{apply}{}", context(place)));
+                let (apply, flag) = ("cloudmap-mcs coredns apply", context(place));
+                let remedy = remedy
+                    .replace(apply, &format!("{apply}{flag}"))
+                    .replace("| kubectl apply", &format!("| kubectl{flag} apply"));
                 found.push(Finding::fail(place, "coredns", what, remedy));
             }
             coredns::Finding::Unknown(what) => {
-                found.push(Finding::skip(place, "coredns", what, "cloudmap-mcs coredns check"));
+                let remedy = format!("cloudmap-mcs coredns check{}", context(place));
+                found.push(Finding::skip(place, "coredns", what, remedy));
             }
         }
     }

@@ -32,7 +32,8 @@ pub(super) fn plan(probed: &Probed, clusters: &[(&Cluster, &Seen)]) -> Vec<Findi
         }
         found.extend(probe.left.as_ref().map(|why| {
             let what = format!("temporary pods are left: {why}");
-            Finding::fail(name, "pods", what, "kubectl delete pods -A -l cloudmap-mcs/doctor")
+            let remedy = format!("kubectl{} delete pods -A -l {}", context(name), names::LABEL_DOCTOR);
+            Finding::fail(name, "pods", what, remedy)
         }));
     }
     found

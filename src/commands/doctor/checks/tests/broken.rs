@@ -54,7 +54,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             Fail,
             "a",
             "serviceexports.multicluster.x-k8s.io is missing",
-            "cloudmap-mcs crds",
+            "cloudmap-mcs crds | kubectl --context a apply",
         ),
         (
             |it| first(it).crds[1].1 = Ok(Some(Crd { established: true, served: vec!["v1alpha1".to_owned()] })),
@@ -68,7 +68,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             Fail,
             "a",
             "clusterproperties.about.k8s.io is not established",
-            "kubectl describe crd",
+            "kubectl --context a describe crd",
         ),
         // The controller.
         (
@@ -120,7 +120,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             Fail,
             "a",
             "in no ClusterSet",
-            "clusterset.k8s.io",
+            "kubectl --context a apply -f samples/cluster-properties.yaml",
         ),
         (
             |it| {
@@ -229,7 +229,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             Fail,
             "a",
             "ServiceImports are not defined",
-            "cloudmap-mcs crds",
+            "cloudmap-mcs crds | kubectl --context a apply",
         ),
         // Addresses.
         (
@@ -464,7 +464,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             Fail,
             "a",
             "temporary pods are left: forbidden",
-            "kubectl delete pods",
+            "kubectl --context a delete pods -A -l cloudmap-mcs/doctor",
         ),
         (
             |it| of_probe(it).tried.as_mut().unwrap().resolved = Some(Err("NXDOMAIN".to_owned())),
