@@ -32,9 +32,9 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
     crds
 }
 
-/// Those without which the controller does nothing: all but that of Cutover, which only `--cutovers` needs.
-pub fn needed_crds() -> Vec<CustomResourceDefinition> {
-    crds().into_iter().filter(|crd| crd.spec.group != names::CUTOVER_GROUP).collect()
+/// Those without which the controller does nothing. That of Cutover, the last one, is needed only with `--cutovers`.
+pub fn needed_crds(cutovers: bool) -> Vec<CustomResourceDefinition> {
+    crds().into_iter().filter(|crd| cutovers || crd.spec.group != names::CUTOVER_GROUP).collect()
 }
 
 fn conforming(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {

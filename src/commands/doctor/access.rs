@@ -16,6 +16,12 @@ use crate::cluster::reader::read;
 
 const CLUSTER_ROLE: &str = include_str!("../../../config/rbac/cluster_role.yaml");
 const ROLE: &str = include_str!("../../../config/rbac/role.yaml");
+/// What a flag needs beside them: the variable that sets it, and the ClusterRole of its component.
+const COMPONENTS: [(&str, &str); 3] = [
+    ("CLOUDMAP_MCS_INSTANCE_LABELS", include_str!("../../../config/components/instance-labels/cluster_role.yaml")),
+    ("CLOUDMAP_MCS_READINESS_GATES", include_str!("../../../config/components/readiness-gates/cluster_role.yaml")),
+    ("CLOUDMAP_MCS_CUTOVERS", include_str!("../../../config/components/cutovers/cluster_role.yaml")),
+];
 /// How many questions are asked at once.
 const AT_ONCE: usize = 4;
 
@@ -27,13 +33,23 @@ pub(super) struct Access {
     pub(super) allowed: bool,
 }
 
-/// What the manifests grant. A permission in `own` is for the controller's namespace only.
-pub(super) fn granted(own: &str) -> Vec<ResourceAttributes> {
+/// What the manifests grant to a controller with these flags. A permission in `own` is for the controller's namespace only.
+pub(super) fn granted(own: &str, is_set: impl Fn(&str) -> bool) -> Vec<ResourceAttributes> {
     let role: Role = serde_yaml_ng::from_str(ROLE).expect("a Role");
-    let cluster_role: ClusterRole = serde_yaml_ng::from_str(CLUSTER_ROLE).expect("a ClusterRole");
-    let everywhere = cluster_role.rules.into_iter().flatten().flat_map(|rule| of(rule, None));
+    let components = COMPONENTS.iter().filter(|(variable, _)| is_set(variable)).map(|(_, component)| *component);
+    let everywhere = std::iter::once(CLUSTER_ROLE).chain(components).flat_map(|text| {
+        let cluster_role: ClusterRole = serde_yaml_ng::from_str(text).expect("a ClusterRole");
+        cluster_role.rules.into_iter().flatten().flat_map(|rule| of(rule, None))
+    });
     let here = role.rules.into_iter().flatten().flat_map(|rule| of(rule, Some(own)));
-    everywhere.chain(here).collect()
+    let mut all = Vec::new();
+    for permission in everywhere.chain(here) {
+        // Two components read pods.
+        if !all.contains(&permission) {
+            all.push(permission);
+        }
+    }
+    all
 }
 
 fn of(rule: PolicyRule, namespace: Option<&str>) -> Vec<ResourceAttributes> {
@@ -78,7 +94,12 @@ fn words(asked: &ResourceAttributes) -> String {
 }
 
 /// Asks the API server for each permission. The controller itself may ask only about itself.
-pub(super) async fn observe(client: &Client, own: &str, account: &str) -> Read<Vec<Access>> {
+pub(super) async fn observe(
+    client: &Client,
+    own: &str,
+    account: &str,
+    needed: Vec<ResourceAttributes>,
+) -> Read<Vec<Access>> {
     let user = format!("system:serviceaccount:{own}:{account}");
     let me = ask(client, SelfSubjectReview::default()).await?;
     let name = me.status.and_then(|status| status.user_info).and_then(|user| user.username);
@@ -86,7 +107,7 @@ pub(super) async fn observe(client: &Client, own: &str, account: &str) -> Read<V
     let groups = ["system:serviceaccounts", &format!("system:serviceaccounts:{own}"), "system:authenticated"]
         .map(str::to_owned)
         .to_vec();
-    let questions = stream::iter(granted(own)).map(|asked| {
+    let questions = stream::iter(needed).map(|asked| {
         let (user, groups) = (user.clone(), groups.clone());
         async move {
             let permission = words(&asked);

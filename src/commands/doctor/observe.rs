@@ -124,10 +124,10 @@ impl Controller {
         self.settings.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Whether it opens readiness gates. The words are those that turn a flag off.
-    fn opens_gates(&self) -> bool {
+    /// Whether the flag of a variable is set. The words are those that turn a flag off.
+    fn has(&self, variable: &str) -> bool {
         let off = |value: &str| ["false", "f", "no", "n", "off", "0"].contains(&value.to_ascii_lowercase().as_str());
-        self.setting("CLOUDMAP_MCS_READINESS_GATES").is_some_and(|value| !off(value))
+        self.setting(variable).is_some_and(|value| !off(value))
     }
 }
 
@@ -165,15 +165,16 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
     let (version, ahead) = version(client).await.map_err(|why| why.to_string())?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), own);
     let controller = controller(client, own).await;
-    let account = controller.as_ref().ok().and_then(|it| it.as_ref()).map(|it| it.account.clone());
-    let account = account.as_deref().unwrap_or(DEPLOYMENT);
+    let deployed = controller.as_ref().ok().and_then(Option::as_ref);
+    let has = |variable: &str| deployed.is_some_and(|it| it.has(variable));
+    let account = deployed.map_or(DEPLOYMENT, |it| it.account.as_str());
     let all = async {
         tokio::join!(
-            crds(client),
+            crds(client, has("CLOUDMAP_MCS_CUTOVERS")),
             read(leases.get_opt(lease::LEASE)),
             identity::kube_system_uid(client),
             identity::properties(client),
-            access::observe(client, own, account),
+            access::observe(client, own, account, access::granted(own, has)),
             dns(client),
             ranges(client),
             pods(client),
@@ -182,11 +183,9 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
     };
     let (crds, lease, uid, properties, access, dns, ranges, pods, imports) = Box::pin(all).await;
     let lease = lease.map(|lease| lease.map(Leader::from));
-    let (deployed, leader) =
-        (controller.as_ref().ok().and_then(Option::as_ref), lease.as_ref().ok().and_then(Option::as_ref));
+    let leader = lease.as_ref().ok().and_then(Option::as_ref);
     let streams = streams(client, own, deployed, leader).await;
-    let opens_gates = deployed.is_some_and(Controller::opens_gates);
-    let unwatched = if opens_gates { Some(gates::observe(client).await) } else { None };
+    let unwatched = if has("CLOUDMAP_MCS_READINESS_GATES") { Some(gates::observe(client).await) } else { None };
     Ok(Seen {
         version,
         ahead,
@@ -214,10 +213,10 @@ async fn version(client: &Client) -> Read<(String, Option<SignedDuration>)> {
     Ok((version, there.map(|there| there.duration_since(before) + SignedDuration::from_millis(500) - took / 2)))
 }
 
-async fn crds(client: &Client) -> Vec<(String, Read<Option<Crd>>)> {
+async fn crds(client: &Client, cutovers: bool) -> Vec<(String, Read<Option<Crd>>)> {
     let api: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut found = Vec::new();
-    for crd in api::needed_crds() {
+    for crd in api::needed_crds(cutovers) {
         let name = crd.name_any();
         let crd = read(api.get_opt(&name)).await.map(|crd| crd.map(narrow));
         found.push((name, crd));

@@ -140,6 +140,27 @@ async fn a_part_of_a_cluster_that_is_refused_hides_no_other() {
     assert!(find("rbac").what.starts_with("the controller lacks 3"), "{}", find("rbac").what);
 }
 
+#[test]
+fn what_the_component_of_a_flag_grants_is_asked_for_where_the_flag_is_set() {
+    let asked = |set: &[&str]| access::granted(OWN, |variable| set.contains(&variable)).len();
+    let all = ["CLOUDMAP_MCS_INSTANCE_LABELS", "CLOUDMAP_MCS_READINESS_GATES", "CLOUDMAP_MCS_CUTOVERS"];
+    assert_eq!(all.map(|flag| asked(&[flag]) - asked(&[])), [2, 3, 3]);
+    assert_eq!(asked(&all) - asked(&[]), 6, "two of them read pods");
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_cutovers_their_definition_is_looked_for() {
+    let api = FakeApi::default();
+    api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
+    let env = json!([{"name": "CLOUDMAP_MCS_CUTOVERS", "value": "true"}]);
+    let template = json!({"spec": {"containers": [{"name": "cloudmap-mcs", "env": env}]}});
+    let spec = json!({"selector": {}, "template": template});
+    api.prepare(200, json!({"metadata": {"name": "cloudmap-mcs"}, "spec": spec}));
+    drop(observe(&api.client(), OWN).await);
+    let definition = "/customresourcedefinitions/cutovers.cloudmap-mcs.io";
+    assert!(api.requests().iter().any(|request| request.path.ends_with(definition)));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cluster_that_does_not_answer_is_one_finding() {
     let api = FakeApi::default();

@@ -87,7 +87,8 @@ fn crds(place: &str, seen: &Seen) -> Vec<Finding> {
     let flag = context(place);
     let remedy = &format!("cloudmap-mcs crds | kubectl{flag} apply --server-side -f -");
     let mut needed = Vec::new();
-    for crd in api::needed_crds() {
+    // In the order of those that were read. The last one, that of Cutover, may not be among them.
+    for crd in api::needed_crds(true) {
         let version = crd.spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
         needed.push(version.unwrap_or_default());
     }
@@ -225,7 +226,11 @@ fn rbac(cluster: &Cluster, seen: &Seen) -> Finding {
     }
     let what = format!("the controller lacks {} of {} permissions: {}", lacks.len(), access.len(), lacks.join(", "));
     // `config/rbac` has the service account without the annotation that an overlay gives it.
-    let remedy = format!("kubectl{} apply -k your overlay (docs/install.md), or helm upgrade", context(place));
+    let remedy = format!(
+        "kubectl{} apply -k your overlay, with the components of its flags (docs/install.md#kubectl-apply--k), or helm \
+         upgrade",
+        context(place)
+    );
     Finding::fail(place, "rbac", what, remedy)
 }
 

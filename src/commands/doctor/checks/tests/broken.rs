@@ -70,6 +70,13 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             "clusterproperties.about.k8s.io is not established",
             "kubectl --context a describe crd",
         ),
+        (
+            |it| first(it).crds.push(("cutovers.cloudmap-mcs.io".to_owned(), Ok(None))),
+            Fail,
+            "a",
+            "cutovers.cloudmap-mcs.io is missing",
+            "cloudmap-mcs crds | kubectl --context a apply",
+        ),
         // The controller.
         (
             |it| {
@@ -180,7 +187,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             Fail,
             "a",
             "lacks 1 of",
-            "kubectl --context a apply -k your overlay",
+            "kubectl --context a apply -k your overlay, with the components",
         ),
         (
             |it| first(it).access = Err(Unread::Forbidden("you may not ask".to_owned())),

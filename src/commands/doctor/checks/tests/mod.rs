@@ -67,7 +67,7 @@ fn seen(number: u8) -> Seen {
     Seen {
         version: "v1.34.4".to_owned(),
         ahead: Some(SignedDuration::from_millis(400)),
-        crds: api::needed_crds().iter().map(|it| (it.metadata.name.clone().unwrap(), Ok(Some(crd())))).collect(),
+        crds: api::needed_crds(false).iter().map(|it| (it.metadata.name.clone().unwrap(), Ok(Some(crd())))).collect(),
         controller: Ok(Some(controller)),
         lease: Ok(Some(Leader { holder: Some("pod-a".to_owned()), renewed, ..Leader::default() })),
         read,
@@ -76,7 +76,7 @@ fn seen(number: u8) -> Seen {
             property("cluster.clusterset.k8s.io", &format!("c{number}")),
             property("clusterset.k8s.io", "prod"),
         ]),
-        access: Ok(access::granted("cloudmap-mcs-system").into_iter().map(allowed).collect()),
+        access: Ok(access::granted("cloudmap-mcs-system", |_| false).into_iter().map(allowed).collect()),
         dns: Ok(coredns::whole()),
         ranges: Ok([0, 1].into_iter().filter_map(|it| Range::parse(&format!("10.{number}.{it}.0/24"))).collect()),
         pods: Ok(BTreeSet::from([pod(number)])),
