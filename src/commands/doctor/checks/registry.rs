@@ -32,7 +32,7 @@ pub(super) fn plan(registry: &Registry, clusters: &[(&Cluster, &Seen)]) -> Vec<F
         found.push(unanswered(registry, error));
         return found;
     }
-    found.push(credentials(registry));
+    found.push(credentials(registry, clusters));
     found.extend(discovery(registry));
     found.extend(registry.permissions.iter().map(|permission| role(registry, permission)));
     found.extend(heads(registry, clusters));
@@ -113,7 +113,17 @@ fn unanswered(registry: &Registry, error: &Error) -> Finding {
     }
 }
 
-fn credentials(registry: &Registry) -> Finding {
+fn credentials(registry: &Registry, clusters: &[(&Cluster, &Seen)]) -> Finding {
+    let roles = clusters.iter().filter_map(|(_, seen)| seen.setting("CLOUDMAP_MCS_ASSUME_ROLE_ARN"));
+    let mut roles = roles.filter_map(|arn| Some((arn.split(':').nth(4)?, arn)));
+    // Clusters of the registry's own account need no other role.
+    if let Some(here) = registry.account.as_deref()
+        && let Some((there, arn)) = roles.find(|(there, _)| *there != here)
+    {
+        let what = format!("the account {here} was asked, and the controllers use the registry of {there}");
+        let remedy = format!("run this with --assume-role-arn {arn}, or with credentials of that account");
+        return Finding::warn(PLACE, "credentials", what, remedy);
+    }
     let account = registry.account.as_deref().map(|id| format!(" of the account {id}")).unwrap_or_default();
     Finding::ok(PLACE, "credentials", format!("accepted; what follows is about the role{account} that they belong to"))
 }

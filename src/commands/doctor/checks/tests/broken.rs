@@ -339,6 +339,16 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
         ),
         (
             |it| {
+                let role = "arn:aws:iam::444455556666:role/registry";
+                controller(it).settings.insert("CLOUDMAP_MCS_ASSUME_ROLE_ARN".to_owned(), role.to_owned());
+            },
+            Warn,
+            "registry",
+            "the account 111122223333 was asked, and the controllers use the registry of 444455556666",
+            "--assume-role-arn arn:aws:iam::444455556666:role/registry, or with credentials of that account",
+        ),
+        (
+            |it| {
                 answer(
                     it,
                     "WriteTheLedger",
