@@ -55,7 +55,7 @@ pub struct PolicyArgs {
     /// For `aws-mcs`: ids of Cloud Map namespaces (ns-...).
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = namespace_id)]
     pub cloudmap_namespace_ids: Vec<String>,
-    /// For `joining`: ids of Cloud Map services (srv-...).
+    /// For `joining` and `hiding`: ids of Cloud Map services (srv-...).
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = service_id)]
     pub services: Vec<String>,
     /// For `dns`: ids of the namespaces' hosted zones (Z...).
