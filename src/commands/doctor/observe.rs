@@ -284,7 +284,9 @@ async fn streams(
         (None, None) => Vec::new(),
         (None, Some(name)) => {
             let pods: Api<Pod> = Api::namespaced(client.clone(), own);
-            let status = read(pods.get_opt(name)).await?.and_then(|pod| pod.status);
+            // Readers may list pods there, and not get one.
+            let only = ListParams::default().fields(&format!("metadata.name={name}"));
+            let status = read(pods.list(&only)).await?.items.into_iter().find_map(|pod| pod.status);
             status.into_iter().flat_map(|status| status.pod_ips.unwrap_or_default()).map(|ip| ip.ip).collect()
         }
     };

@@ -162,6 +162,22 @@ async fn with_cutovers_their_definition_is_looked_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_pod_of_the_leader_is_read_with_what_readers_may_do() {
+    let api = FakeApi::default();
+    api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
+    // In whichever order the parts are read, the Lease is held.
+    let held = json!({"metadata": {"name": "any", "uid": "uid"}, "spec": {"holderIdentity": "pod-a_1"}, "items": []});
+    for _ in 0..100 {
+        api.prepare(200, held.clone());
+    }
+    drop(observe(&api.client(), OWN).await);
+    let path = format!("/api/v1/namespaces/{OWN}/pods");
+    let requests: Vec<_> = api.requests().into_iter().filter(|request| request.path.starts_with(&path)).collect();
+    let [listed] = requests.as_slice() else { panic!("{requests:?}") };
+    assert!(listed.path == path && listed.query.contains("metadata.name"), "{listed:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cluster_that_does_not_answer_is_one_finding() {
     let api = FakeApi::default();
     api.refuse(503, "ServiceUnavailable", "away");
