@@ -465,13 +465,15 @@ struct Scrape {
     calls: cloudmap::Metrics,
     started: (Instant, cloudmap::Calls),
     families: Vec<Family>,
+    /// Of two scrapes at once, each would add to the totals of the other, or miss what the other has just cleared.
+    turn: Mutex<()>,
 }
 
 impl Scrape {
     fn new(sources: Arc<Mutex<Sources>>, calls: cloudmap::Metrics) -> prometheus::Result<Self> {
         let started = (Instant::now(), calls.snapshot());
         let families = [of_the_ledger()?, of_the_instances()?, of_imports()?, of_costs()?].into_iter().flatten();
-        Ok(Self { sources, calls, started, families: families.collect() })
+        Ok(Self { sources, calls, started, families: families.collect(), turn: Mutex::default() })
     }
 
     fn seen(&self) -> Seen {
@@ -498,7 +500,37 @@ impl Collector for Scrape {
     }
 
     fn collect(&self) -> Vec<MetricFamily> {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = self.seen();
         self.families.iter().flat_map(|family| family.collect(&seen)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use prometheus::{Registry, TextEncoder};
+
+    use super::*;
+
+    #[test]
+    fn whoever_scrapes_at_the_same_time_sees_the_same_total() {
+        let registry = Registry::new();
+        let metrics = LeaderMetrics::new(&registry, cloudmap::Metrics::new(&registry).unwrap()).unwrap();
+        let (_status, ledger) = watch::channel(Arc::new(Status { bytes_read: 5, ..Status::default() }));
+        metrics.lock().ledger = Some(ledger);
+        let scrape = || {
+            for _ in 0..500 {
+                let page = TextEncoder::new().encode_to_string(&registry.gather()).unwrap();
+                let total = page.lines().find(|line| line.starts_with("cloudmap_mcs_ledger_read_bytes_total"));
+                assert_eq!(total, Some("cloudmap_mcs_ledger_read_bytes_total 5"));
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(scrape);
+            }
+        });
     }
 }
