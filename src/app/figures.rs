@@ -286,8 +286,8 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_remote_lag_seconds",
-            "Time from the writing of a cluster's newest change, by its clock, to its application here. It includes the \
-             difference of the clocks",
+            "Time from the writing of a cluster's newest change, by its clock, to its application here, or of a later head that \
+             came sooner. It includes the difference of the clocks",
             Some("remote_cluster"),
             remotes(|remote| remote.lag),
         )?,

@@ -283,6 +283,23 @@ fn an_absent_head_means_nothing() {
 }
 
 #[test]
+fn a_cluster_that_was_away_is_late_only_until_it_says_the_same_again() {
+    let mut world = World::default();
+    drop(with_pages(&mut world, "blue", 15));
+    pass(&mut world, &mut [], LONG);
+    let mut green = Process::elect(&mut world, "green");
+    pass(&mut world, &mut [&mut green], 5);
+    let lag = |green: &Process| green.term.reader().figures()["blue"].lag.unwrap().as_secs();
+    assert_eq!(green.applies("blue"), Some(state(0..15, 1)));
+    assert!(lag(&green) >= LONG, "{} s", lag(&green));
+    let mut blue = Process::elect(&mut world, "blue");
+    blue.desire(&mut world, &state(0..15, 1));
+    pass(&mut world, &mut [&mut blue, &mut green], 60);
+    assert_eq!(world.heads["blue"].position.epoch, 2);
+    assert!(lag(&green) < 5, "{} s", lag(&green));
+}
+
+#[test]
 fn an_own_state_counts_as_read_back_once_all_applies_that_was_read_with_it() {
     let mut world = World::default();
     let mut blue = with_pages(&mut world, "blue", 15);

@@ -29,7 +29,7 @@ impl Reader {
             if waits {
                 return;
             }
-            return self.propose_read(id, &head, None);
+            return self.propose_read(now, id, &head, None);
         }
         let same = |applied: &&Applied| {
             (&applied.root, &applied.delta, &*applied.accepted.uid) == (&head.root, &head.delta, &*head.uid)
@@ -40,7 +40,7 @@ impl Reader {
         });
         if let Some(newer) = older.cloned() {
             // R5: a new leader that did not see the last heads of the one before repeats an older state.
-            return self.propose(id, newer);
+            return self.propose(now, id, newer);
         }
         let known = last.filter(same);
         let base = || peer.verified.as_ref().filter(|base| base.root == head.root);
@@ -59,7 +59,7 @@ impl Reader {
         let Some(peer) = self.peers.get_mut(id) else { return };
         if let Some(state) = state {
             if peer.hashes(&self.me, &head, &state) == head.summary.hashes {
-                return self.propose_read(id, &head, Some(state));
+                return self.propose_read(now, id, &head, Some(state));
             }
             if certain {
                 if now.mono >= peer.retry_at {
@@ -114,15 +114,15 @@ impl Reader {
     }
 
     /// Proposes the state of a head.
-    fn propose_read(&mut self, id: &Arc<str>, head: &Head, state: Option<Arc<Map>>) {
+    fn propose_read(&mut self, now: Now, id: &Arc<str>, head: &Head, state: Option<Arc<Map>>) {
         let Some(accepted) = self.peers.get(id).and_then(|peer| peer.accepted.clone()) else { return };
         let (root, delta, summary) = (head.root.clone(), head.delta.clone(), head.summary);
-        self.propose(id, Applied { accepted, state, root, delta, summary, written: head.written });
+        self.propose(now, id, Applied { accepted, state, root, delta, summary, written: head.written });
     }
 
     /// Proposes a state for the accepted position. The record must contain the position before it applies, unless the state
     /// changes nothing.
-    fn propose(&mut self, id: &Arc<str>, state: Applied) {
+    fn propose(&mut self, now: Now, id: &Arc<str>, state: Applied) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(accepted) = peer.accepted.clone() else { return };
         (peer.problem, peer.back_off) = (None, None);
@@ -134,6 +134,9 @@ impl Reader {
             Some(applied) if applied.same_state(&candidate) && !peer.escaped => {
                 // The same map stays the same `Arc`, so nobody needs to compare contents to see that nothing changed.
                 let state = applied.state.take();
+                // Who says the same again, and is heard sooner, is not behind any more.
+                let late = Duration::from_millis(now.wall.saturating_sub(candidate.written));
+                peer.lag = peer.lag.map(|lag| lag.min(late));
                 *applied = Applied { state, ..candidate };
                 peer.candidate = None;
             }
