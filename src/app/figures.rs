@@ -228,6 +228,12 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
             ledger(|status| status.figures.publish_latency.unwrap_or_default().as_secs_f64()),
         )?,
         Family::gauge(
+            "cloudmap_mcs_ledger_unpublished_seconds",
+            "How long the oldest change of this cluster that is not published waits; 0 if none does",
+            None,
+            ledger(|status| status.figures.unpublished.unwrap_or_default().as_secs_f64()),
+        )?,
+        Family::gauge(
             "cloudmap_mcs_ledger_heads",
             "Heads in the ledger: of all clusters, also of those that left. From 1,000 on it cannot be read any more",
             None,

@@ -46,6 +46,24 @@ fn a_leader_that_missed_its_deposition_does_not_elect_itself_above_the_real_one(
 }
 
 #[test]
+fn a_change_shows_how_long_it_waits_until_it_is_published() {
+    let mut world = World::default();
+    let mut blue = with_pages(&mut world, "blue", 15);
+    let waits = |blue: &Process| blue.term.writer().figures().unpublished;
+    assert_eq!(waits(&blue), None);
+    blue.fails = is_head;
+    blue.desire(&mut world, &state(1..15, 1));
+    pass(&mut world, &mut [&mut blue], 40);
+    blue.desire(&mut world, &state(2..15, 1));
+    pass(&mut world, &mut [&mut blue], 20);
+    assert_eq!(waits(&blue), Some(Duration::from_mins(1)), "the oldest counts");
+    blue.fails = |_| false;
+    pass(&mut world, &mut [&mut blue], 20);
+    assert_eq!(world.read("blue"), Some(Map::clone(&state(2..15, 1))));
+    assert_eq!(waits(&blue), None);
+}
+
+#[test]
 fn an_epoch_is_stored_before_a_head_carries_it() {
     let mut world = World::default();
     let mut leader = with_pages(&mut world, "blue", 15);

@@ -326,8 +326,13 @@ impl Writer {
                 }
                 self.start(now, Arc::new(map), layout);
                 (self.run.inherited, self.run.written) = (said.clone(), head.written);
-                self.run.sent =
-                    Some(Sent { map: said, delta: head.delta.clone(), generation: 0, summary: head.summary });
+                self.run.sent = Some(Sent {
+                    map: said,
+                    delta: head.delta.clone(),
+                    generation: 0,
+                    as_of: Duration::ZERO,
+                    summary: head.summary,
+                });
             }
         }
     }

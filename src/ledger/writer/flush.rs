@@ -252,6 +252,7 @@ impl Writer {
                 map: flush.snapshot.clone(),
                 delta: Arc::default(),
                 generation: flush.generation,
+                as_of: flush.upload.started,
                 summary: self.summary(flush.generation, flush.hashes),
             }),
         };

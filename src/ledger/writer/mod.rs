@@ -124,6 +124,8 @@ pub struct Writer {
     /// Distinguishes this leader from another one with its epoch.
     nonce: u64,
     changed_at: Duration,
+    /// When the oldest change came that is not published.
+    unpublished_since: Option<Duration>,
     leaving: bool,
     /// The keys whose heads are this cluster's; none if it does not sign (R9).
     keys: Vec<PublicKey>,
@@ -261,6 +263,7 @@ impl Writer {
             desired_bytes: 0,
             generation: 0,
             changed_at: Duration::ZERO,
+            unpublished_since: None,
             leaving: false,
             keys: Vec::new(),
             addresses: Arc::default(),
@@ -361,6 +364,7 @@ impl Writer {
         self.desired_bytes = bytes;
         self.generation += 1;
         self.changed_at = now.mono;
+        self.unpublished_since.get_or_insert(now.mono);
         self.advance(now, out);
     }
 
@@ -379,6 +383,8 @@ impl Writer {
                     self.compact(now, out);
                     self.publish(now, out);
                 }
+                let since = self.unpublished_since.filter(|_| self.run.farewell.is_none());
+                self.run.figures.unpublished = since.map(|since| now.mono.saturating_sub(since));
             }
             Phase::Confirm { .. } | Phase::Elected | Phase::Verify(_) => {}
         }

@@ -25,6 +25,8 @@ pub(super) struct Sent {
     pub map: Arc<Map>,
     pub delta: Arc<Delta>,
     pub generation: u64,
+    /// It contains what changed until then.
+    pub as_of: Duration,
     pub summary: Summary,
 }
 
@@ -41,6 +43,8 @@ pub(super) struct Unconfirmed {
     map: Arc<Map>,
     /// When the change came that it carries, if it carries one.
     changed_at: Option<Duration>,
+    /// It contains what changed until then.
+    as_of: Duration,
 }
 
 /// So many heads are remembered whose outcomes are not known.
@@ -116,7 +120,7 @@ impl Writer {
             let changed_at = changed.then_some(self.changed_at);
             self.run.sent_generation = Some(self.generation);
             let summary = self.summary(self.generation, self.hashed.hashes());
-            self.run.sent = Some(Sent { map: desired, delta, generation: self.generation, summary });
+            self.run.sent = Some(Sent { map: desired, delta, generation: self.generation, as_of: now.mono, summary });
             self.send(now, changed_at, out);
         } else if beat && self.run.sent.is_some() {
             self.send(now, None, out);
@@ -128,7 +132,7 @@ impl Writer {
     /// Upserts a head with what is in `sent`.
     fn send(&mut self, now: Now, changed_at: Option<Duration>, out: &mut Outbox) {
         let Some(sent) = &self.run.sent else { return };
-        let (map, delta, summary) = (sent.map.clone(), sent.delta.clone(), sent.summary);
+        let (map, delta, summary, as_of) = (sent.map.clone(), sent.delta.clone(), sent.summary, sent.as_of);
         self.run.seq += 1;
         let forced = std::mem::take(&mut self.run.force);
         let repeats = changed_at.is_none() && !forced;
@@ -139,7 +143,7 @@ impl Writer {
         self.copy(now, &head, out);
         let call = out.call(Call::PutHead { head, repeats });
         self.run.publication = Some(Publication { call, seq: self.run.seq });
-        self.run.unconfirmed.insert(self.run.seq, Unconfirmed { map, changed_at });
+        self.run.unconfirmed.insert(self.run.seq, Unconfirmed { map, changed_at, as_of });
         if self.run.unconfirmed.len() > MOST_UNCONFIRMED {
             self.run.unconfirmed.pop_first();
         }
@@ -150,13 +154,15 @@ impl Writer {
         if let Some(publication) = self.run.publication.take_if(|publication| publication.seq == seq) {
             out.cancel(publication.call);
         }
-        let Some(Unconfirmed { map, changed_at }) = self.run.unconfirmed.remove(&seq) else { return };
+        let Some(Unconfirmed { map, changed_at, as_of }) = self.run.unconfirmed.remove(&seq) else { return };
         self.run.unconfirmed = self.run.unconfirmed.split_off(&seq);
         self.run.failures = 0;
         self.error = None;
         if let Some(changed_at) = changed_at {
             self.run.figures.publish_latency = Some(now.mono.saturating_sub(changed_at));
         }
+        let is_newest = self.desired.as_ref().is_some_and(|desired| Arc::ptr_eq(desired, &map));
+        self.unpublished_since = self.unpublished_since.filter(|_| !is_newest).map(|since| since.max(as_of));
         self.run.visibility.published(seq, &map);
         self.run.published = Some(map);
     }

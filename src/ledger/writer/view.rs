@@ -40,6 +40,8 @@ pub struct WriterFigures {
     pub flush_duration: Option<Duration>,
     /// Time from the change of the desired state to the success of the head that contained it.
     pub publish_latency: Option<Duration>,
+    /// How long the oldest change that is not published waits.
+    pub unpublished: Option<Duration>,
 }
 
 /// The stage of a writer.
