@@ -97,18 +97,18 @@ async fn controller(bundle: &mut Bundle, client: &Client, own: &str) {
         of_pod(bundle, client, &pods, &pod).await;
     }
     let configs: Api<ConfigMap> = Api::namespaced(client.clone(), own);
-    let deployment = read(Api::<Deployment>::namespaced(client.clone(), own).get(DEPLOYMENT)).await;
+    let deployment = get(&Api::<Deployment>::namespaced(client.clone(), own), DEPLOYMENT).await;
     for name in deployment.as_ref().map(settings).unwrap_or_default() {
-        let config = read(configs.get(&name)).await;
+        let config = get(&configs, &name).await;
         bundle.object(format!("controller/config-{name}.json"), config.map(|config| json!(config)));
     }
     bundle.object("controller/deployment.json", deployment.map(|deployment| json!(deployment)));
-    let lease = read(Api::<Lease>::namespaced(client.clone(), own).get(LEASE)).await;
+    let lease = get(&Api::<Lease>::namespaced(client.clone(), own), LEASE).await;
     bundle.object("controller/lease.json", lease.map(|lease| json!(lease)));
-    let record = read(configs.get(RECORD)).await;
+    let record = get(&configs, RECORD).await;
     bundle.object("controller/record.json", record.map(|record| json!(record)));
     let dns: Api<ConfigMap> = Api::namespaced(client.clone(), DNS_NAMESPACE);
-    let dns = read(dns.get(DNS_CONFIG)).await.map(|config| config.data.unwrap_or_default());
+    let dns = get(&dns, DNS_CONFIG).await.map(|config| config.data.unwrap_or_default());
     let corefile = dns.map(|mut data| redact::redact_corefile(&data.remove("Corefile").unwrap_or_default()));
     bundle.text("Corefile", corefile);
     let version = read(client.apiserver_version()).await;
@@ -195,6 +195,14 @@ fn ours(events: Value) -> Value {
     let Value::Array(mut events) = events else { return events };
     events.retain(|event| event["reportingController"] == names::CONTROLLER);
     events.into()
+}
+
+/// One object, of a kind that every cluster has.
+async fn get<K>(api: &Api<K>, name: &str) -> Result<K, Unread>
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    read(api.get_opt(name)).await?.ok_or_else(|| Unread::Failed("there is none".to_owned()))
 }
 
 /// All objects, page by page, up to [`MOST`].

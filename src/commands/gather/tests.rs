@@ -101,6 +101,15 @@ async fn the_bundle_has_everything_but_secrets_and_says_what_could_not_be_read()
     assert!(deployment.contains("AWS_SECRET_ACCESS_KEY") && !deployment.contains("hidden"), "{deployment}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_is_not_there_is_no_missing_crd() {
+    let (api, args) = (api(), arguments());
+    api.refuse(404, "NotFound", "configmaps \"settings\" not found");
+    let observer = Observer { client: api.client(), place: &args.place, cloudmap: Err("no credentials".to_owned()) };
+    let index = Box::pin(collect(&observer, &["shop".to_owned()])).await.index();
+    assert!(index.contains("controller/config-settings.json: NOT READ: there is none\n"), "{index}");
+}
+
 /// The document has another version, day and numbers of bytes.
 #[tokio::test(start_paused = true)]
 async fn the_document_shows_what_is_printed() {
