@@ -22,11 +22,11 @@ fn only_the_leader_says_that_its_cluster_left() {
     assert_eq!(blue.term.writer().stage(), Stage::Leaving);
     // While instances are being deregistered it is there: their registration records are still needed.
     assert!(world.sent[sent..].iter().all(|head| head.is_live()));
-    assert!(green.applies("blue").is_some());
+    assert!(green.applies("blue").is_some() && green.term.reader().figures().contains_key("blue"));
     blue.desire(&mut world, &Arc::default());
     pass(&mut world, &mut [&mut blue, &mut green], 90);
     assert_eq!(blue.term.writer().stage(), Stage::Left);
-    assert!(green.remote("blue").unwrap().left);
+    assert!(green.remote("blue").unwrap().left && !green.term.reader().figures().contains_key("blue"));
     assert_eq!(world.count_pages("blue"), 0);
 }
 

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Peer, Reader};
 use crate::{
-    cluster::record::Gone,
+    cluster::record::{Accepted, Gone},
     ledger::{
         Map,
         hash::Hashes,
@@ -114,9 +114,11 @@ impl Reader {
         &self.ignored
     }
 
-    /// Statistics of the other clusters.
+    /// Statistics of the other clusters, without those that left: their heads do not advance any more.
     pub fn figures(&self) -> BTreeMap<Arc<str>, RemoteFigures> {
-        let figures = self.peers.iter().map(|(id, peer)| {
+        let left = |accepted: &Accepted| accepted.gone.is_some_and(Gone::is_left);
+        let members = self.peers.iter().filter(|(_, peer)| !peer.accepted.as_ref().is_some_and(left));
+        let figures = members.map(|(id, peer)| {
             let figures = RemoteFigures {
                 position: peer.accepted.as_ref().map(|accepted| accepted.position),
                 silent: self.own_clock.saturating_sub(peer.advanced),
