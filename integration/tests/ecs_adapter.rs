@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use aws_sdk_servicediscovery::config::{BehaviorVersion, Credentials, Region, SharedCredentialsProvider};
 use cloudmap_mcs::{
     cloudmap::{AwsSettings, ConnectError},
-    ecs::{AwsEcs, Choice, Controller, Ecs, Found, Operation, Service, all},
+    ecs::{AwsEcs, Choice, Controller, Ecs, Found, Network, Operation, Service, all},
 };
 use cloudmap_mcs_integration::ecs::{Definition, EcsApi, Fleet, ManagedService, Model};
 
@@ -71,10 +71,16 @@ async fn what_ecs_says_of_a_service_is_read() {
         deploying: true,
         service_connect: Some("arn:connected".to_owned()),
         spot: true,
+        subnets: vec!["subnet-a".to_owned(), "subnet-b".to_owned()],
         running: 1,
         ..ManagedService::new(ARN)
     };
     let (_api, ecs) = start(Model::default().with("prod", "orders", service)).await;
+    let network = Network {
+        subnets: ["subnet-a", "subnet-b"].map(str::to_owned).into(),
+        security_groups: ["sg-tasks".to_owned()].into(),
+        public: false,
+    };
     let expected = Service {
         cluster: "prod".to_owned(),
         name: "orders".to_owned(),
@@ -90,6 +96,7 @@ async fn what_ecs_says_of_a_service_is_read() {
         registries: [ARN.to_owned(), "arn:other".to_owned()].into(),
         connected: ["arn:connected".to_owned()].into(),
         ports: [8080, 9090].into(),
+        network: Some(network),
         load_balancers: 1,
     };
     assert_eq!(found(&ecs, &Choice::default()).await, expected);

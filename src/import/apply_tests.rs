@@ -117,7 +117,7 @@ impl Scene {
         let plan = plan(&observed, |_| false);
         match &plan {
             Plan::Want(wanted) => {
-                apply(&*self.cluster, &key(), &there, wanted, Extent::All, Timestamp::UNIX_EPOCH).await?
+                apply(&*self.cluster, &key(), &there, wanted, Extent::All, Timestamp::UNIX_EPOCH).await?;
             }
             Plan::Remove => remove(&*self.cluster, &key(), &there).await?,
             Plan::Keep | Plan::Blocked(_) => {}

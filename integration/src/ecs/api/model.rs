@@ -37,6 +37,8 @@ pub struct ManagedService {
     /// Whether Service Connect is enabled; the ARN is that of the Cloud Map service that it keeps.
     pub service_connect: Option<String>,
     pub spot: bool,
+    /// The subnets of its tasks, if these have interfaces of their own.
+    pub subnets: Vec<String>,
     /// Whether it is deleted. `DescribeServices` shows such a service for some time.
     pub inactive: bool,
     /// As autoscaling with this minimum: the desired count is raised to it as soon as no task is left.
@@ -61,6 +63,7 @@ impl ManagedService {
             deploying: false,
             service_connect: None,
             spot: false,
+            subnets: Vec::new(),
             inactive: false,
             minimum: 0,
         }
@@ -122,6 +125,11 @@ impl ManagedService {
             ]);
         } else {
             members["launchType"] = json!("FARGATE");
+        }
+        if !self.subnets.is_empty() {
+            let interfaces =
+                json!({"subnets": self.subnets, "securityGroups": ["sg-tasks"], "assignPublicIp": "DISABLED"});
+            members["networkConfiguration"] = json!({"awsvpcConfiguration": interfaces});
         }
         members
     }
