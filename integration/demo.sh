@@ -153,7 +153,7 @@ clear_up() {
 	if [ -z "$GIVEN_CONTEXTS" ]; then
 		"$TESTBED" down
 	elif [ -n "${INSTALLING:-}" ]; then
-		stage "Removing the samples and the controller (CRDs, ClusterProperties and the DNS zone stay)"
+		stage "Removing the samples and the controller (CRDs, ClusterProperties and the DNS zone stay, and in Cloud Map the ledger: docs/leaving.md)"
 		for context in "$CONTEXT_1" "$CONTEXT_2"; do
 			kubectl --context "$context" delete namespace "$NAMESPACE" --ignore-not-found --timeout 120s || true
 		done

@@ -224,7 +224,7 @@ fn answered(operation: Operation, code: Option<&str>, message: Option<&str>, sta
         "UnknownOperationException" => {
             "the endpoint is not one of ECS: look at --ecs-endpoint and AWS_ENDPOINT_URL".to_owned()
         }
-        _ => match of_credentials(code) {
+        _ => match of_credentials(code, message) {
             Some(why) => why.to_owned(),
             None => return words,
         },

@@ -43,7 +43,7 @@ where
 pub fn answered(operation: Operation, code: Option<&str>, message: Option<&str>, status: u16) -> (ErrorKind, String) {
     let code = code.unwrap_or_default();
     let words = words(code, message, status);
-    if let Some(why) = of_credentials(code) {
+    if let Some(why) = of_credentials(code, message) {
         return (ErrorKind::AccessDenied, format!("{why} (AWS says: {words})"));
     }
     let kind = match code {
@@ -99,15 +99,22 @@ pub(crate) fn words(code: &str, message: Option<&str>, status: u16) -> String {
     }
 }
 
+/// What is wrong if AWS takes a request for one of another time.
+const SKEWED: &str = "the clock of this machine is wrong: AWS refuses requests that are more than some minutes off";
+
 /// Whether the code says that the role lacks a permission.
 pub(crate) fn is_denied(code: &str) -> bool {
     matches!(code, "AccessDeniedException" | "AccessDenied" | "UnauthorizedOperation" | "NotAuthorized")
 }
 
-/// What is wrong with the credentials, if the code is about these.
-pub(crate) fn of_credentials(code: &str) -> Option<&'static str> {
+/// What is wrong with the credentials, or with the time in the signature, if the answer is about these.
+pub(crate) fn of_credentials(code: &str, message: Option<&str>) -> Option<&'static str> {
+    let of_another_time =
+        |message: &str| ["Signature expired", "Signature not yet current"].iter().any(|words| message.contains(words));
     match code {
-        "ExpiredTokenException" | "ExpiredToken" | "RequestExpired" => Some("the AWS credentials have expired"),
+        "RequestExpired" | "RequestTimeTooSkewed" => Some(SKEWED),
+        "InvalidSignatureException" | "SignatureDoesNotMatch" if message.is_some_and(of_another_time) => Some(SKEWED),
+        "ExpiredTokenException" | "ExpiredToken" => Some("the AWS credentials have expired"),
         "UnrecognizedClientException"
         | "InvalidClientTokenId"
         | "InvalidSignatureException"

@@ -149,6 +149,10 @@ impl AwsCloudMap {
         F: Future<Output = Result<(Vec<T>, Option<String>), Error>> + Send,
         T: Send,
     {
+        let unending = |why: String| {
+            let message = format!("the listing does not end: {why}");
+            Error { operation: operation.name(), kind: ErrorKind::Other, message }
+        };
         let mut all = Vec::new();
         let (mut token, mut throttled) = (None, 0);
         for _ in 0..MAX_PAGES {
@@ -162,14 +166,17 @@ impl AwsCloudMap {
                 page => page?,
             };
             all.extend(items);
-            token = next.filter(|next| !next.is_empty());
-            if token.is_none() {
+            let next = next.filter(|next| !next.is_empty());
+            if next.is_none() {
                 return Ok(all);
             }
+            if next == token {
+                return Err(unending("it repeats a page".to_owned()));
+            }
+            token = next;
             self.limits.acquire_page(operation, lane, "ok").await;
         }
-        let message = format!("the listing did not end within {MAX_PAGES} pages");
-        Err(Error { operation: operation.name(), kind: ErrorKind::Other, message })
+        Err(unending(format!("there are more than {MAX_PAGES} pages")))
     }
 }
 

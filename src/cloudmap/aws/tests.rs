@@ -129,6 +129,19 @@ async fn sorts_every_error_of_aws() {
 }
 
 #[tokio::test]
+async fn a_wrong_clock_is_not_taken_for_wrong_credentials() {
+    let late = "Signature expired: 20261126T080000Z is now earlier than 20261126T081000Z (20261126T081500Z - 5 min.)";
+    let early =
+        "Signature not yet current: 20261126T083000Z is still later than 20261126T082000Z (20261126T081500Z + 5 min.)";
+    let other = "The request signature we calculated does not match the signature you provided.";
+    for (message, part) in [(late, "the clock"), (early, "the clock"), (other, "credentials are not accepted")] {
+        let error = register_error(403, &json!({"__type": "InvalidSignatureException", "message": message})).await;
+        assert_eq!(error.kind, ErrorKind::AccessDenied);
+        assert!(error.message.contains(part) && error.message.contains(message), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn names_the_missing_iam_action() {
     let error = register_error(400, &json!({"__type": "AccessDeniedException", "Message": "not authorized"})).await;
     assert!(error.to_string().contains("needs the action servicediscovery:RegisterInstance"), "{error}");
@@ -215,6 +228,16 @@ async fn namespaces_are_listed_to_the_last_page_with_the_names_that_discovery_ta
     )
     .await;
     assert_eq!(cloudmap.get_namespace("ns-1").await.unwrap(), namespaces[0]);
+}
+
+/// As a broken proxy may answer. Each page would cost a call of those that all controllers of the account share.
+#[tokio::test]
+async fn a_listing_that_repeats_a_page_ends() {
+    let page = json!({"NextToken": "a", "Namespaces": [{"Id": "ns-1", "Name": "shop", "Type": "HTTP"}]});
+    let server = serve(vec![(200, page.to_string())]).await;
+    let error = cloudmap(&server.url).await.list_namespaces(Lane::Ledger).await.unwrap_err();
+    assert!(error.kind == ErrorKind::Other && error.message.contains("repeats a page"), "{error}");
+    assert_eq!(server.requests.lock().unwrap().len(), 2);
 }
 
 /// Pages can be empty where other accounts share many namespaces, so that even a short listing has several.

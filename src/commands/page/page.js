@@ -155,7 +155,8 @@ async function read(path) {
 }
 
 async function show() {
-  const one = location.hash.match(/^#\/names\/([^/]+)\/([^/]+)$/);
+  const where = location.hash;
+  const one = where.match(/^#\/names\/([^/]+)\/([^/]+)$/);
   try {
     if (one) {
       await showOne(one[1], one[2]);
@@ -163,10 +164,13 @@ async function show() {
       last = await read("/api/overview");
       showAll();
     }
+    // Meanwhile somebody may have gone on, and what was asked for then shows itself.
+    if (location.hash !== where) return;
     [asked, late] = [Date.now(), null];
     byId("one").hidden = !one;
     byId("all").hidden = Boolean(one);
   } catch (error) {
+    if (location.hash !== where) return;
     late = error.message;
   }
   fresh();
