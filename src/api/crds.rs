@@ -32,7 +32,7 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
     crds
 }
 
-/// Those without which the controller does nothing. That of Cutover, the last one, is needed only with `--cutovers`.
+/// Those without which the controller does nothing. That of Cutover is needed only with `--cutovers`.
 pub fn needed_crds(cutovers: bool) -> Vec<CustomResourceDefinition> {
     crds().into_iter().filter(|crd| cutovers || crd.spec.group != names::CUTOVER_GROUP).collect()
 }

@@ -45,12 +45,10 @@ impl Conditions {
             |export: &ServiceExport| export.status.as_ref().is_some_and(|status| is_ready(&status.conditions));
         let of_import =
             |import: &ServiceImport| import.status.as_ref().is_some_and(|status| is_ready(&status.conditions));
-        Self {
-            exports: follow(exports, of_export, &mut watches),
-            imports: follow(imports.clone(), of_import, &mut watches),
-            usable: follow(imports, |import| !import.spec.ips.is_empty(), &mut watches),
-            _watches: watches,
-        }
+        let has_address = |import: &ServiceImport| !import.spec.ips.is_empty();
+        let [exports] = follow(exports, [of_export], &mut watches);
+        let [imports, usable] = follow(imports, [of_import, has_address], &mut watches);
+        Self { exports, imports, usable, _watches: watches }
     }
 
     /// When so many imports had an address, which DNS answers with.
@@ -86,11 +84,12 @@ fn is_ready(conditions: &[Condition]) -> bool {
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
-fn follow<K>(
+/// Counts the objects that are as wanted, for each of several wishes, by one watch.
+fn follow<K, const N: usize>(
     objects: Api<K>,
-    is_ready: impl Fn(&K) -> bool + Send + 'static,
+    wanted: [fn(&K) -> bool; N],
     watches: &mut JoinSet<()>,
-) -> watch::Receiver<Ready>
+) -> [watch::Receiver<Ready>; N]
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
         + Clone
@@ -100,22 +99,29 @@ where
         + Sync
         + 'static,
 {
-    let (publish, ready) = watch::channel(Ready { count: 0, since: Instant::now() });
+    let published = wanted.map(|_| watch::Sender::new(Ready { count: 0, since: Instant::now() }));
+    let ready = published.each_ref().map(watch::Sender::subscribe);
     watches.spawn(async move {
-        let mut names = BTreeSet::new();
+        let mut counted: Vec<_> = wanted.into_iter().zip(published).map(|each| (BTreeSet::new(), each)).collect();
         let mut events = pin!(watcher(objects, watcher::Config::default()).default_backoff());
         while let Some(event) = events.next().await {
-            match event {
-                Ok(event) => note(&mut names, &event, &is_ready),
-                Err(error) => tracing::warn!(%error, "a watch of conditions failed and starts again"),
-            }
-            publish.send_if_modified(|ready| {
-                let changed = ready.count != names.len();
-                if changed {
-                    *ready = Ready { count: names.len(), since: Instant::now() };
+            let event = match event {
+                Ok(event) => event,
+                Err(error) => {
+                    tracing::warn!(%error, "a watch of conditions failed and starts again");
+                    continue;
                 }
-                changed
-            });
+            };
+            for (names, (is_wanted, publish)) in &mut counted {
+                note(names, &event, *is_wanted);
+                publish.send_if_modified(|ready| {
+                    let changed = ready.count != names.len();
+                    if changed {
+                        *ready = Ready { count: names.len(), since: Instant::now() };
+                    }
+                    changed
+                });
+            }
         }
     });
     ready

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::observe::context;
+use super::observe::apply_crds;
 use crate::{cluster::reader::Unread, commands::table::Table};
 
 /// How something is.
@@ -78,10 +78,7 @@ impl Finding {
                 what,
                 "have the ClusterRole and the Role cloudmap-mcs-reader bound to you, and run this on a workstation",
             ),
-            Unread::NoSuchKind => {
-                let remedy = format!("cloudmap-mcs crds | kubectl{} apply --server-side -f -", context(place));
-                Self::fail(place, subject, what, remedy)
-            }
+            Unread::NoSuchKind => Self::fail(place, subject, what, apply_crds(place)),
             Unread::Failed(_) => Self::fail(place, subject, what, "look whether kubectl reads it with this context"),
         }
     }

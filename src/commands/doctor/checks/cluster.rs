@@ -1,10 +1,14 @@
 //! One cluster by itself.
 
-use k8s_openapi::jiff::SignedDuration;
+use std::collections::BTreeMap;
+
+use k8s_openapi::{
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition, jiff::SignedDuration,
+};
 
 use super::{
     super::{
-        observe::{Cluster, Seen, context, kube_dns},
+        observe::{Cluster, Seen, apply_crds, context, kube_dns},
         report::Finding,
     },
     gates,
@@ -84,16 +88,15 @@ fn clock(place: &str, seen: &Seen) -> Option<Finding> {
 }
 
 fn crds(place: &str, seen: &Seen) -> Vec<Finding> {
-    let flag = context(place);
-    let remedy = &format!("cloudmap-mcs crds | kubectl{flag} apply --server-side -f -");
-    let mut needed = Vec::new();
-    // In the order of those that were read. The last one, that of Cutover, may not be among them.
-    for crd in api::needed_crds(true) {
-        let version = crd.spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
-        needed.push(version.unwrap_or_default());
-    }
+    let remedy = &apply_crds(place);
+    let stored = |crd: CustomResourceDefinition| {
+        let version = crd.spec.versions.into_iter().find(|version| version.storage)?;
+        Some((crd.metadata.name?, version.name))
+    };
+    let needed: BTreeMap<String, String> = api::crds().into_iter().filter_map(stored).collect();
     let mut wrong = Vec::new();
-    for ((name, crd), version) in seen.crds.iter().zip(needed) {
+    for (name, crd) in &seen.crds {
+        let version = needed.get(name).cloned().unwrap_or_default();
         match crd {
             Err(why) => return vec![Finding::unread(place, "crds", why)],
             Ok(None) => wrong.push(Finding::fail(place, "crds", format!("{name} is missing"), remedy)),
@@ -107,7 +110,10 @@ fn crds(place: &str, seen: &Seen) -> Vec<Finding> {
                 place,
                 "crds",
                 format!("{name} is not established"),
-                format!("kubectl{flag} describe crd {name}: its conditions say why, such as a name that another has"),
+                format!(
+                    "kubectl{} describe crd {name}: its conditions say why, such as a name that another has",
+                    context(place)
+                ),
             )),
             Ok(Some(_)) => {}
         }
