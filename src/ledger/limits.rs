@@ -83,6 +83,10 @@ pub struct Timing {
     /// The same while leaders are connected and the ledger is at rest (S10). With a heartbeat, an operation and the lag of
     /// discovery it stays below [`Self::silence`].
     pub tick_at_rest: Duration,
+    /// The same while states change of which only heads tell (R1).
+    pub tick_in_motion: Duration,
+    /// Another change is expected for this long after one of which only a head told (R1).
+    pub motion: Duration,
     /// The ledger is not at rest before no claim changed for this long (S10). Claims ripen and change hands in this time.
     pub claims_at_rest: Duration,
     /// Maximum time between two publications (W3).
@@ -154,7 +158,13 @@ impl Timing {
     /// The times for another tick than the default. Steps of that tick count in full, even with jitter and slow reads.
     #[must_use]
     pub fn with_tick(self, tick: Duration) -> Self {
-        Self { tick, tick_at_rest: self.tick_at_rest.max(tick), max_step: self.max_step.max(tick * 2), ..self }
+        Self {
+            tick,
+            tick_at_rest: self.tick_at_rest.max(tick),
+            tick_in_motion: tick / 2,
+            max_step: self.max_step.max(tick * 2),
+            ..self
+        }
     }
 }
 
@@ -164,6 +174,8 @@ impl Default for Timing {
         Self {
             tick: seconds(1),
             tick_at_rest: seconds(12),
+            tick_in_motion: Duration::from_millis(500),
+            motion: seconds(60),
             claims_at_rest: seconds(60),
             heartbeat: seconds(20),
             lease: seconds(300),

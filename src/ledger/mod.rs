@@ -46,11 +46,12 @@ pub mod head;
 #[cfg(test)]
 mod interleavings;
 pub mod limits;
+mod pace;
 pub mod page;
 pub mod reader;
 pub mod records;
 pub mod remote;
-mod rest;
+
 pub mod runs;
 pub mod show;
 pub mod stream;

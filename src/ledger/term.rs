@@ -12,10 +12,10 @@ use super::{
     call::{Call, CallId, Failure, Ids, Outbox, Outcome},
     forgotten,
     limits::{Limits, Timing},
+    pace::Pace,
     reader::Reader,
     records,
     remote::Remotes,
-    rest::Rest,
     stream::{Command, Contact, SessionId, Stream, message::Message},
     trust::{Mode, Trust},
     writer::{Heads, Inherited, Now, Writer, WriterIdentity},
@@ -40,7 +40,7 @@ pub struct Term {
     stream: Option<Stream>,
     /// What the ledger says of other clusters, as of the last input.
     contacts: BTreeMap<Arc<str>, Contact>,
-    rest: Rest,
+    pace: Pace,
     keeper: Keeper,
     out: Outbox,
     inherited: Option<Arc<Inherited>>,
@@ -92,7 +92,7 @@ impl Term {
         Self {
             stream: None,
             contacts: BTreeMap::new(),
-            rest: Rest::default(),
+            pace: Pace::default(),
             timing,
             uid: me.uid.clone(),
             wanted: None,
@@ -174,12 +174,12 @@ impl Term {
     /// How soon after the beginning of a read of the heads the next one should begin. It may fall at any input; then the next
     /// read is due no later than this after that.
     pub fn pace(&self) -> Duration {
-        self.rest.pace(&self.timing)
+        self.pace.next(&self.timing)
     }
 
     /// Takes the heads of one discovery; `None` if it failed or returned 1,000 rows (R1).
     pub fn tick(&mut self, now: Now, heads: Option<&Heads>) {
-        let max_step = self.rest.read(&self.timing);
+        let max_step = self.pace.read(&self.timing);
         // Nothing is known without the record: positions would go back, and a leaving cluster would publish.
         if self.keeper.stored.is_some() || self.keeper.before.is_some() {
             let begins = |record: &Record| record.signed_since.is_none_or(|since| record.epoch <= since);
@@ -349,7 +349,7 @@ impl Term {
             self.remotes = Arc::new(remotes);
         }
         let read = self.reader.is_at_rest();
-        self.rest.observe(now.mono, &self.timing, &self.writer, read, self.stream.as_ref(), &contacts);
+        self.pace.observe(now.mono, &self.timing, &self.writer, read, self.stream.as_ref(), &contacts);
         self.contacts = contacts;
     }
 

@@ -18,7 +18,7 @@ use super::{
     registry::{Registry, Service, Value, micros},
     rng::Rng,
     scenario::Scenario,
-    world::{Caller, Cluster, Proc},
+    world::{Caller, Cluster, Proc, timing},
 };
 
 pub(super) enum Event {
@@ -190,7 +190,7 @@ impl Sim {
         let (id, scenario) = (self.clusters[cluster].id.clone(), self.scenario);
         for proc in self.procs.len()..self.procs.len() + 2 {
             self.clusters[cluster].procs.push(proc);
-            self.procs.push(Proc { cluster, id: id.clone(), ..Proc::default() });
+            self.procs.push(Proc { cluster, id: id.clone(), pace: timing().tick, ..Proc::default() });
             let pause = self.rng.uniform(0.0, 3.0);
             self.at(pause, Event::Start(proc));
             if !scenario.calm {

@@ -321,7 +321,8 @@ impl Sim {
         let proc = caller.proc;
         let p = &self.procs[proc];
         if p.alive && p.incarnation == caller.incarnation && self.now >= p.paused_until {
-            let pause = self.rng.uniform(0.9, 1.1);
+            let tick = self.procs[proc].pace.min(timing().tick).as_secs_f64();
+            let pause = self.rng.uniform(0.9, 1.1) * tick;
             self.tick_at(proc, self.now + micros(pause));
         }
         if !self.hears(caller, || Event::HeadsRead { caller, heads: heads.clone() }) {

@@ -1,4 +1,5 @@
-//! Connected leaders that read the heads rarely, and what makes them read again (S10).
+//! Connected leaders that read the heads rarely, and what makes them read again (S10); and others, which read more often
+//! while states change (R1).
 
 use super::{
     streaming::{SESSION, elect, key, pair, talk},
@@ -37,6 +38,34 @@ fn resting(world: &mut World) -> [Process; 2] {
 
 fn rests(process: &Process) -> bool {
     process.term.pace() == timing().tick_at_rest
+}
+
+#[test]
+fn who_is_told_by_heads_alone_reads_more_often_for_a_minute_after_a_change() {
+    let (mut world, timing) = (World::default(), timing());
+    let [mut blue, mut green] = pair(&mut world, None);
+    green.term.closed(world.now(), SESSION);
+    blue.term.closed(world.now(), SESSION);
+    pass(&mut world, &mut [&mut blue, &mut green], 90);
+    // A cluster that is new, and heartbeats, are no change of a state.
+    assert_eq!([&blue, &green].map(|process| process.term.pace()), [timing.tick; 2]);
+    blue.desire(&mut world, &state(0..15, 2));
+    pass(&mut world, &mut [&mut blue, &mut green], 2);
+    assert_eq!(green.applies("blue"), Some(state(0..15, 2)));
+    assert_eq!([&blue, &green].map(|process| process.term.pace()), [timing.tick, timing.tick_in_motion]);
+    pass(&mut world, &mut [&mut blue, &mut green], 57);
+    assert_eq!(green.term.pace(), timing.tick_in_motion);
+    pass(&mut world, &mut [&mut blue, &mut green], 5);
+    assert_eq!(green.term.pace(), timing.tick);
+    // Who is connected hears of it before, and does not wait for a read.
+    green.term.opened(world.now(), SESSION, key(1), None);
+    blue.term.opened(world.now(), SESSION, key(2), Some(&"green".into()));
+    talk(&mut world, &mut blue, &mut green);
+    blue.desire(&mut world, &state(0..15, 3));
+    talk(&mut world, &mut blue, &mut green);
+    assert_eq!(green.applies("blue"), Some(state(0..15, 3)));
+    pass(&mut world, &mut [&mut blue, &mut green], 2);
+    assert_ne!(green.term.pace(), timing.tick_in_motion);
 }
 
 fn with_claim(map: &Arc<Map>, value: u8) -> Arc<Map> {

@@ -1,18 +1,28 @@
-//! S10: how soon after a read of the heads the next one follows. Pure.
+//! R1 and S10: how soon after a read of the heads the next one follows. Pure.
 //!
 //! Where leaders are connected, a read shows what they said before, unless it is about what only the ledger can say: claims,
 //! who is a member, and what became of this cluster's own head. So the heads are read rarely while there is nothing of that.
+//! Where they are not, a change is seen half the time between two reads later. After a change more of them are likely, as in
+//! a rollout, so the heads are read more often for some time.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{hash::StateHash, limits::Timing, stream::Contact, stream::Stream, writer::Writer};
 
 /// The claims of a cluster: those that it wants by its own word, those in its head, and those by which it is judged.
 type Claims = [Option<StateHash>; 3];
 
-/// Whether the heads are read rarely.
+/// Whether the heads are read rarely, or often.
 #[derive(Debug, Default)]
-pub(super) struct Rest {
+pub(super) struct Pace {
+    /// The states of the clusters of which only heads tell, and when these changed.
+    told: BTreeMap<Arc<str>, StateHash>,
+    moved: Option<Duration>,
+    moves: bool,
     /// The claims of this cluster and of the others, and since when they are these.
     claims: BTreeMap<Arc<str>, Claims>,
     since: Duration,
@@ -21,7 +31,7 @@ pub(super) struct Rest {
     rested: bool,
 }
 
-impl Rest {
+impl Pace {
     /// Takes what is known now. `read`: whether the last read of the heads left nothing to do for the reader.
     pub(super) fn observe(
         &mut self,
@@ -32,6 +42,7 @@ impl Rest {
         stream: Option<&Stream>,
         contacts: &BTreeMap<Arc<str>, Contact>,
     ) {
+        self.watch(now, timing, stream, contacts);
         let Some(stream) = stream else { return };
         let [wanted, there] = writer.claims();
         let own = (writer.identity().cluster.clone(), [wanted, there, None]);
@@ -49,9 +60,34 @@ impl Rest {
         self.rested |= self.rests;
     }
 
+    fn watch(
+        &mut self,
+        now: Duration,
+        timing: &Timing,
+        stream: Option<&Stream>,
+        contacts: &BTreeMap<Arc<str>, Contact>,
+    ) {
+        let connected: BTreeSet<_> = stream.into_iter().flat_map(Stream::connected).collect();
+        let others = contacts.iter().filter(|(cluster, contact)| contact.live && !connected.contains(cluster));
+        let told: BTreeMap<_, _> =
+            others.filter_map(|(cluster, contact)| Some((cluster.clone(), contact.head?.hashes.state))).collect();
+        if told != self.told {
+            // A cluster that comes or goes says nothing about how soon a state changes again.
+            if told.keys().eq(self.told.keys()) {
+                self.moved = Some(now);
+            }
+            self.told = told;
+        }
+        self.moves = self.moved.is_some_and(|at| now.saturating_sub(at) < timing.motion);
+    }
+
     /// From the beginning of a read to that of the next one.
-    pub(super) fn pace(&self, timing: &Timing) -> Duration {
-        if self.rests { timing.tick_at_rest } else { timing.tick }
+    pub(super) fn next(&self, timing: &Timing) -> Duration {
+        match (self.rests, self.moves) {
+            (true, _) => timing.tick_at_rest,
+            (false, true) => timing.tick_in_motion,
+            (false, false) => timing.tick,
+        }
     }
 
     /// The heads were read: how much of the time since the last read counts (R1).
