@@ -65,19 +65,8 @@ async fn remove_reader(cluster: &Cluster, name: &str) -> Result<()> {
     cluster.delete(ROLE_BINDING, &system, name).await
 }
 
-/// Runs `cloudmap-mcs` in a pod of its own: with the image and the settings of the controller, as the reader. A kubelet now
-/// and then has no log of a container that ended at once, and says so instead of it: then again, in another pod.
+/// Runs `cloudmap-mcs` in a pod of its own: with the image and the settings of the controller, as the reader.
 async fn run_as(cluster: &Cluster, reader: &str, arguments: &[&str]) -> Result<Ended> {
-    for _ in 0..10 {
-        let ended = run_once(cluster, reader, arguments).await?;
-        if !ended.output.contains("failed to try resolving symlinks") {
-            return Ok(ended);
-        }
-    }
-    bail!("no kubelet has the log of {arguments:?}")
-}
-
-async fn run_once(cluster: &Cluster, reader: &str, arguments: &[&str]) -> Result<Ended> {
     let system = system_namespace();
     let deployment = cluster.expect(DEPLOYMENT, &system, "cloudmap-mcs").await?;
     let mut spec = deployment["spec"]["template"]["spec"].clone();

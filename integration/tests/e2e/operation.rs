@@ -24,6 +24,8 @@ async fn two_replicas_run_and_one_leads() {
                 let leader = controller.leader().await?;
                 let mut leading = Vec::new();
                 for pod in controller.pods().await? {
+                    let log = cluster.logs(&system_namespace(), name_of(&pod)).await?;
+                    holds(log.contains("caches are synced"), "its log is there from the beginning", &log)?;
                     if controller.metric(name_of(&pod), "cloudmap_mcs_leader", "").await? > 0.0 {
                         leading.push(name_of(&pod).to_owned());
                     }

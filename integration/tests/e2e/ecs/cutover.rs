@@ -173,8 +173,12 @@ async fn ends(world: &World, namespace: &str, orders: &Service) -> Result<()> {
     let finished = run(world, &api, "finish", &["--scale-ecs", "--timeout", "2m"]).await?;
     let stopped = finished.contains(&format!("{cluster}/orders has no task any more"));
     holds(stopped, "the tasks were stopped and waited for", &finished)?;
-    let left = ids(&ecs.service(definition.clone()).await?);
-    holds(left.is_empty(), "no task runs", &left)?;
+    // ECS does not count a task as running any more as soon as it begins to end.
+    eventually("all tasks have ended", NAMES, async || {
+        let left = ids(&ecs.service(definition.clone()).await?);
+        holds(left.is_empty(), "no task is left", &left)
+    })
+    .await?;
     world.names()?.have(&format!("orders.{namespace}"), "A", &pods).await?;
 
     let back = run(world, &api, "back", &[]).await?;
