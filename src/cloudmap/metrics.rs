@@ -30,7 +30,7 @@ impl Metrics {
                 Opts::new(
                     "cloudmap_mcs_aws_calls_total",
                     "Calls to AWS Cloud Map; each page counts. The outcome is ok, not_found, already_exists, duplicate, \
-                     in_use, limit_exceeded, throttled, access_denied, invalid_input, unknown or other",
+                     in_use, limit_exceeded, throttled, access_denied, no_credentials, invalid_input, unknown or other",
                 ),
                 &["operation", "outcome"],
             )?,

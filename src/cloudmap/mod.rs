@@ -20,7 +20,7 @@ pub mod quotas;
 use std::sync::Arc;
 
 pub use aws::{AwsCloudMap, AwsSettings, ConnectError, Endpoint, answered};
-pub(crate) use aws::{NO_CREDENTIALS, chain, identified, is_denied, load, of_credentials, retries, unsigned, words};
+pub(crate) use aws::{chain, identified, is_denied, load, of_credentials, retries, unsigned, words};
 pub use limited::{Counted, Limited};
 pub use limits::{Limits, Rate, Rates};
 pub use looks::Looks;

@@ -363,6 +363,8 @@ pub enum ErrorKind {
     Throttled,
     /// IAM does not allow the call.
     AccessDenied,
+    /// Whoever gives the credentials does not answer. The call itself, or its last attempt, was not sent.
+    NoCredentials,
     /// The request itself is wrong. Repeating it does not help.
     InvalidInput,
     /// Timeout or broken connection: the call may have taken effect, or may still do so.
@@ -372,6 +374,11 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Whether the write, or an earlier attempt at it, may have taken effect or may still do so.
+    pub const fn may_come_late(&self) -> bool {
+        matches!(self, Self::NoCredentials | Self::Unknown | Self::Other)
+    }
+
     /// A fixed word for metrics and reasons.
     pub const fn category(&self) -> &'static str {
         match self {
@@ -382,6 +389,7 @@ impl ErrorKind {
             Self::LimitExceeded => "limit_exceeded",
             Self::Throttled => "throttled",
             Self::AccessDenied => "access_denied",
+            Self::NoCredentials => "no_credentials",
             Self::InvalidInput => "invalid_input",
             Self::Unknown => "unknown",
             Self::Other => "other",

@@ -90,7 +90,9 @@ pub async fn try_out(cloudmap: &dyn CloudMap, statement: &Statement, operation: 
                 Answer::Unknown("it holds for services with a tag, and could be tried on none".to_owned())
             }
             ErrorKind::AccessDenied => Answer::Denied(error.message),
-            ErrorKind::Throttled | ErrorKind::Unknown | ErrorKind::Other => Answer::Unknown(error.message),
+            ErrorKind::Throttled | ErrorKind::NoCredentials | ErrorKind::Unknown | ErrorKind::Other => {
+                Answer::Unknown(error.message)
+            }
         },
     }
 }

@@ -9,8 +9,6 @@ use aws_sdk_servicediscovery::{
 
 use crate::cloudmap::{Error, ErrorKind, Operation};
 
-/// How a message begins if a call had no credentials.
-pub(crate) const NO_CREDENTIALS: &str = "cannot get AWS credentials";
 /// What the SDK says if none came in time.
 const LATE: &str = "identity resolver timed out";
 
@@ -130,7 +128,7 @@ pub(crate) fn of_credentials(code: &str, message: Option<&str>) -> Option<&'stat
 /// What is wrong if there are no credentials. Signing happens before sending.
 pub(crate) fn unsigned(words: &str) -> Option<String> {
     let about_credentials = words.contains("credential") || words.contains(LATE);
-    about_credentials.then(|| format!("{NO_CREDENTIALS}: {words}"))
+    about_credentials.then(|| format!("cannot get AWS credentials: {words}"))
 }
 
 /// No answer came. With `unknown`, the request may have been sent.
@@ -140,7 +138,7 @@ fn not_answered(words: &str, unknown: bool) -> (ErrorKind, String) {
     if let Some(why) = unsigned(words) {
         // Whoever gives them said no, or says nothing for now.
         let silent = unconnected || words.contains(LATE);
-        return (if silent { ErrorKind::Other } else { ErrorKind::AccessDenied }, why);
+        return (if silent { ErrorKind::NoCredentials } else { ErrorKind::AccessDenied }, why);
     }
     if unconnected {
         return (ErrorKind::Other, format!("cannot connect to the endpoint, nothing was sent: {words}"));

@@ -493,8 +493,8 @@ async fn credentials_that_nobody_gives_are_not_mistaken_for_an_endpoint_that_doe
         };
         let cloudmap = AwsCloudMap::configured(&loaded, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
         let error = cloudmap.list_namespaces(Lane::Instances).await.unwrap_err();
-        assert_eq!(error.kind, ErrorKind::Other, "{error}");
-        assert!(error.message.starts_with(NO_CREDENTIALS), "{error}");
+        assert_eq!(error.kind, ErrorKind::NoCredentials, "{error}");
+        assert!(error.message.starts_with("cannot get AWS credentials: "), "{error}");
     }
     assert!(registry.requests.lock().unwrap().is_empty());
     drop(listener);

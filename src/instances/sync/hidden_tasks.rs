@@ -382,7 +382,7 @@ impl HiddenTasks {
                 self.forgive();
             }
             Err(error) => {
-                if !healthy && matches!(error.kind, ErrorKind::Unknown | ErrorKind::Other) {
+                if !healthy && error.kind.may_come_late() {
                     mark.late_until = Some(now + LATEST_EFFECT);
                 }
                 mark.failures += 1;

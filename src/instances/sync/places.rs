@@ -201,10 +201,10 @@ impl Engine {
             (Ok(_), None) => {}
             (Err(error), _) => {
                 let at = state.fail(&error, now);
-                match error.kind {
+                match &error.kind {
                     ErrorKind::NotFound => self.namespaces.forget(now),
                     ErrorKind::AlreadyExists { .. } => self.forget_services(target, now),
-                    ErrorKind::Unknown | ErrorKind::Other => state.late_until = Some(now + LATEST_EFFECT),
+                    kind if kind.may_come_late() => state.late_until = Some(now + LATEST_EFFECT),
                     _ => {}
                 }
                 self.wake_at(target, at);

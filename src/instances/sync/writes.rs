@@ -237,7 +237,7 @@ impl Engine {
             }
             Err(error) => {
                 let registering = running.effect.is_some();
-                if registering && matches!(error.kind, ErrorKind::Unknown | ErrorKind::Other) {
+                if registering && error.kind.may_come_late() {
                     state.late_until = Some(now + LATEST_EFFECT);
                 }
                 self.ended(target, id, now);

@@ -9,7 +9,7 @@ use super::super::{
 };
 use crate::{
     cloudmap::{
-        Error, ErrorKind, NO_CREDENTIALS,
+        Error, ErrorKind,
         quotas::{INSTANCES_PER_NAMESPACE, INSTANCES_PER_SERVICE, NAMESPACES, USD_PER_INSTANCE},
     },
     iam::{Mode, harmless::Answer},
@@ -80,7 +80,7 @@ fn unanswered(registry: &Registry, error: &Error) -> Finding {
             "give this machine credentials (`aws sts get-caller-identity` says whose they are); in a pod, the role of its service \
              account (docs/install.md#the-role-in-aws); --no-aws leaves AWS out",
         ),
-        _ if error.message.starts_with(NO_CREDENTIALS) => Finding::fail(
+        ErrorKind::NoCredentials => Finding::fail(
             PLACE,
             "credentials",
             error.message.clone(),

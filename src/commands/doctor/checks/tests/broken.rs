@@ -292,7 +292,10 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             "aws sts get-caller-identity",
         ),
         (
-            |it| of_registry(it).namespaces = Err(error(ErrorKind::Other, "cannot get AWS credentials: dns error")),
+            |it| {
+                of_registry(it).namespaces =
+                    Err(error(ErrorKind::NoCredentials, "cannot get AWS credentials: dns error"))
+            },
             Fail,
             "registry",
             "cannot get AWS credentials",
