@@ -339,6 +339,16 @@ pub struct ClusterArgs {
     pub context: Option<String>,
 }
 
+impl ClusterArgs {
+    /// What leads another command, also of kubectl, to the same cluster: flags, each after a space.
+    pub(crate) fn flags(&self) -> String {
+        let Self { kubeconfig, context } = self;
+        let kubeconfig = kubeconfig.as_ref().map(|file| format!(" --kubeconfig {}", file.display()));
+        let context = context.as_ref().map(|name| format!(" --context {name}"));
+        kubeconfig.into_iter().chain(context).collect()
+    }
+}
+
 /// How to reach the cluster, and where the controller is in it.
 #[derive(Debug, Clone, Args)]
 pub struct KubeArgs {

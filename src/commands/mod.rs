@@ -76,6 +76,11 @@ fn collide(one: SocketAddr, other: SocketAddr) -> bool {
     overlap && one.port() == other.port() && one.port() != 0
 }
 
+/// The command that installs the definitions. `flags` lead it to the cluster.
+fn apply_crds(flags: &str) -> String {
+    format!("cloudmap-mcs crds | kubectl{flags} apply --server-side -f -")
+}
+
 fn crds() -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     for crd in api::crds() {

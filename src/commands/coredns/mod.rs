@@ -42,7 +42,7 @@ pub(super) async fn coredns(command: CorednsCommand) -> anyhow::Result<()> {
     match command {
         CorednsCommand::Check(args) => {
             let (client, place) = connect(&args).await?;
-            check(&coredns::observe(&client, &place).await?, &place, &args.zone, &mut out)
+            check(&coredns::observe(&client, &place).await?, &args, &mut out)
         }
         CorednsCommand::Apply(args) => write(Action::Apply, &args, &mut out, &mut err).await,
         CorednsCommand::Remove(args) => write(Action::Remove, &args, &mut out, &mut err).await,
@@ -50,13 +50,17 @@ pub(super) async fn coredns(command: CorednsCommand) -> anyhow::Result<()> {
 }
 
 async fn connect(args: &CorednsPlace) -> anyhow::Result<(Client, Place)> {
-    let CorednsPlace { cluster, namespace, config_map, deployment, zone: _ } = args;
-    let place = Place { namespace: namespace.clone(), config_map: config_map.clone(), deployment: deployment.clone() };
-    Ok((connect::cluster(cluster).await?, place))
+    Ok((connect::cluster(&args.cluster).await?, place(args)))
 }
 
-fn check(observed: &Observed, place: &Place, zone: &str, out: &mut dyn Write) -> anyhow::Result<()> {
-    let findings = plan::check(observed, place, zone);
+fn place(args: &CorednsPlace) -> Place {
+    let CorednsPlace { cluster: _, namespace, config_map, deployment, zone: _ } = args;
+    Place { namespace: namespace.clone(), config_map: config_map.clone(), deployment: deployment.clone() }
+}
+
+fn check(observed: &Observed, args: &CorednsPlace, out: &mut dyn Write) -> anyhow::Result<()> {
+    let zone = &args.zone;
+    let findings = plan::check(observed, &place(args), zone, &args.cluster.flags());
     for finding in &findings {
         match finding {
             Finding::There(what) => writeln!(out, "ok       {what}")?,
@@ -97,9 +101,9 @@ async fn write_to(
     values: Option<&str>,
     news: &mut dyn Write,
 ) -> anyhow::Result<Option<String>> {
-    let zone = &args.place.zone;
+    let (zone, flags) = (&args.place.zone, &args.place.cluster.flags());
     let observed = &coredns::observe(client, place).await?;
-    let changes = plan::changes(action, observed, place, zone)?;
+    let changes = plan::changes(action, observed, place, zone, flags)?;
     let corefile = observed.corefile.as_ref().context("no Corefile")?;
     let mut pending: Vec<(&Corefile, &Edited)> = Vec::new();
     let values = if let Some(values) = values {
@@ -139,7 +143,7 @@ async fn write_to(
         writeln!(news, "Nothing is written, because of --dry-run.")?;
     } else {
         for (corefile, edited) in pending.iter().filter(|_| !args.write_managed) {
-            plan::refuse_managed(corefile, edited, place)?;
+            plan::refuse_managed(action, corefile, edited, place, zone, flags)?;
         }
         // CoreDNS must have the permission for as long as it has the zone.
         if let (Action::Apply, Some(done)) = (action, permission) {
@@ -147,7 +151,7 @@ async fn write_to(
             writeln!(news, "{done}.")?;
         }
         for (corefile, edited) in &pending {
-            put(client, place, corefile, edited, news).await?;
+            put(client, place, corefile, edited, flags, news).await?;
         }
         if let (Action::Remove, Some(done)) = (action, permission) {
             unless_faster(coredns::forbid(client, observed).await, BINDING)?;
@@ -172,6 +176,7 @@ async fn put(
     place: &Place,
     corefile: &Corefile,
     edited: &Edited,
+    flags: &str,
     news: &mut dyn Write,
 ) -> anyhow::Result<()> {
     let name = format!("{}/{}", place.namespace, corefile.config_map);
@@ -179,10 +184,13 @@ async fn put(
     let effect = if edit::reloads(&edited.text) {
         "It is read within about a minute (plugin `reload`).".to_owned()
     } else if corefile.config_map == coredns::NODE_LOCAL {
-        format!("It has no plugin `reload`: kubectl -n {} rollout restart daemonset node-local-dns", place.namespace)
+        format!(
+            "It has no plugin `reload`: kubectl{flags} -n {} rollout restart daemonset node-local-dns",
+            place.namespace
+        )
     } else {
         format!(
-            "It has no plugin `reload`: kubectl -n {} rollout restart deployment {}",
+            "It has no plugin `reload`: kubectl{flags} -n {} rollout restart deployment {}",
             place.namespace, place.deployment
         )
     };

@@ -8,12 +8,14 @@ use super::{
     edit::{self, Edited},
     node_local,
 };
-use crate::cluster::coredns::{Corefile, Keeper, NODE_LOCAL, Observed, Place};
+use crate::{
+    api::names,
+    cluster::coredns::{Corefile, Keeper, NODE_LOCAL, Observed, Place},
+    commands::apply_crds,
+};
 
 /// The first CoreDNS with the option `multicluster`.
 const SINCE: [u32; 3] = [1, 12, 2];
-
-const DEFINE: &str = "cloudmap-mcs crds | kubectl apply --server-side -f -";
 
 /// What should be there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,16 +80,36 @@ const ELSEWHERE: &str = "if CoreDNS is installed in another way, name its Config
                          Auto Mode, whose Corefile nobody can change, set the controller's --derived-name, or run a CoreDNS \
                          of your own for the zone";
 
-/// Everything that has to be there, in the order in which it is needed.
-pub(in crate::commands) fn check(observed: &Observed, place: &Place, zone: &str) -> Vec<Finding> {
+/// The command for this CoreDNS. `flags` lead it to the cluster; what is the default needs no flag.
+fn command(action: Action, place: &Place, zone: &str, flags: &str) -> String {
+    let verb = match action {
+        Action::Apply => "apply",
+        Action::Remove => "remove",
+    };
+    let Place { namespace, config_map, deployment } = place;
+    let others = [
+        ("namespace", namespace.as_str(), "kube-system"),
+        ("config-map", config_map.as_str(), "coredns"),
+        ("deployment", deployment.as_str(), "coredns"),
+        ("zone", zone, names::ZONE),
+    ];
+    let others = others.into_iter().filter(|(_, value, default)| value != default);
+    let others: Vec<_> = others.map(|(name, value, _)| format!(" --{name} {value}")).collect();
+    format!("cloudmap-mcs coredns {verb}{flags}{}", others.concat())
+}
+
+/// Everything that has to be there, in the order in which it is needed. `flags` lead the commands of the remedies to the
+/// cluster.
+pub(in crate::commands) fn check(observed: &Observed, place: &Place, zone: &str, flags: &str) -> Vec<Finding> {
     let missing = |what: String, remedy: &str| Finding::Missing { what, remedy: remedy.to_owned() };
+    let apply = command(Action::Apply, place, zone, flags);
     let Place { namespace, deployment, .. } = place;
     let mut found = vec![if observed.defined {
         Finding::There("ServiceImports are defined".to_owned())
     } else {
         missing(
             "ServiceImports are not defined, and CoreDNS does not become ready while it cannot list them".into(),
-            DEFINE,
+            &apply_crds(flags),
         )
     }];
     found.push(match observed.workload.as_ref().map(|workload| (&workload.image, version(&workload.image))) {
@@ -107,26 +129,26 @@ pub(in crate::commands) fn check(observed: &Observed, place: &Place, zone: &str)
     found.push(if observed.permitted {
         Finding::There("CoreDNS may read ServiceImports".to_owned())
     } else {
-        missing("CoreDNS may not read ServiceImports".to_owned(), "cloudmap-mcs coredns apply")
+        missing("CoreDNS may not read ServiceImports".to_owned(), &apply)
     });
     let Some(corefile) = &observed.corefile else {
         found.push(missing(no_corefile(place), ELSEWHERE));
         return found;
     };
     let remedy = match corefile.keeper {
-        Some(Keeper::Eks) => "cloudmap-mcs coredns apply --addon-values FILE (coredns/README.md)",
-        _ => "cloudmap-mcs coredns apply",
+        Some(Keeper::Eks) => format!("{apply} --addon-values FILE (coredns/README.md)"),
+        _ => apply.clone(),
     };
     let mut corefiles = vec![("the Corefile", Action::Apply.edit(&corefile.text, zone), remedy)];
     if let Some(node_local) = &observed.node_local {
         let edited = Action::Apply.edit_node_local(&node_local.text, &corefile.text, zone);
-        corefiles.push(("the Corefile of NodeLocal DNSCache", edited, "cloudmap-mcs coredns apply"));
+        corefiles.push(("the Corefile of NodeLocal DNSCache", edited, apply));
     }
     for (name, edited, remedy) in corefiles {
         match edited {
             Ok(edited) if edited.changes.is_empty() => found.push(Finding::There(format!("{name} has {zone}"))),
             Ok(edited) => {
-                found.extend(edited.changes.iter().map(|change| missing(format!("{name}, {change}"), remedy)));
+                found.extend(edited.changes.iter().map(|change| missing(format!("{name}, {change}"), &remedy)));
             }
             Err(refusal) => found.push(missing(format!("{name} cannot be edited by this command"), &refusal.0)),
         }
@@ -137,12 +159,18 @@ pub(in crate::commands) fn check(observed: &Observed, place: &Place, zone: &str)
 /// What would change.
 ///
 /// # Errors
-/// What stands in the way, with its remedy.
-pub(super) fn changes(action: Action, observed: &Observed, place: &Place, zone: &str) -> anyhow::Result<Changes> {
+/// What stands in the way, with its remedy, whose command `flags` lead to the cluster.
+pub(super) fn changes(
+    action: Action,
+    observed: &Observed,
+    place: &Place,
+    zone: &str,
+    flags: &str,
+) -> anyhow::Result<Changes> {
     let corefile = observed.corefile.as_ref().with_context(|| format!("{}: {ELSEWHERE}", no_corefile(place)))?;
     if action == Action::Apply {
         // Otherwise a Corefile would be written with which CoreDNS does not start.
-        for finding in check(observed, place, zone).into_iter().take(2) {
+        for finding in check(observed, place, zone, flags).into_iter().take(2) {
             if let Finding::Missing { what, remedy } = finding {
                 anyhow::bail!("{what}. First: {remedy}");
             }
@@ -156,14 +184,22 @@ pub(super) fn changes(action: Action, observed: &Observed, place: &Place, zone: 
 }
 
 /// Refuses to write what somebody else will overwrite.
-pub(super) fn refuse_managed(corefile: &Corefile, edited: &Edited, place: &Place) -> anyhow::Result<()> {
+pub(super) fn refuse_managed(
+    action: Action,
+    corefile: &Corefile,
+    edited: &Edited,
+    place: &Place,
+    zone: &str,
+    flags: &str,
+) -> anyhow::Result<()> {
     let Some(keeper) = corefile.keeper.filter(|_| !edited.changes.is_empty()) else { return Ok(()) };
     let object = format!("{}/{}", place.namespace, corefile.config_map);
+    let command = command(action, place, zone, flags);
     match keeper {
         Keeper::Eks if corefile.config_map != NODE_LOCAL => anyhow::bail!(
             "the managed add-on of EKS keeps the ConfigMap {object}, and its next update overwrites it. Give the Corefile to the \
              add-on:\n  aws eks describe-addon --cluster-name CLUSTER --addon-name coredns --query \
-             addon.configurationValues --output text > values\n  cloudmap-mcs coredns apply --addon-values values > \
+             addon.configurationValues --output text > values\n  {command} --addon-values values > \
              values.json\n  aws eks update-addon --cluster-name CLUSTER --addon-name coredns --configuration-values \
              file://values.json --resolve-conflicts OVERWRITE\nIf the add-on is there no more, pass --write-managed"
         ),

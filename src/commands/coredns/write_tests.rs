@@ -105,7 +105,7 @@ async fn run(api: &FakeApi, command: &[&str]) -> Result<String, String> {
         Ok(())
     };
     let result = match command {
-        CorednsCommand::Check(_) => check(&observe(&client, &place()).await.unwrap(), &place(), ZONE, &mut out),
+        CorednsCommand::Check(args) => check(&observe(&client, &place()).await.unwrap(), &args, &mut out),
         CorednsCommand::Apply(args) => write(Action::Apply, args, &mut out).await,
         CorednsCommand::Remove(args) => write(Action::Remove, args, &mut out).await,
     };
@@ -247,6 +247,26 @@ async fn a_dry_run_shows_the_same_and_writes_nothing() {
     let said = said.unwrap();
     assert!(said.contains("+      multicluster clusterset.local\n") && said.contains("Nothing is written"), "{said}");
     assert_eq!(writes.len(), 0);
+}
+
+#[tokio::test]
+async fn a_remedy_leads_to_the_same_cluster_and_the_same_coredns() {
+    let flags = ["check", "--context", "a", "--config-map", "dns", "--zone", "x.example"];
+    let nothing = Cluster { defined: false, ..Cluster::default() };
+    let said = nothing.run(&flags).await.0.unwrap_err();
+    assert!(said.contains("-> cloudmap-mcs crds | kubectl --context a apply"), "{said}");
+    let remedy = "-> cloudmap-mcs coredns apply --context a --config-map dns --zone x.example\n";
+    assert!(said.contains(remedy) && !said.contains("coredns apply\n"), "{said}");
+    let said = nothing.run(&["apply", "--kubeconfig", "file"]).await.0.unwrap_err();
+    assert!(said.contains("First: cloudmap-mcs crds | kubectl --kubeconfig file apply"), "{said}");
+    let of_addon = json!({"managedFields": [{"manager": "eks", "operation": "Apply"}]});
+    let whole = super::edit::add(EKS, ZONE).unwrap().text;
+    for (action, corefile) in [("apply", EKS), ("remove", whole.as_str())] {
+        let managed = Cluster { corefile: Some((corefile.to_owned(), of_addon.clone())), ..Cluster::default() };
+        let said = managed.run(&[action, "--context", "a"]).await.0.unwrap_err();
+        let command = format!("\n  cloudmap-mcs coredns {action} --context a --addon-values values > values.json\n");
+        assert!(said.contains(&command), "{said}");
+    }
 }
 
 #[tokio::test]

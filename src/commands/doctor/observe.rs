@@ -153,11 +153,6 @@ pub(super) fn context(name: &str) -> String {
     if name == HERE { String::new() } else { format!(" --context {name}") }
 }
 
-/// The command that installs the definitions in a cluster.
-pub(super) fn apply_crds(name: &str) -> String {
-    format!("cloudmap-mcs crds | kubectl{} apply --server-side -f -", context(name))
-}
-
 pub(super) fn kube_dns() -> coredns::Place {
     coredns::Place { namespace: "kube-system".into(), config_map: "coredns".into(), deployment: "coredns".into() }
 }

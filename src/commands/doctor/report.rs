@@ -2,8 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::observe::apply_crds;
-use crate::{cluster::reader::Unread, commands::table::Table};
+use super::observe::context;
+use crate::{
+    cluster::reader::Unread,
+    commands::{apply_crds, table::Table},
+};
 
 /// How something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -78,7 +81,7 @@ impl Finding {
                 what,
                 "have the ClusterRole and the Role cloudmap-mcs-reader bound to you, and run this on a workstation",
             ),
-            Unread::NoSuchKind => Self::fail(place, subject, what, apply_crds(place)),
+            Unread::NoSuchKind => Self::fail(place, subject, what, apply_crds(&context(place))),
             Unread::Failed(_) => Self::fail(place, subject, what, "look whether kubectl reads it with this context"),
         }
     }

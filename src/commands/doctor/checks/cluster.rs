@@ -8,12 +8,17 @@ use k8s_openapi::{
 
 use super::{
     super::{
-        observe::{Cluster, Seen, apply_crds, context, kube_dns},
+        observe::{Cluster, Seen, context, kube_dns},
         report::Finding,
     },
     gates,
 };
-use crate::{api, api::names, cluster::lease::Timing, commands::coredns};
+use crate::{
+    api,
+    api::names,
+    cluster::lease::Timing,
+    commands::{apply_crds, coredns},
+};
 
 /// The first minor version of Kubernetes 1 that is supported, as in `Chart.yaml`.
 pub(super) const SINCE: u32 = 30;
@@ -88,7 +93,7 @@ fn clock(place: &str, seen: &Seen) -> Option<Finding> {
 }
 
 fn crds(place: &str, seen: &Seen) -> Vec<Finding> {
-    let remedy = &apply_crds(place);
+    let remedy = &apply_crds(&context(place));
     let stored = |crd: CustomResourceDefinition| {
         let version = crd.spec.versions.into_iter().find(|version| version.storage)?;
         Some((crd.metadata.name?, version.name))
@@ -247,19 +252,13 @@ fn dns(place: &str, seen: &Seen) -> Vec<Finding> {
     };
     let closed = observed.corefile.is_none() && observed.workload.is_none();
     let mut found = Vec::new();
-    for finding in coredns::findings(observed, &kube_dns(), names::ZONE) {
+    for finding in coredns::findings(observed, &kube_dns(), names::ZONE, &context(place)) {
         match finding {
             coredns::Finding::There(_) => {}
             coredns::Finding::Missing { what, remedy } if closed => {
                 found.push(Finding::skip(place, "coredns", what, remedy));
             }
-            coredns::Finding::Missing { what, remedy } => {
-                let (apply, flag) = ("cloudmap-mcs coredns apply", context(place));
-                let remedy = remedy
-                    .replace(apply, &format!("{apply}{flag}"))
-                    .replace("| kubectl apply", &format!("| kubectl{flag} apply"));
-                found.push(Finding::fail(place, "coredns", what, remedy));
-            }
+            coredns::Finding::Missing { what, remedy } => found.push(Finding::fail(place, "coredns", what, remedy)),
             coredns::Finding::Unknown(what) => {
                 let remedy = format!("cloudmap-mcs coredns check{}", context(place));
                 found.push(Finding::skip(place, "coredns", what, remedy));
