@@ -114,7 +114,7 @@ impl<'a> Follow<'a> {
     }
 
     fn kubectl(&self, rest: &str) -> String {
-        format!("`kubectl -n {} {rest}`", self.name.key.namespace)
+        format!("`kubectl{} -n {} {rest}`", self.seen.flags, self.name.key.namespace)
     }
 
     fn exported_here(&self) -> bool {
@@ -124,7 +124,7 @@ impl<'a> Follow<'a> {
     fn service(&self) -> Finding {
         const ABOUT: &str = "Service";
         let service = match &self.name.service {
-            Err(why) => return Finding::unread(ABOUT, why),
+            Err(why) => return Finding::unread(ABOUT, why, &self.seen.flags),
             Ok(None) if self.exported_here() => {
                 let row = ValidReason::NoService.row();
                 return Finding::wrong(ABOUT, row.text, row.remedy);
@@ -163,7 +163,7 @@ impl<'a> Follow<'a> {
     fn export(&self) -> Vec<Finding> {
         const ABOUT: &str = "ServiceExport";
         let export = match &self.name.export {
-            Err(why) => return vec![Finding::unread(ABOUT, why)],
+            Err(why) => return vec![Finding::unread(ABOUT, why, &self.seen.flags)],
             Ok(None) => {
                 let known = self.seen.ledger.is_ok() && self.exporters.is_empty();
                 let nobody = known && matches!(self.name.import, Ok(None));
@@ -188,7 +188,7 @@ impl<'a> Follow<'a> {
         const ABOUT: &str = "endpoints here";
         let (true, Ok(Some(service))) = (self.exported_here(), &self.name.service) else { return None };
         let slices = match &self.name.local {
-            Err(why) => return Some(Finding::unread(ABOUT, why)),
+            Err(why) => return Some(Finding::unread(ABOUT, why, &self.seen.flags)),
             Ok(slices) => slices,
         };
         let count = Count::of_slices(slices);
@@ -309,7 +309,7 @@ impl<'a> Follow<'a> {
     fn import(&self) -> Vec<Finding> {
         const ABOUT: &str = "ServiceImport";
         let import = match &self.name.import {
-            Err(why) => return vec![Finding::unread(ABOUT, why)],
+            Err(why) => return vec![Finding::unread(ABOUT, why, &self.seen.flags)],
             Ok(None) => return vec![self.no_import()],
             Ok(Some(import)) => import,
         };
@@ -338,7 +338,9 @@ impl<'a> Follow<'a> {
             return Finding::absent(ABOUT, "none, as nobody is known to export the name");
         }
         if matches!(self.name.namespace, Ok(false)) {
-            let remedy = format!("Create it, if pods here need the name: `kubectl create namespace {namespace}`");
+            let flags = &self.seen.flags;
+            let remedy =
+                format!("Create it, if pods here need the name: `kubectl{flags} create namespace {namespace}`");
             return Finding::wrong(ABOUT, format!("this cluster has no namespace {namespace}"), remedy);
         }
         if is_system(&self.name.key, Some(&self.seen.own)) {
@@ -354,7 +356,7 @@ impl<'a> Follow<'a> {
         const ABOUT: &str = "derived Service";
         let Ok(Some(import)) = &self.name.import else { return None };
         let derived = match &self.name.derived {
-            Err(why) => return Some(Finding::unread(ABOUT, why)),
+            Err(why) => return Some(Finding::unread(ABOUT, why, &self.seen.flags)),
             Ok(derived) => derived,
         };
         let remedy = || format!("Wait some seconds, look at {}", self.kubectl("get events"));
@@ -382,7 +384,7 @@ impl<'a> Follow<'a> {
     /// The EndpointSlices of each source, compared with what the source exports.
     fn slices(&self) -> Vec<Finding> {
         let slices = match &self.name.imported {
-            Err(why) => return vec![Finding::unread("EndpointSlices", why)],
+            Err(why) => return vec![Finding::unread("EndpointSlices", why, &self.seen.flags)],
             Ok(slices) => slices,
         };
         let mut sources = BTreeMap::<&str, Vec<&EndpointSlice>>::new();
@@ -451,7 +453,10 @@ impl<'a> Follow<'a> {
             }
             Dns::Asked(asked) => asked,
         };
-        let remedy = "Let CoreDNS answer for clusterset.local: `cloudmap-mcs coredns check` names what is missing";
+        let remedy = format!(
+            "Let CoreDNS answer for clusterset.local: `cloudmap-mcs coredns check{}` names what is missing",
+            self.seen.flags
+        );
         match asked {
             Err(why) => Finding::wrong(about, format!("{name} has no answer: {why}"), remedy),
             Ok(answers) => {

@@ -48,6 +48,8 @@ pub(in crate::commands) struct Cluster {
     pub(in crate::commands) now: Timestamp,
     /// The controller's namespace.
     pub(super) own: String,
+    /// What leads the commands of remedies to this cluster.
+    pub(super) flags: String,
     pub(super) identity: Read<Result<Identity, IdentityError>>,
     pub(super) lease: Read<Option<Leader>>,
     /// The ledger's record; the error is a text.
@@ -152,6 +154,7 @@ impl<'a> Observer<'a> {
         Cluster {
             now: env::timestamp(),
             own: own.clone(),
+            flags: self.place.kube.cluster.flags(),
             ledger: self.ledger(clusterset).await,
             lease: lease.map(|lease| lease.map(Leader::from)),
             record: record.map(|record| record.map(|(record, _)| record)).map_err(|error| error.to_string()),

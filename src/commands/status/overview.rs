@@ -8,7 +8,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    observe::{Cluster, Dark, Leader, Objects, Read},
+    observe::{Cluster, Dark, Leader, Objects},
     report::{Finding, Report, State},
 };
 use crate::{
@@ -38,17 +38,21 @@ pub(super) fn plan(seen: &Cluster, objects: &Objects) -> Report {
         };
         exports.iter().map(wrong).collect()
     });
-    findings.extend(counted("ServiceExports", exports));
+    findings.extend(counted("ServiceExports", exports, &seen.flags));
     let imports =
         objects.imports.as_ref().map(|imports| imports.iter().map(|import| of_import(import, seen.now)).collect());
-    findings.extend(counted("ServiceImports", imports));
+    findings.extend(counted("ServiceImports", imports, &seen.flags));
     Report { subject: subject(seen), findings }
 }
 
 /// A row with their number, and the findings of those that are not well.
-fn counted(about: &str, found: Result<Vec<Vec<Finding>>, &crate::cluster::reader::Unread>) -> Vec<Finding> {
+fn counted(
+    about: &str,
+    found: Result<Vec<Vec<Finding>>, &crate::cluster::reader::Unread>,
+    flags: &str,
+) -> Vec<Finding> {
     match found {
-        Err(why) => vec![Finding::unread(about, why)],
+        Err(why) => vec![Finding::unread(about, why, flags)],
         Ok(each) => {
             let well = each.iter().filter(|findings| findings.is_empty()).count();
             let text = format!("{well} of {} are well", each.len());
@@ -89,13 +93,13 @@ pub(in crate::commands) fn since(now: Timestamp, then: Timestamp) -> Duration {
 
 /// The identity, the leader and the record: without them nothing else works.
 pub(super) fn cluster(seen: &Cluster) -> Vec<Finding> {
-    let mut findings = vec![identity(&seen.identity), leader(seen)];
+    let mut findings = vec![identity(seen), leader(seen)];
     findings.extend(match &seen.record {
         Err(why) => Some(Finding::new("record", State::Unseen, why.clone())),
         Ok(Some(record)) if record.leaving => Some(Finding::wrong(
             "membership",
             "this cluster is leaving its ClusterSet: nothing of it is exported, and nothing imported",
-            "If that is not wanted: `cloudmap-mcs leave --undo`",
+            format!("If that is not wanted: `cloudmap-mcs leave --undo{}`", seen.flags),
         )),
         Ok(None) => Some(Finding::absent("record", format!("there is no ConfigMap {RECORD}: no leader has begun yet"))),
         Ok(Some(_)) => None,
@@ -103,10 +107,10 @@ pub(super) fn cluster(seen: &Cluster) -> Vec<Finding> {
     findings
 }
 
-fn identity(identity: &Read<Result<Identity, crate::cluster::identity::IdentityError>>) -> Finding {
+fn identity(seen: &Cluster) -> Finding {
     const ABOUT: &str = "identity";
-    match identity {
-        Err(why) => Finding::unread(ABOUT, why),
+    match &seen.identity {
+        Err(why) => Finding::unread(ABOUT, why, &seen.flags),
         Ok(Err(error)) => Finding::wrong(ABOUT, error.to_string(), "Nothing is exported or imported until then"),
         Ok(Ok(Identity { cluster, clusterset: Some(set), uid })) => {
             Finding::well(ABOUT, format!("cluster {cluster} of the ClusterSet {set}, UID {uid}"))
@@ -120,15 +124,18 @@ fn identity(identity: &Read<Result<Identity, crate::cluster::identity::IdentityE
 
 /// Where to look when the controller does not do what it should.
 pub(super) fn look_at_controller(seen: &Cluster) -> String {
-    let own = &seen.own;
-    format!("Look at the controller: `kubectl -n {own} get pods`, `kubectl -n {own} logs deployment/cloudmap-mcs`")
+    let Cluster { own, flags, .. } = seen;
+    format!(
+        "Look at the controller: `kubectl{flags} -n {own} get pods`, `kubectl{flags} -n {own} logs \
+         deployment/cloudmap-mcs`"
+    )
 }
 
 fn leader(seen: &Cluster) -> Finding {
     const ABOUT: &str = "leader";
     let wrong = |text: String| Finding::wrong(ABOUT, text, look_at_controller(seen));
     match &seen.lease {
-        Err(why) => Finding::unread(ABOUT, why),
+        Err(why) => Finding::unread(ABOUT, why, &seen.flags),
         Ok(None) => Finding::wrong(
             ABOUT,
             format!("there is no Lease {LEASE} in the namespace {}: no controller has led here", seen.own),
@@ -164,9 +171,9 @@ pub(super) fn ledger(seen: &Cluster) -> Vec<Finding> {
         Err(Dark::NoLedger(why)) => return vec![Finding::wrong(ABOUT, why.clone(), look_at_controller(seen))],
         Err(Dark::Unseen(why)) => {
             let remedy = format!(
-                "Set --region and credentials that may read Cloud Map, or ask where the controller runs: `kubectl -n {} exec \
-                 deployment/cloudmap-mcs -- cloudmap-mcs status`",
-                seen.own
+                "Set --region and credentials that may read Cloud Map, or ask where the controller runs: `kubectl{} -n {} \
+                 exec deployment/cloudmap-mcs -- cloudmap-mcs status`",
+                seen.flags, seen.own
             );
             let finding = Finding::new(ABOUT, State::Unseen, format!("not read from here: {why}"));
             return vec![Finding { remedy: Some(remedy), ..finding }];

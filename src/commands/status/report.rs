@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 
 use crate::{
     cluster::reader::Unread,
-    commands::table::{Table, human},
+    commands::{
+        apply_crds,
+        table::{Table, human},
+    },
 };
 
 /// How something is.
@@ -63,12 +66,14 @@ impl Finding {
         Self { remedy: Some(remedy.into()), ..Self::new(about, State::Wrong, text) }
     }
 
-    /// Kubernetes did not show it.
-    pub(super) fn unread(about: impl Into<String>, why: &Unread) -> Self {
+    /// Kubernetes did not show it. `flags` lead the command of the remedy to the cluster.
+    pub(super) fn unread(about: impl Into<String>, why: &Unread, flags: &str) -> Self {
         let remedy = match why {
-            Unread::Forbidden(_) => "Have the ClusterRole cloudmap-mcs-reader bound to you",
-            Unread::NoSuchKind => "Install the CRDs: `cloudmap-mcs crds | kubectl apply --server-side -f -`",
-            Unread::Failed(_) => "Look whether kubectl reaches the API server with this kubeconfig and context",
+            Unread::Forbidden(_) => "Have the ClusterRole cloudmap-mcs-reader bound to you".to_owned(),
+            Unread::NoSuchKind => format!("Install the CRDs: `{}`", apply_crds(flags)),
+            Unread::Failed(_) => {
+                "Look whether kubectl reaches the API server with this kubeconfig and context".to_owned()
+            }
         };
         Self::wrong(about, format!("not read: {why}"), remedy)
     }

@@ -114,6 +114,7 @@ pub(in crate::commands) fn cluster() -> Cluster {
     Cluster {
         now: now(),
         own: "cloudmap-mcs-system".to_owned(),
+        flags: String::new(),
         identity: Ok(Ok(identity)),
         lease: Ok(Some(leader)),
         record: Ok(Some(Record::default())),

@@ -59,6 +59,23 @@ async fn the_instances_of_a_target_are_counted_by_cluster() {
     assert_eq!(name.targets, [(target(), Ok(Some(Instances { registered, ..Instances::default() })))]);
 }
 
+#[tokio::test]
+async fn the_commands_of_remedies_lead_to_the_cluster_that_was_asked() {
+    let arguments = ["cloudmap-mcs", "status", "--context", "a"];
+    let Command::Status(args) = Cli::parse_from(arguments).command else { panic!("not status") };
+    let api = FakeApi::default();
+    let asked = observer(&api, &args, Err(String::new())).cluster().await;
+    let (mut seen, mut name) = (Cluster { flags: asked.flags, ..cluster() }, followed());
+    seen.lease = Err(Unread::NoSuchKind);
+    seen.record = Ok(Some(Record { leaving: true, ..Record::default() }));
+    seen.ledger = Err(Dark::Unseen("no credentials".to_owned()));
+    (name.local, name.derived, name.dns) = (Ok(Vec::new()), Ok(None), Dns::Asked(Err("NXDOMAIN".to_owned())));
+    let remedies: Vec<_> = name::plan(&seen, &name).findings.into_iter().filter_map(|it| it.remedy).collect();
+    let commands: Vec<_> = remedies.iter().flat_map(|remedy| remedy.split('`').skip(1).step_by(2)).collect();
+    assert_eq!(commands.len(), 6, "{commands:?}");
+    assert!(commands.iter().all(|command| command.contains(" --context a")), "{commands:?}");
+}
+
 /// The test of `gather` says that nothing else is granted.
 #[tokio::test(start_paused = true)]
 async fn a_reader_may_read_what_status_reads() {
