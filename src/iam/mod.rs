@@ -9,7 +9,7 @@ mod modes;
 mod statement;
 
 pub use modes::{Mode, Needed, statements};
-pub use statement::{Conditions, Effect, Facts, Policy, Statement, Values, partition};
+pub use statement::{Conditions, Effect, Facts, Policy, Statement, Values, domain, partition};
 
 #[cfg(test)]
 mod tests;

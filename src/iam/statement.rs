@@ -50,6 +50,19 @@ pub fn partition(region: &str) -> &'static str {
     }
 }
 
+/// The domain of AWS's endpoints in a region.
+pub fn domain(region: &str) -> &'static str {
+    match partition(region) {
+        "aws-cn" => "amazonaws.com.cn",
+        "aws-iso" => "c2s.ic.gov",
+        "aws-iso-b" => "sc2s.sgov.gov",
+        "aws-iso-e" => "cloud.adc-e.uk",
+        "aws-iso-f" => "csp.hci.ic.gov",
+        "aws-eusc" => "amazonaws.eu",
+        _ => "amazonaws.com",
+    }
+}
+
 impl Facts {
     /// ARN of something in Cloud Map.
     pub(super) fn arn(&self, what: &str) -> String {

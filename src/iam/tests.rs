@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use clap::ValueEnum as _;
 
-use super::{Effect, Facts, Mode, Policy, Statement, modes, partition, statement::joined, statements};
+use super::{Effect, Facts, Mode, Policy, Statement, domain, modes, partition, statement::joined, statements};
 use crate::cloudmap::Operation;
 
 /// Every fact, with ids as long as AWS makes them.
@@ -129,19 +129,19 @@ fn statements_that_differ_in_their_actions_only_are_joined() {
 }
 
 #[test]
-fn each_region_has_its_partition() {
-    for (region, expected) in [
-        ("eu-central-1", "aws"),
-        ("us-east-1", "aws"),
-        ("cn-northwest-1", "aws-cn"),
-        ("us-gov-east-1", "aws-us-gov"),
-        ("us-iso-east-1", "aws-iso"),
-        ("us-isob-east-1", "aws-iso-b"),
-        ("eu-isoe-west-1", "aws-iso-e"),
-        ("us-isof-south-1", "aws-iso-f"),
-        ("eusc-de-east-1", "aws-eusc"),
+fn each_region_has_its_partition_and_domain() {
+    for (region, expected, of_endpoints) in [
+        ("eu-central-1", "aws", "amazonaws.com"),
+        ("us-east-1", "aws", "amazonaws.com"),
+        ("cn-northwest-1", "aws-cn", "amazonaws.com.cn"),
+        ("us-gov-east-1", "aws-us-gov", "amazonaws.com"),
+        ("us-iso-east-1", "aws-iso", "c2s.ic.gov"),
+        ("us-isob-east-1", "aws-iso-b", "sc2s.sgov.gov"),
+        ("eu-isoe-west-1", "aws-iso-e", "cloud.adc-e.uk"),
+        ("us-isof-south-1", "aws-iso-f", "csp.hci.ic.gov"),
+        ("eusc-de-east-1", "aws-eusc", "amazonaws.eu"),
     ] {
-        assert_eq!(partition(region), expected, "{region}");
+        assert_eq!((partition(region), domain(region)), (expected, of_endpoints), "{region}");
     }
 }
 

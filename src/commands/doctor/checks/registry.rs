@@ -12,7 +12,7 @@ use crate::{
         Error, ErrorKind,
         quotas::{INSTANCES_PER_NAMESPACE, INSTANCES_PER_SERVICE, NAMESPACES, USD_PER_INSTANCE},
     },
-    iam::{Mode, harmless::Answer},
+    iam::{Mode, domain, harmless::Answer},
     ledger::limits::Timing,
 };
 
@@ -70,6 +70,12 @@ fn region(registry: &Registry, clusters: &[(&Cluster, &Seen)]) -> Option<Finding
     Some(Finding::warn(PLACE, "region", what, format!("run this with --region {there}")))
 }
 
+/// The name of AWS's endpoint for a service.
+fn host(service: &str, registry: &Registry) -> String {
+    let region = registry.region.as_deref().unwrap_or("REGION");
+    format!("{service}.{region}.{}", domain(region))
+}
+
 /// The first call had no useful answer, and so would all others.
 fn unanswered(registry: &Registry, error: &Error) -> Finding {
     match error.kind {
@@ -85,9 +91,9 @@ fn unanswered(registry: &Registry, error: &Error) -> Finding {
             "credentials",
             error.message.clone(),
             format!(
-                "whoever gives them does not answer: allow HTTPS to sts.{}.amazonaws.com ({NETWORK}), or look whether the EKS \
-                 Pod Identity Agent runs on this node",
-                registry.region.as_deref().unwrap_or("REGION")
+                "whoever gives them does not answer: allow HTTPS to {} ({NETWORK}), or look whether the EKS Pod Identity \
+                 Agent runs on this node",
+                host("sts", registry)
             ),
         ),
         ErrorKind::Throttled => Finding::warn(
@@ -103,10 +109,9 @@ fn unanswered(registry: &Registry, error: &Error) -> Finding {
             if let Some(url) = &registry.endpoint.url {
                 format!("look whether {url} resolves and is reached from here ({NETWORK})")
             } else {
-                let region = registry.region.as_deref().unwrap_or("REGION");
                 format!(
-                    "allow HTTPS to servicediscovery.{region}.amazonaws.com, or set AWS_ENDPOINT_URL_SERVICEDISCOVERY for \
-                     PrivateLink ({NETWORK})"
+                    "allow HTTPS to {}, or set AWS_ENDPOINT_URL_SERVICEDISCOVERY for PrivateLink ({NETWORK})",
+                    host("servicediscovery", registry)
                 )
             },
         ),
@@ -135,14 +140,12 @@ fn discovery(registry: &Registry) -> Option<Finding> {
     if is_denied_by_iam(error) {
         return None;
     }
-    let remedy = match (&registry.endpoint.url, &registry.region) {
-        (Some(url), _) => format!(
+    let remedy = match &registry.endpoint.url {
+        Some(url) => format!(
             "the SDK puts `data-` before the host of {url}: create a private DNS name for it, too, or use \
              --cloudmap-endpoint, which goes without"
         ),
-        (None, region) => {
-            format!("allow HTTPS to data-servicediscovery.{}.amazonaws.com", region.as_deref().unwrap_or("REGION"))
-        }
+        None => format!("allow HTTPS to {}", host("data-servicediscovery", registry)),
     };
     Some(Finding::fail(PLACE, "endpoint", format!("discovery is not reached: {}", error.message), remedy))
 }

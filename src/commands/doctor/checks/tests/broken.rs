@@ -306,7 +306,21 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             Fail,
             "registry",
             "cannot connect",
-            "allow HTTPS to servicediscovery.eu-central-1.amazonaws.com",
+            "allow HTTPS to servicediscovery.eu-central-1.amazonaws.com, or",
+        ),
+        (
+            |it| {
+                of_registry(it).region = Some("cn-north-1".to_owned());
+                of_registry(it).namespaces = Err(error(ErrorKind::Other, "cannot connect to the endpoint"));
+                for cluster in [0, 1] {
+                    let seen = it.clusters[cluster].seen.as_mut().unwrap();
+                    seen.controller.as_mut().unwrap().as_mut().unwrap().settings.clear();
+                }
+            },
+            Fail,
+            "registry",
+            "cannot connect",
+            "allow HTTPS to servicediscovery.cn-north-1.amazonaws.com.cn, or",
         ),
         (
             |it| of_registry(it).discovery = Err(error(ErrorKind::Other, "cannot connect to the endpoint")),
