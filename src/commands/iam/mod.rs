@@ -82,8 +82,13 @@ fn refuse_what_does_not_go_together(args: &PolicyArgs) -> anyhow::Result<()> {
             mode.name()
         );
     }
+    // What limits a policy, and is in none of its statements, limits nothing.
+    let of_ledger = [Mode::Ledger, Mode::Instances, Mode::Imports, Mode::AwsMcs];
+    let of_clusterset = [&of_ledger[..], &[Mode::Deny, Mode::People]].concat();
     for (given, flag, modes) in [
-        (args.cluster_uid.is_some(), "--cluster-uid", &[Mode::Annotated][..]),
+        (args.clusterset.is_some(), "--clusterset", &of_clusterset[..]),
+        (!args.cluster_id.is_empty(), "--cluster-id", &of_ledger[..]),
+        (args.cluster_uid.is_some(), "--cluster-uid", &[Mode::Annotated]),
         (!args.cloudmap_namespaces.is_empty(), "--cloudmap-namespaces", &[Mode::Imports, Mode::AwsMcs, Mode::Gates]),
         (!args.cloudmap_namespace_ids.is_empty(), "--cloudmap-namespace-ids", &[Mode::AwsMcs]),
         (!args.services.is_empty(), "--services", &[Mode::Joining, Mode::Hiding]),

@@ -142,9 +142,25 @@ fn what_does_not_go_together_is_refused() {
         ("--mode dns,assume-role --hosted-zones Z1", "print it alone"),
         ("--clusterset prod --services srv-1", "--services is for --mode joining"),
         ("--clusterset prod --cloudmap-namespaces a", "--mode imports or aws-mcs or gates"),
+        ("--mode joining --services srv-1 --clusterset prod", "--clusterset is for --mode ledger or"),
+        ("--mode people --clusterset prod --cluster-id one", "--cluster-id is for --mode ledger or"),
+        ("--mode annotated --cluster-uid u --cluster-id one", "--cluster-id is for --mode ledger or"),
     ] {
         let error = policy(flags).unwrap_err();
         assert!(error.contains(hint), "{flags}: {error}");
+    }
+    // What is refused nowhere is in the policy of each mode that takes it.
+    let others = [
+        ("ledger,instances", ""),
+        ("imports", "--cloudmap-namespaces a"),
+        ("aws-mcs", "--cloudmap-namespaces a --cloudmap-namespace-ids ns-1"),
+    ];
+    for (modes, flags) in others {
+        let output = output(&format!("--mode {modes} {flags} --clusterset prod --cluster-id one"));
+        assert!(output.contains("\"prod\"") && output.contains("\"one\""), "{modes}: {output}");
+    }
+    for mode in ["deny", "people"] {
+        assert!(output(&format!("--mode {mode} --clusterset prod")).contains("\"prod\""), "{mode}");
     }
     let error = said(&format!("cloudmap-mcs iam trust {PLACE} --for pod-identity --external-id x")).unwrap_err();
     assert!(error.contains("--external-id does not go with"), "{error}");
