@@ -407,6 +407,8 @@ fn bad_values_are_refused_by_name() {
         (json!({"config": {"instances": "some"}}), "/config/instances"),
         (json!({"config": {"concurrency": 0}}), "/config/concurrency"),
         (json!({"config": {"clusterId": "Prod"}}), "/config/clusterId"),
+        (json!({"config": {"clusterId": "ecs-prod"}}), "/config/clusterId"),
+        (json!({"clusterProperties": {"clusterId": "cloudmap-a"}}), "/clusterProperties/clusterId"),
         (json!({"config": {"domainFilter": "a,b"}}), "/config/domainFilter"),
         (json!({"clusterProperties": {"clustersetId": "no spaces"}}), "/clusterProperties/clustersetId"),
         (json!({"serviceAccount": {"roleArn": "cloudmap-mcs"}}), "/serviceAccount/roleArn"),

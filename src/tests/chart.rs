@@ -7,7 +7,7 @@ use clap::{Arg, CommandFactory};
 use serde_json::{Map, Value};
 
 use super::root;
-use crate::cli::Cli;
+use crate::{cli::Cli, model::ClusterId};
 
 /// A pod works in the cluster and in the namespace that it runs in.
 const NOT_SET_BY_VALUES: [&str; 3] = ["kubeconfig", "context", "controller-namespace"];
@@ -71,6 +71,21 @@ fn every_flag_can_be_set_by_a_value() {
                 flag.get_possible_values().iter().map(|value| Value::from(value.get_name())).collect();
             let listed = value["enum"].as_array().cloned().unwrap_or_default();
             assert_eq!(listed, possible, "config.{name}");
+        }
+    }
+}
+
+/// Helm refuses them before the controller does, which would not start.
+#[test]
+fn ids_of_discovered_sources_are_no_cluster_ids() {
+    let schema = schema();
+    for part in ["clusterProperties", "config"] {
+        let id = &schema["properties"][part]["properties"]["clusterId"];
+        let pattern = id["not"]["pattern"].as_str().unwrap();
+        let prefixes: BTreeSet<_> = pattern.trim_matches(['^', '(', ')']).split('|').collect();
+        assert_eq!(prefixes, BTreeSet::from(["ecs-", "cloudmap-"]), "{part}");
+        for prefix in prefixes {
+            assert!(format!("{prefix}prod").parse::<ClusterId>().is_err(), "{prefix}");
         }
     }
 }
