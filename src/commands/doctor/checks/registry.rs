@@ -18,6 +18,9 @@ use crate::{
 
 const PLACE: &str = "registry";
 const NETWORK: &str = "docs/install.md#what-the-network-must-allow";
+/// The NetworkPolicy of the chart does not let the controller ask there.
+const OF_NODE: &str =
+    "for the role of the node, allow TCP 80 of 169.254.169.254, with networkPolicy.extraEgress in the chart's values";
 
 /// Nothing can be asked.
 pub(super) fn unusable(why: &str) -> Finding {
@@ -83,8 +86,10 @@ fn unanswered(registry: &Registry, error: &Error) -> Finding {
             PLACE,
             "credentials",
             error.message.clone(),
-            "give this machine credentials (`aws sts get-caller-identity` says whose they are); in a pod, the role of its service \
-             account (docs/install.md#the-role-in-aws); --no-aws leaves AWS out",
+            format!(
+                "give this machine credentials (`aws sts get-caller-identity` says whose they are); in a pod, the role of its \
+                 service account (docs/install.md#the-role-in-aws), or {OF_NODE}; --no-aws leaves AWS out"
+            ),
         ),
         ErrorKind::NoCredentials => Finding::fail(
             PLACE,
@@ -92,7 +97,7 @@ fn unanswered(registry: &Registry, error: &Error) -> Finding {
             error.message.clone(),
             format!(
                 "whoever gives them does not answer: allow HTTPS to {} ({NETWORK}), or look whether the EKS Pod Identity \
-                 Agent runs on this node",
+                 Agent runs on this node; {OF_NODE}",
                 host("sts", registry)
             ),
         ),

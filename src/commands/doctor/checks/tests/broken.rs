@@ -289,7 +289,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             Fail,
             "registry",
             "cannot get AWS credentials",
-            "aws sts get-caller-identity",
+            "or for the role of the node, allow TCP 80 of 169.254.169.254, with networkPolicy.extraEgress",
         ),
         (
             |it| {
