@@ -23,7 +23,7 @@ use crate::{
         show::{self, ClusterView},
         trust::Keys,
     },
-    model::PublicKey,
+    model::{ClusterId, PublicKey},
 };
 
 pub(super) async fn trust(command: TrustCommand) -> anyhow::Result<()> {
@@ -108,13 +108,7 @@ async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
     let signer = head.signer.with_context(|| {
         format!("the head of {id} has no valid signature: start its controller without --trust=open, and try again")
     })?;
-    let key = args.key.with_context(|| {
-        format!(
-            "the cluster {id} (UID {}) signs with the key {signer}. Compare it with what `cloudmap-mcs trust list` prints in that \
-             cluster, then run: cloudmap-mcs trust accept {id} --key {signer}",
-            head.uid
-        )
-    })?;
+    let key = args.key.with_context(|| compare(id, &head.uid, signer, &args.place.kube.cluster.flags()))?;
     anyhow::ensure!(key == signer, "the cluster {id} signs with the key {signer}, not with {key}: nothing is accepted");
     let client = connect::kubernetes(&args.place.kube).await?;
     let store = RecordObject::new(client, &args.place.kube.controller_namespace);
@@ -126,6 +120,14 @@ async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
     pinned.context("this cluster has no ledger record: its controller has never led")?;
     writeln!(std::io::stdout(), "The key {key} of cluster {id} is accepted. What it says counts within seconds.")?;
     Ok(())
+}
+
+/// What is to be done before a key counts. `flags` lead to the cluster that is to accept it.
+fn compare(id: &ClusterId, uid: &str, signer: PublicKey, flags: &str) -> String {
+    format!(
+        "the cluster {id} (UID {uid}) signs with the key {signer}. Compare it with what `cloudmap-mcs trust list` prints in that \
+         cluster, then run: cloudmap-mcs trust accept {id} --key {signer}{flags}"
+    )
 }
 
 async fn rotate(args: TrustRotateArgs) -> anyhow::Result<()> {
@@ -150,7 +152,21 @@ async fn rotate(args: TrustRotateArgs) -> anyhow::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn the_command_that_accepts_a_key_leads_to_the_cluster_that_was_asked() {
+        let arguments = ["cloudmap-mcs", "trust", "accept", "blue", "--context", "green"];
+        let Command::Trust(TrustCommand::Accept(args)) = Cli::parse_from(arguments).command else {
+            panic!("not accept")
+        };
+        let key = PublicKey::from_bytes([1; 32]);
+        let said = compare(&args.cluster, "uid-blue", key, &args.place.kube.cluster.flags());
+        assert!(said.ends_with(&format!("cloudmap-mcs trust accept blue --key {key} --context green")), "{said}");
+    }
 
     #[test]
     fn a_cluster_that_is_only_recorded_is_shown_with_its_pin() {
