@@ -7,6 +7,7 @@ mod tests;
 
 use std::{fs::File, io::Write as _, path::Path};
 
+use anyhow::Context as _;
 use k8s_openapi::api::{
     apps::v1::Deployment,
     coordination::v1::Lease,
@@ -56,18 +57,25 @@ const PAGE: u32 = 500;
 pub(super) async fn gather(args: GatherArgs) -> anyhow::Result<()> {
     let GatherArgs { place, output, namespace } = args;
     let client = connect::kubernetes(&place.kube).await?;
-    let observer = Observer::new(client, &place).await;
-    let bundle = collect(&observer, &namespace).await;
     let name = format!("cloudmap-mcs-{}", env::timestamp().strftime("%Y%m%dT%H%M%SZ"));
     let output = output.unwrap_or_else(|| format!("{name}.tar.gz").into());
+    // Before everything is read, which may take minutes.
+    let file = if output == Path::new("-") { None } else { Some(create(&output)?) };
+    let observer = Observer::new(client, &place).await;
+    let bundle = collect(&observer, &namespace).await;
     let mut stdout = std::io::stdout();
-    if output == Path::new("-") {
+    let Some(file) = file else {
         bundle.write(&name, stdout)?;
         return Ok(());
-    }
-    bundle.write(&name, File::create(&output)?)?;
+    };
+    bundle.write(&name, file).with_context(|| format!("failed to write {}", output.display()))?;
     stdout.write_all(said(&bundle, &output).as_bytes())?;
     Ok(())
+}
+
+fn create(output: &Path) -> anyhow::Result<File> {
+    File::create(output)
+        .with_context(|| format!("failed to write {}: name another file with --output", output.display()))
 }
 
 /// What is said of a bundle that was written.

@@ -128,6 +128,12 @@ async fn the_document_shows_what_is_printed() {
 }
 
 #[test]
+fn a_file_that_cannot_be_written_is_named() {
+    let error = format!("{:#}", create(Path::new("/there/is/none/x.tar.gz")).unwrap_err());
+    assert!(error.starts_with("failed to write /there/is/none/x.tar.gz: name another file with --output: "), "{error}");
+}
+
+#[test]
 fn only_events_of_the_controller_are_kept() {
     let events =
         json!([{"reportingController": "kubelet"}, {"reportingController": "cloudmap-mcs", "reason": "Exported"}]);
