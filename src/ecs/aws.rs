@@ -117,16 +117,24 @@ async fn pages<F>(operation: Operation, mut page: impl FnMut(Option<String>) -> 
 where
     F: Future<Output = Result<(Vec<String>, Option<String>), Error>> + Send,
 {
-    let (mut all, mut token) = (Vec::new(), None);
+    let unending = |why: String| {
+        let message = format!("the listing does not end: {why}");
+        Error { operation, message, answered: true }
+    };
+    let (mut all, mut token) = (Vec::new(), None::<String>);
     for _ in 0..MAX_PAGES {
-        let (arns, next) = page(token).await?;
+        let (arns, next) = page(token.clone()).await?;
         all.extend(arns);
-        token = next.filter(|next| !next.is_empty());
-        if token.is_none() {
+        let next = next.filter(|next| !next.is_empty());
+        if next.is_none() {
             return Ok(all);
         }
+        if next == token {
+            return Err(unending("it repeats a page".to_owned()));
+        }
+        token = next;
     }
-    Err(Error { operation, message: format!("the listing did not end within {MAX_PAGES} pages"), answered: true })
+    Err(unending(format!("there are more than {MAX_PAGES} pages")))
 }
 
 /// The last part of an ARN.
@@ -238,6 +246,8 @@ fn not_answered(words: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::future;
+
     use super::*;
 
     #[test]
@@ -256,6 +266,19 @@ mod tests {
         }
         assert_eq!(answered(Operation::ListServices, None, None, 502), "HTTP status 502");
         assert!(not_answered("no credentials in the chain").contains("cannot get AWS credentials"));
+    }
+
+    /// As a broken proxy may answer. Otherwise `plan` would make thousands of calls.
+    #[tokio::test]
+    async fn a_listing_that_repeats_a_page_ends() {
+        let mut answers = ["a", "b", "b", ""].into_iter();
+        let listed = |next: Option<&str>| Ok((vec!["arn".to_owned()], next.map(str::to_owned)));
+        let error = pages(Operation::ListServices, |_| future::ready(listed(answers.next()))).await.unwrap_err();
+        assert!(error.answered && error.message.contains("repeats a page"), "{error:?}");
+        assert_eq!(answers.next(), Some(""), "no further page is read");
+        let mut answers = ["a", "b", ""].into_iter();
+        let all = pages(Operation::ListServices, |_| future::ready(listed(answers.next()))).await.unwrap();
+        assert_eq!(all.len(), 3);
     }
 
     #[test]
