@@ -217,6 +217,12 @@ impl Annotated {
         }
         let before = if let Some(object) = planned {
             self.complain(owner, &object);
+            for target in object.planned.wanted.iter().flat_map(BTreeMap::keys) {
+                // What the one before registered is of this one now.
+                if let Some(said) = self.said.get_mut(target).filter(|said| said.owner == *owner) {
+                    said.uid.clone_from(&object.uid);
+                }
+            }
             self.objects.insert(owner.clone(), object)
         } else {
             let gone = self.objects.remove(owner)?;
@@ -425,7 +431,12 @@ impl Annotated {
         status: &TargetStatus,
         presence: impl Fn(&ClaimOwner) -> Option<Box<str>>,
     ) {
-        let present = presence(owner);
+        // One that was made again, and requests nothing here, has lost nothing.
+        let is_another = |uid: &str| {
+            let said = self.said.get(target).filter(|said| said.owner == *owner && !said.uid.is_empty());
+            said.is_some_and(|said| *said.uid != *uid)
+        };
+        let present = presence(owner).filter(|uid| !is_another(uid));
         let present = present.as_deref();
         if let Some(now) = &status.reached
             && let Some(Said { owner: former, uid: former_uid, ids: said }) = self.said_of(target, owner, status)

@@ -106,3 +106,28 @@ fn an_object_that_was_made_again_at_once_is_told_everything_again() {
     assert_eq!(tell("first"), (false, BTreeSet::new()));
     assert_eq!(tell("second"), (true, all));
 }
+
+/// What goes was never registered for the other one.
+#[test]
+fn what_goes_with_a_deleted_object_is_not_said_on_another_one_of_its_name() {
+    for (annotated_again, reason, on) in
+        [(false, EventReason::ServiceDeleted, "uid"), (true, EventReason::IpRemoved, "second")]
+    {
+        let mut annotated = Annotated::new(AnnotationSettings::default(), mk_targets(Selection::All));
+        let owner = ClaimOwner::service(&key("web"));
+        let status = |ids: &[&str], own_gone: bool| {
+            let reached = ids.iter().map(|id| Arc::from(*id)).collect::<BTreeSet<_>>();
+            let outcome = Outcome::Registered { count: ids.len() };
+            TargetStatus { outcome, own_gone, reached: Some(Arc::new(reached)), ..TargetStatus::default() }
+        };
+        annotated.replan(&owner, Some(wanting(target())));
+        annotated.tell_status(&owner, &target(), None, &status(&["k8s-1"], false), |_| Some("uid".into()));
+        annotated.replan(&owner, annotated_again.then(|| Object { uid: "second".into(), ..wanting(target()) }));
+        for status in [status(&["k8s-1"], false), status(&[], !annotated_again)] {
+            annotated.tell_status(&owner, &target(), None, &status, |_| Some("second".into()));
+        }
+        let notes = annotated.take_notes();
+        let said: Vec<_> = notes.iter().map(|note| (note.reason, note.regarding.uid.as_deref())).collect();
+        assert_eq!(said, [(reason, Some(on))]);
+    }
+}
