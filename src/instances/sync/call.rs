@@ -431,7 +431,7 @@ impl Performer {
         Ok((service, tags))
     }
 
-    /// Deletes a service that our ClusterSet provably created. AWS keeps a service that has instances.
+    /// Deletes a service that our ClusterSet provably created. AWS refuses that for one that has instances.
     async fn delete_service(&self, service_id: &str) -> Result<(), Error> {
         let service = match self.cloudmap.get_service(service_id).await {
             Err(Error { kind: ErrorKind::NotFound, .. }) => return Ok(()),
@@ -441,7 +441,7 @@ impl Performer {
             return Ok(());
         }
         match self.cloudmap.delete_service(service_id).await {
-            Err(Error { kind: ErrorKind::InUse | ErrorKind::NotFound, .. }) => Ok(()),
+            Err(Error { kind: ErrorKind::NotFound, .. }) => Ok(()),
             result => result,
         }
     }

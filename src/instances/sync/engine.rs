@@ -535,7 +535,9 @@ impl Engine {
     fn service_deleted(&mut self, target: &Target, result: Result<(), Error>, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         state.busy = false;
-        if let Err(error) = result {
+        // AWS may notice only after a moment that ours are gone. What has instances of others stays.
+        let stays = |error: &Error| error.kind == ErrorKind::InUse && state.foreign > 0;
+        if let Some(error) = result.err().filter(|error| !stays(error)) {
             let at = state.fail(&error, now);
             if state.failures < DELETE_ATTEMPTS {
                 return self.wake_at(target, at);

@@ -124,6 +124,40 @@ async fn a_retiring_target_becomes_empty_and_its_service_is_deleted() {
     assert_eq!(world.fake.registry().namespaces, namespaces);
 }
 
+/// AWS may refuse to delete a service for a moment after its last instance is gone, and refuses it where others have some.
+#[tokio::test(start_paused = true)]
+async fn an_empty_service_is_deleted_when_aws_notices_that_it_is_empty() {
+    let world = World::new(Fake::new());
+    let web = target("shop", "web");
+    let wanted = || active(specs("uid-1", "web", 1..=3, "a"));
+    world.desire([(web.clone(), wanted())]);
+    world.registered(&web, 3).await;
+    for _ in 0..4 {
+        world.fake.fault(Operation::DeleteService, Fault::Refused(ErrorKind::InUse));
+    }
+    world.desire([(web.clone(), retiring())]);
+    world
+        .until(&web, |status| {
+            assert!(!matches!(status.outcome, Outcome::Refused { .. }), "{status:?}");
+            status.own_gone
+        })
+        .await;
+    assert!(world.fake.registry().services.is_empty());
+
+    world.desire([(web.clone(), wanted())]);
+    world.registered(&web, 3).await;
+    {
+        let mut registry = world.fake.registry();
+        let service = registry.services.keys().next().unwrap().clone();
+        registry.instances.insert((service, ecs(1).id), ecs(1).attributes);
+    }
+    let before = world.count(Operation::DeleteService);
+    world.desire([(web.clone(), retiring())]);
+    world.until(&web, |status| status.own_gone).await;
+    assert_eq!(world.instances("web"), [ecs(1)]);
+    assert_eq!(world.count(Operation::DeleteService), before + 1, "it is not tried again");
+}
+
 /// A request of the previous leader may take effect after this leader's first listing.
 #[tokio::test(start_paused = true)]
 async fn a_registration_that_takes_effect_after_a_listing_is_withdrawn_before_the_record_goes() {
