@@ -92,8 +92,10 @@ pub(super) struct HiddenTasks {
 pub(super) struct Wish {
     /// The share that the pods should have.
     pub(super) share: Option<Share>,
-    /// Number of pods that could be registered, and of those that are, and are healthy.
+    /// Number of pods that could be registered, of those that are registered and not ready, and of those that are, and are
+    /// healthy.
     pub(super) ready: usize,
+    pub(super) ill: usize,
     pub(super) registered: usize,
     /// Number of healthy instances of others, with the hidden ones.
     pub(super) others: usize,
@@ -122,8 +124,11 @@ impl HiddenTasks {
     }
 
     /// Decides which tasks should be hidden. None without a healthy pod, and no others before all pods are registered.
-    fn decide(&mut self, Wish { share, ready, registered, others }: Wish) {
-        let shown = share.filter(|_| registered > 0).map_or(others, |share| visible(share, ready, others));
+    ///
+    /// Registered pods that are not ready count as well. Otherwise each pod that is ready and not in turn would hide tasks and
+    /// show them. Beside so many tasks the ready pods have less than the share, and never more.
+    fn decide(&mut self, Wish { share, ready, ill, registered, others }: Wish) {
+        let shown = share.filter(|_| registered > 0).map_or(others, |share| visible(share, ready + ill, others));
         let mut number = others - shown;
         if registered < ready {
             number = number.min(self.recorded.len());

@@ -206,8 +206,11 @@ impl State {
             own.contains_key(spec.id()) && !goes && told.get(spec.id()).is_some_and(|told| told.healthy)
         };
         let found = pods.values().filter(|specs| specs.iter().any(is_found)).count();
+        // They keep their instances, and may be ready again in a moment.
+        let ill = left.iter().filter(|spec| !spec.is_ready() && own.contains_key(spec.id()));
+        let ill: BTreeSet<_> = ill.map(InstanceSpec::address).filter(|address| !pods.contains_key(address)).collect();
         let share = part.pace.hiding(desired.traffic);
-        let wish = Wish { share, ready: pods.len(), registered: found, others: others.count() };
+        let wish = Wish { share, ready: pods.len(), ill: ill.len(), registered: found, others: others.count() };
         let HiddenNow { hidden, to_hide, until } = hidden_tasks
             .map(|hidden_tasks| hidden_tasks.look(wish, desired.hide_tasks && desired.active, now))
             .unwrap_or_default();

@@ -172,6 +172,24 @@ async fn without_a_healthy_pod_no_task_is_hidden() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_is_ready_and_not_in_turn_hides_no_task_and_shows_none() {
+    let (world, web, _) = world(6, "50%");
+    world.watch(LONG).await;
+    assert_eq!(world.ill(), [1, 2, 3, 4]);
+    let marks = world.marked().len();
+    for conditions in [NOT_READY, Conditions::READY].repeat(20) {
+        let pods = pods("web", &[(1, Conditions::READY), (2, conditions)]);
+        world.desire([(web.clone(), hiding("50%", pods))]);
+        world.watch(Duration::from_secs(5)).await;
+    }
+    world.watch(LONG).await;
+    assert_eq!((world.ill(), world.marked().len()), (vec![1, 2, 3, 4], marks));
+    world.desire([(web.clone(), hiding("50%", ready([1])))]);
+    world.watch(LONG).await;
+    assert_eq!(world.ill(), [1, 2, 3, 4, 5], "it is gone");
+}
+
+#[tokio::test(start_paused = true)]
 async fn new_tasks_and_those_that_ecs_brings_back_are_hidden_and_gone_ones_forgotten() {
     let (world, web, id) = world(3, "100%");
     world.watch(LONG).await;
