@@ -1,11 +1,8 @@
 //! The end of a cutover: whether the pods can take all traffic, and how to stop the tasks.
 
-use super::facts::Facts;
+use super::{facts::Facts, scale};
 use crate::{
-    api::{
-        CutoverPhase,
-        conditions::{CutoverCondition, HidingReason},
-    },
+    api::conditions::{CutoverCondition, HidingReason},
     cutover::{course::SETTLE, hiding::obstacle},
     ecs,
 };
@@ -65,10 +62,9 @@ fn hiding(facts: &Facts) -> Option<String> {
     })
 }
 
-/// Whether all pods are registered already.
+/// Whether all pods are registered already, and nobody has asked for something else since.
 pub(super) fn is_finished(facts: &Facts) -> bool {
-    let status = facts.there().and_then(|cutover| cutover.status.as_ref());
-    status.is_some_and(|status| status.phase == Some(CutoverPhase::Finished))
+    facts.there().is_some_and(scale::is_finished)
 }
 
 /// The commands that stop the tasks, and what to know before. There are none before all pods are registered, unless the user

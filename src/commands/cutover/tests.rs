@@ -234,6 +234,11 @@ fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
     let said = commands(&facts, Some("eu-central-1"), false);
     let command = "aws ecs update-service --region eu-central-1 --cluster prod --service orders --desired-count 0\n";
     assert!(said.ends_with(command) && said.contains("up to 90 s"), "{said}");
+    // Somebody took the traffic back, and the controller has not seen that yet.
+    let mut taken_back = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
+    taken_back.metadata.generation = Some(3);
+    let said = commands(&Facts { cutover: Ok(Some(taken_back)), ..facts.clone() }, None, false);
+    assert!(!said.contains("aws ecs") && said.contains("stop no task yet"), "{said}");
     facts.pods = Ok(pods(11));
     let why = check(&facts, false).unwrap_err();
     assert!(why.contains("11 pods are ready, and 12 tasks") && why.contains("--force"), "{why}");
