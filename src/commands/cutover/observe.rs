@@ -243,7 +243,13 @@ fn values<'a>(annotations: Option<&'a BTreeMap<String, String>>, names: [&str; 2
 pub(super) fn summed(pods: &[Pod]) -> (Pods, BTreeMap<String, String>) {
     let mut sums = Pods { stops_after: u64::MAX, grace: u64::MAX, ..Pods::default() };
     let mut labels = BTreeMap::new();
-    for pod in pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()) {
+    // Those that were evicted, or whose Job is done, are not endpoints any more.
+    let has_ended = |pod: &&Pod| {
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        matches!(phase, Some("Failed" | "Succeeded"))
+    };
+    let there = pods.iter().filter(|pod| pod.metadata.deletion_timestamp.is_none() && !has_ended(pod));
+    for pod in there {
         let (spec, status) = (pod.spec.clone().unwrap_or_default(), pod.status.clone().unwrap_or_default());
         let ready = status.conditions.iter().flatten().any(|it| it.type_ == "Ready" && it.status == "True");
         if ready {

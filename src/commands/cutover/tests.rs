@@ -433,7 +433,9 @@ fn pods_are_summed_up_by_the_one_that_is_worst() {
         }
         serde_json::from_value(pod).unwrap()
     };
-    let all = [pod("True", 90, true, false), pod("False", 20, false, false), pod("True", 0, false, true)];
+    let mut evicted: k8s_openapi::api::core::v1::Pod = pod("False", 0, false, false);
+    evicted.status.as_mut().unwrap().phase = Some("Failed".to_owned());
+    let all = [pod("True", 90, true, false), pod("False", 20, false, false), pod("True", 0, false, true), evicted];
     let (pods, labels) = summed(&all);
     assert_eq!((pods.ready, pods.unready, pods.gated, pods.stops_after, pods.grace), (1, 1, 1, 20, 60));
     assert!(!pods.addresses.is_empty() && pods.addresses.iter().all(std::net::IpAddr::is_ipv4));
