@@ -59,15 +59,20 @@ pub(super) fn writes(key: &ServiceKey, there: Option<&Cutover>, wish: &Wish) -> 
     })
 }
 
-/// What still keeps a Cutover from going on although a command ended that: a field that somebody else owns.
+/// What still counts instead of what a command wrote: a field that somebody else owns.
 pub(super) fn still_held(wish: &Wish, after: &Cutover) -> Option<String> {
-    let ends = matches!(wish, Wish::Start(_) | Wish::Resume);
-    (ends && is_held(&after.spec)).then(|| {
-        let CutoverSpec { paused, share_of_traffic, roll_back, .. } = &after.spec;
-        let fields = [("paused", *paused), ("shareOfTraffic", share_of_traffic.is_some()), ("rollBack", *roll_back)];
-        let held: Vec<_> = fields.into_iter().filter(|(_, set)| *set).map(|(name, _)| format!("spec.{name}")).collect();
-        format!("{} stays, because somebody else set it: take it away there", held.join(" and "))
-    })
+    let CutoverSpec { paused, share_of_traffic, roll_back, .. } = &after.spec;
+    let goes_on = matches!(wish, Wish::Start(_) | Wish::Resume);
+    // A share holds in a pause, too, but not on the way back.
+    let rises = goes_on || matches!(wish, Wish::Shift(_));
+    let fields = [
+        ("paused", *paused && goes_on),
+        ("shareOfTraffic", share_of_traffic.is_some() && goes_on),
+        ("rollBack", *roll_back && rises),
+    ];
+    let held: Vec<_> = fields.into_iter().filter(|(_, set)| *set).map(|(name, _)| format!("spec.{name}")).collect();
+    (!held.is_empty())
+        .then(|| format!("{} stays, because somebody else set it: take it away there", held.join(" and ")))
 }
 
 /// Whether the guard took the traffic back, and nobody has changed the spec since.
@@ -140,5 +145,8 @@ mod tests {
         let said = still_held(&Wish::Resume, &paused).unwrap();
         assert!(said.contains("spec.paused and spec.rollBack"), "{said}");
         assert_eq!(still_held(&Wish::Pause, &paused), None);
+        let said = still_held(&Wish::Shift(10), &paused).unwrap();
+        assert!(said.starts_with("spec.rollBack stays"), "the share does not count: {said}");
+        assert_eq!(still_held(&Wish::Shift(10), &cutover(json!({"steps": [5], "paused": true}))), None);
     }
 }
