@@ -108,7 +108,7 @@ fn file(path: &std::path::Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))
 }
 
-/// The ServiceExports that name a Cloud Map service.
+/// The ServiceExports that name a Cloud Map service: one of the two annotations is enough.
 async fn exported(client: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
     let exports: Api<ServiceExport> = Api::namespaced(client.clone(), namespace);
     let list = read(exports.list(&ListParams::default())).await.context("failed to list ServiceExports")?;
@@ -116,7 +116,7 @@ async fn exported(client: &Client, namespace: &str) -> anyhow::Result<Vec<String
         let annotations = export.metadata.annotations.as_ref();
         [ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE]
             .into_iter()
-            .all(|name| annotations.is_some_and(|annotations| annotations.contains_key(name)))
+            .any(|name| annotations.is_some_and(|annotations| annotations.contains_key(name)))
     };
     Ok(list.items.into_iter().filter(names).filter_map(|export| export.metadata.name).collect())
 }

@@ -476,6 +476,22 @@ fn the_counterpart_is_the_export_or_an_annotated_service() {
 }
 
 #[tokio::test]
+async fn all_exports_are_those_with_at_least_one_annotation_that_names_a_cloud_map_service() {
+    let api = FakeApi::default();
+    let export = |name: &str, annotations: Value| json!({"metadata": {"name": name, "annotations": annotations}});
+    let items = [
+        export("both", json!({"cloudmap-mcs/namespace": "internal", "cloudmap-mcs/service": "orders"})),
+        export("elsewhere", json!({"cloudmap-mcs/namespace": "internal"})),
+        export("renamed", json!({"cloudmap-mcs/service": "orders"})),
+        export("plain", json!({})),
+    ];
+    let kind = "ServiceExportList";
+    let list = json!({"apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": kind, "metadata": {}, "items": items});
+    api.prepare(200, list);
+    assert_eq!(exported(&api.client(), "shop").await.unwrap(), ["both", "elsewhere", "renamed"]);
+}
+
+#[tokio::test]
 async fn what_is_written_is_printed_and_nothing_of_others_is_overwritten() {
     let api = FakeApi::default();
     let key = ServiceKey::new("shop", "orders");
