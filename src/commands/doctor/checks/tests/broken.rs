@@ -294,7 +294,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
         (
             |it| {
                 of_registry(it).namespaces =
-                    Err(error(ErrorKind::NoCredentials, "cannot get AWS credentials: dns error"))
+                    Err(error(ErrorKind::NoCredentials, "cannot get AWS credentials: dns error"));
             },
             Fail,
             "registry",
