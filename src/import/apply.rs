@@ -10,7 +10,7 @@ use super::{
         Facts, derived_service, derived_service_matches, endpoint_slice, import_status, prefer_dual_stack,
         service_import, service_import_matches,
     },
-    order::{Order, Outcome, SliceStep, Step},
+    order::{KeptSlice, Order, Outcome, SliceStep, Step},
     plan::{Wanted, is_in_use},
 };
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
         cache::Narrow,
         objects::{ImportStatus, ObjectKey, OwnSlice, Service, ServiceImport},
     },
-    model::{ClusterSetService, ServiceKey, ServiceType},
+    model::{ClusterId, ClusterSetService, ServiceKey, ServiceType, Slice},
 };
 
 /// How long kube-proxy may take to learn of a new Service. A connection to its address before that hangs.
@@ -97,7 +97,9 @@ pub async fn apply(
             Step::Service(service) => {
                 derived_cluster_ips(writer, key, there, service).await.map(|ips| address.ips = ips)
             }
-            Step::Slice(step) => write_slice(writer, key, step).await,
+            Step::Slice(SliceStep { source, slice, existing, derived, .. }) => {
+                write_slice(writer, key, *derived, source, slice, *existing).await
+            }
             Step::Import(_) if extent == Extent::Endpoints => break,
             Step::Import(service) => {
                 let facts = (extent == Extent::All).then(|| facts(wanted, None, true));
@@ -107,6 +109,9 @@ pub async fn apply(
             }
             Step::Former(derived) => writer.delete_derived_service(&derived.key, &derived.uid).await,
             Step::Stale(slice) => writer.delete_endpoint_slice(&slice.key, &slice.uid).await,
+            Step::Kept(KeptSlice { source, slice, existing }) => {
+                write_slice(writer, key, existing.service.as_deref(), source, slice, Some(*existing)).await
+            }
         };
         let outcome = match &written {
             Ok(()) => Outcome::Written,
@@ -135,16 +140,23 @@ pub async fn apply(
     result
 }
 
-async fn write_slice(writer: &dyn ClusterWriter, key: &ServiceKey, step: &SliceStep<'_>) -> Result<(), Error> {
-    let mut object = endpoint_slice(key, step.derived, step.source, &step.slice);
+async fn write_slice(
+    writer: &dyn ClusterWriter,
+    key: &ServiceKey,
+    derived: Option<&str>,
+    source: &ClusterId,
+    slice: &Slice,
+    existing: Option<&OwnSlice>,
+) -> Result<(), Error> {
+    let mut object = endpoint_slice(key, derived, source, slice);
     if !writer.takes_node_hints() {
         drop_node_hints(&mut object);
     }
     let says = OwnSlice::narrow(object.clone());
-    if step.existing.zip(says.as_ref()).is_some_and(|(there, wanted)| there.says_the_same(wanted)) {
+    if existing.zip(says.as_ref()).is_some_and(|(there, wanted)| there.says_the_same(wanted)) {
         return Ok(());
     }
-    object.metadata.uid = step.existing.map(|there| there.uid.to_string());
+    object.metadata.uid = existing.map(|there| there.uid.to_string());
     writer.apply_endpoint_slice(&object).await.map(drop)
 }
 

@@ -34,6 +34,8 @@ pub(super) enum Step<'a> {
     Former(&'a Service),
     /// Delete a slice.
     Stale(&'a OwnSlice),
+    /// Take out of such a slice what it need not keep until it can go.
+    Kept(KeptSlice<'a>),
 }
 
 /// The write of a slice.
@@ -47,6 +49,14 @@ pub(super) struct SliceStep<'a> {
     pub(super) existing: Option<&'a OwnSlice>,
     /// The Service to which it belongs.
     pub(super) derived: Option<&'a str>,
+}
+
+/// A slice that goes later. Until then it has those of its endpoints that clients find nowhere else, as they are now.
+#[derive(Debug)]
+pub(super) struct KeptSlice<'a> {
+    pub(super) source: ClusterId,
+    pub(super) slice: Slice,
+    pub(super) existing: &'a OwnSlice,
 }
 
 /// What became of a step.
@@ -207,7 +217,7 @@ impl<'a> Order<'a> {
             }
             _ => {}
         }
-        if outcome != Outcome::Written && !matches!(step, Step::Former(_) | Step::Stale(_)) {
+        if outcome != Outcome::Written && !matches!(step, Step::Former(_) | Step::Stale(_) | Step::Kept(_)) {
             self.after.clear();
         }
     }
@@ -260,18 +270,29 @@ impl<'a> Order<'a> {
         Some(Step::Slice(SliceStep { nth, whole, source, slice, existing, derived }))
     }
 
-    /// A slice of which clients need no endpoint any more.
+    /// A slice of which clients need no endpoint any more, or not all.
     fn next_stale(&mut self) -> Option<Step<'a>> {
         while let Some(slice) = self.stale.pop_front() {
             let is_of_former = self.shown.is_some() && slice.service.as_deref() == self.shown;
             let (whose, lags) = if is_of_former { (Whose::Former, true) } else { (Whose::Present, self.lags) };
             let ports: &[EndpointPort] = if lags { &slice.ports } else { &[] };
-            let mut addresses = slice.endpoints.iter().filter_map(|row| row.address);
-            if !addresses.any(|ip| self.waits(whose, ip, ports)) {
+            let addresses = slice.endpoints.iter().filter_map(|row| row.address);
+            let endpoints: Vec<_> = addresses.filter_map(|ip| self.keeps(whose, ip, ports)).collect();
+            if endpoints.is_empty() {
                 return Some(Step::Stale(slice));
+            }
+            if let Some((source, kept)) = source(slice).zip(plan::slice(slice)) {
+                return Some(Step::Kept(KeptSlice { source, slice: Slice { endpoints, ..kept }, existing: slice }));
             }
         }
         None
+    }
+
+    /// An endpoint that a slice must keep for now.
+    fn keeps(&self, whose: Whose, ip: IpAddr, ports: &[EndpointPort]) -> Option<SliceEndpoint> {
+        let mut homes = self.homes.iter().filter(|home| home.whose == whose);
+        let endpoint = homes.find_map(|home| find(home.slice, ip))?;
+        self.waits(whose, ip, ports).then(|| endpoint.clone())
     }
 
     /// Whether an address should be in a slice that is not written, or that lacks one of these ports, by which a Service
@@ -308,8 +329,18 @@ fn homes_of<'a>(
     all.iter().map(home).collect()
 }
 
+fn source(slice: &OwnSlice) -> Option<ClusterId> {
+    let source = slice.source_cluster.as_deref()?;
+    ClusterId::discovered(source).or_else(|| source.parse().ok())
+}
+
+fn find(slice: &Slice, ip: IpAddr) -> Option<&SliceEndpoint> {
+    let at = slice.endpoints.binary_search_by_key(&ip, |endpoint| endpoint.address).ok()?;
+    Some(&slice.endpoints[at])
+}
+
 fn has(slice: &Slice, ip: IpAddr) -> bool {
-    slice.endpoints.binary_search_by_key(&ip, |endpoint| endpoint.address).is_ok()
+    find(slice, ip).is_some()
 }
 
 /// Whether kube-proxy finds the endpoints of a slice for a Service's port of this name.

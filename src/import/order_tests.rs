@@ -157,12 +157,14 @@ struct World<'a> {
 impl<'a> World<'a> {
     fn apply(&mut self, step: &Step<'_>, after: &'a Form) {
         let nth = |slice: &str| slice.strip_prefix("slice-").unwrap().parse::<usize>().unwrap();
+        let listed = |slice: &Slice| -> BTreeSet<u8> {
+            let lists = |n: &u8| slice.endpoints.iter().any(|endpoint| endpoint.address == ip(*n));
+            (0..ADDRESSES).filter(lists).collect()
+        };
         match step {
             Step::Service(_) => self.service = Some(after),
-            Step::Slice(step) => {
-                let lists = |n: &u8| step.slice.endpoints.iter().any(|endpoint| endpoint.address == ip(*n));
-                self.slices[nth(&step.slice.name)] = (0..ADDRESSES).filter(lists).collect();
-            }
+            Step::Slice(step) => self.slices[nth(&step.slice.name)] = listed(&step.slice),
+            Step::Kept(step) => self.slices[nth(&step.slice.name)] = listed(&step.slice),
             Step::Import(_) => self.import = after,
             Step::Former(_) => self.service = None,
             Step::Stale(slice) => self.slices[nth(&slice.key.name)].clear(),
@@ -286,6 +288,11 @@ impl Takeover {
             }
             Step::Former(service) => self.services.retain(|name| **name != *service.key.name),
             Step::Stale(slice) => self.slices.retain(|name, _| *name != slice.key.name),
+            Step::Kept(step) => {
+                let addresses = step.slice.endpoints.iter().map(|endpoint| endpoint.address).collect();
+                let service = step.existing.service.as_deref().unwrap().to_owned();
+                self.slices.insert(step.slice.name.clone(), (service, addresses));
+            }
         }
     }
 

@@ -197,6 +197,26 @@ async fn slices_of_the_ports_of_a_service_that_is_not_decided_stay() {
     assert_eq!(scene.writes().await, 0);
 }
 
+/// As long as one endpoint of the slice lived, the Service sent connections to all of them.
+#[tokio::test]
+async fn slices_that_stay_for_their_ports_keep_no_dead_endpoints_and_follow_the_live_ones() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    scene.unknown = Unknown::Only(["there".parse().unwrap()].into());
+    scene.from = "third";
+    scene.endpoints = (1000..1010).map(mk_endpoint).collect();
+    scene.reconcile().await.unwrap();
+    scene.rename_port("web");
+    scene.endpoints.truncate(4);
+    scene.endpoints[0].conditions.ready = false;
+    scene.reconcile().await.unwrap();
+    assert_eq!((scene.ports_without_endpoints(), scene.addresses()), (vec![], 258), "the four under both names");
+    let slices = scene.cluster.slices();
+    let said = slices.iter().flat_map(|slice| &slice.endpoints).filter_map(|row| row.conditions.as_ref());
+    assert_eq!(said.filter(|said| said.ready == Some(false)).count(), 2);
+    assert_eq!(scene.writes().await, 0);
+}
+
 /// Its Service finds them by the ports that it has.
 #[tokio::test]
 async fn endpoints_of_a_cluster_with_a_new_id_are_there_once_even_if_the_service_is_not_decided() {
