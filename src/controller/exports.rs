@@ -12,12 +12,12 @@ use super::{
 use crate::{
     cluster::{
         Change,
-        objects::{Endpoint as EndpointRow, Ingress, Pod, Service, ServiceExport, SourceSlice, TargetId},
+        objects::{Ingress, Pod, Service, ServiceExport, SourceSlice, TargetId},
     },
     export::{self, Refusal},
     instances::Traffic,
     ledger::chunks::is_served,
-    model::{ClaimOwner, Endpoint, Exported, ServiceKey, ServicePort, Target},
+    model::{ClaimOwner, Exported, ServiceKey, ServicePort, Target},
 };
 
 /// How long an export keeps its last plan while none of its endpoints serves a port that got another name. The
@@ -178,7 +178,10 @@ impl Core {
         }
         Some(match self.knowledge.part(key) {
             Some(known @ Part::AsMany(..)) if self.knowledge.exports().is_some() => known.clone(),
-            _ => Part::as_many(&self.knowledge.shown(key).unwrap_or_else(|| self.imported_from_here(key))),
+            _ => match self.knowledge.shown(key) {
+                Some(shown) => Part::as_many(&shown),
+                None => Part::as_listed(self.imported_from_here(key)),
+            },
         })
     }
 
@@ -187,22 +190,13 @@ impl Core {
         cutovers::in_force(&self.caches.cutovers, &export.key, Traffic::read(&export.annotations).0)
     }
 
-    /// The own endpoints that the import of a name in this cluster has.
-    fn imported_from_here(&self, key: &ServiceKey) -> Vec<Endpoint> {
+    /// The addresses of own ready endpoints that the import of a name in this cluster has.
+    fn imported_from_here(&self, key: &ServiceKey) -> BTreeSet<IpAddr> {
         let local = self.knowledge.local().as_str();
         let slices = self.imported.get(key);
-        let own: Vec<_> = slices.iter().filter(|slice| slice.source_cluster.as_deref() == Some(local)).collect();
-        let endpoint = |there: &EndpointRow| {
-            let (ipv4, ipv6) = match there.address? {
-                IpAddr::V4(address) => (Some(address), None),
-                IpAddr::V6(address) => (None, Some(address)),
-            };
-            let (conditions, ports) = (there.conditions, [].into());
-            Some(Endpoint { ipv4, ipv6, ports, conditions, hostname: None, zone: None, node: None })
-        };
-        // One can be in the slices of two derived Services.
-        let each: BTreeSet<Endpoint> = own.iter().flat_map(|slice| &slice.endpoints).filter_map(endpoint).collect();
-        each.into_iter().collect()
+        let own = slices.iter().filter(|slice| slice.source_cluster.as_deref() == Some(local));
+        let ready = own.flat_map(|slice| &slice.endpoints).filter(|there| there.conditions.ready);
+        ready.filter_map(|there| there.address).collect()
     }
 
     /// What a ServiceExport exports now. `None` if its namespace, whose labels and annotations matter, is not known

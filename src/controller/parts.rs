@@ -20,6 +20,12 @@ impl Part {
         Self::AsMany(ready.clone().count(), ready.flat_map(addresses).collect())
     }
 
+    /// As many as are behind these addresses. Nothing says which two of them are one pod's, so the family with most counts.
+    pub fn as_listed(ready: BTreeSet<IpAddr>) -> Self {
+        let v4 = ready.iter().filter(|address| address.is_ipv4()).count();
+        Self::AsMany(v4.max(ready.len() - v4), ready)
+    }
+
     /// The part of an export that others see.
     pub fn of(&self, local: &Exported) -> Exported {
         let mut endpoints = local.endpoints.clone();
@@ -79,5 +85,16 @@ mod tests {
         assert_eq!(shown(&part, &[(1, true), (3, true), (4, true)]), [1, 4]);
         assert_eq!(shown(&part, &[(1, true), (2, false), (3, true), (4, true)]), [1, 2, 4]);
         assert_eq!(shown(&Part::as_many(&[]), &[(1, true)]), [0_u8; 0], "a new export shows none");
+    }
+
+    #[test]
+    fn a_pod_of_which_slices_list_both_families_counts_once() {
+        let both =
+            |last: u8| [IpAddr::from([10, 0, 0, last]), IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, u16::from(last)])];
+        let part = Part::as_listed([2, 4].into_iter().flat_map(both).collect());
+        assert_eq!(shown(&part, &[(1, true), (2, true), (3, true), (4, true)]), [2, 4]);
+        assert_eq!(shown(&part, &[(1, true), (3, true), (4, true)]), [1, 4]);
+        let v6 = Part::as_listed([both(2)[1], both(4)[1]].into());
+        assert_eq!(shown(&v6, &[(1, true), (2, true), (3, true)]), [1, 2]);
     }
 }
