@@ -77,19 +77,23 @@ impl Count {
         Self { ready: exported.ready(), total: exported.endpoints.len() }
     }
 
-    /// An endpoint with two families is in two slices: that of the family with most counts.
+    /// An endpoint with two families is in two slices: that of the family with most counts. One address can also be in
+    /// several slices, as those of a former derived Service and of the one that takes over.
     fn of_slices<'a>(slices: impl IntoIterator<Item = &'a EndpointSlice>) -> Self {
-        let mut families = BTreeMap::<&str, Self>::new();
+        let mut families = BTreeMap::<&str, BTreeMap<Option<&str>, bool>>::new();
         for slice in slices {
-            let count = families.entry(&slice.address_type).or_default();
+            let addresses = families.entry(&slice.address_type).or_default();
             for endpoint in &slice.endpoints {
-                count.total += 1;
                 // The API says that a missing condition means ready.
-                let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready);
-                count.ready += usize::from(ready.unwrap_or(true));
+                let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true);
+                *addresses.entry(endpoint.addresses.first().map(String::as_str)).or_default() |= ready;
             }
         }
-        families.into_values().max_by_key(|count| (count.ready, count.total)).unwrap_or_default()
+        let count = |addresses: BTreeMap<Option<&str>, bool>| Self {
+            ready: addresses.values().filter(|ready| **ready).count(),
+            total: addresses.len(),
+        };
+        families.into_values().map(count).max_by_key(|count| (count.ready, count.total)).unwrap_or_default()
     }
 }
 

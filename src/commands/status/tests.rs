@@ -156,8 +156,9 @@ pub(in crate::commands) fn import(conditions: &Value) -> Value {
 }
 
 fn slice(source: &str, family: &str, ready: &[bool]) -> Value {
-    let endpoints: Vec<_> =
-        ready.iter().map(|ready| json!({"addresses": ["x"], "conditions": {"ready": ready}})).collect();
+    let endpoint =
+        |(n, ready): (usize, &bool)| json!({"addresses": [format!("address-{n}")], "conditions": {"ready": ready}});
+    let endpoints: Vec<_> = ready.iter().enumerate().map(endpoint).collect();
     let fields = json!([{"manager": "cloudmap-mcs-import", "operation": "Apply", "time": ago(3 * 3600).to_string()}]);
     json!({"metadata": {"name": source, "managedFields": fields, "labels": {
             "endpointslice.kubernetes.io/managed-by": "cloudmap-mcs",
@@ -386,6 +387,17 @@ fn a_name_that_is_well_says_so_at_every_stage() {
     ] {
         assert!(table.lines().any(|there| there == line), "{line}\nis not in\n{table}");
     }
+}
+
+/// While a derived Service with another name takes over, each of the two has slices of its own.
+#[test]
+fn an_endpoint_that_several_slices_list_counts_once() {
+    let mut name = followed();
+    let slices = |source| [slice(source, "IPv4", &[true, false]), slice(source, "IPv4", &[true, false])];
+    name.imported = Ok(slices("one").into_iter().chain(slices("two")).map(parsed).collect());
+    let table = name::plan(&cluster(), &name).table();
+    assert_eq!(table.matches("1 of 2 endpoints ready").count(), 5, "{table}");
+    assert!(!table.contains(" of 4 "), "{table}");
 }
 
 /// The example of the document.
