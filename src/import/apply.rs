@@ -14,7 +14,7 @@ use super::{
     plan::{Wanted, is_in_use},
 };
 use crate::{
-    api,
+    api::{self, names::ANNOTATION_DERIVED_SERVICE},
     cluster::{
         ClusterWriter,
         apply::{Cause, Error, drop_node_hints},
@@ -24,7 +24,8 @@ use crate::{
     model::{ClusterId, ClusterSetService, ServiceKey, ServiceType, Slice},
 };
 
-/// How long kube-proxy may take to learn of a new Service. A connection to its address before that hangs.
+/// How long kube-proxy may take to learn of a new Service and its slices. Before that, a connection to its address hangs
+/// or is refused.
 const PROGRAMMED: Duration = Duration::from_secs(1);
 
 /// The objects of a name in the caches.
@@ -90,6 +91,8 @@ pub async fn apply(
     // Until another Service has taken over, the import shows the one that it shows. What is in the way is not ours.
     let mut keeps = wanted.former.is_some() || wanted.obstacle.is_some();
     let mut order = Order::new(there, wanted);
+    // Whether slices of the Service to show were just written.
+    let mut fresh = false;
     let mut result = Ok(());
     let mut refusal = wanted.obstacle.clone();
     while let Some(step) = order.next() {
@@ -98,19 +101,20 @@ pub async fn apply(
                 derived_cluster_ips(writer, key, there, service).await.map(|ips| address.ips = ips)
             }
             Step::Slice(SliceStep { source, slice, existing, derived, .. }) => {
-                write_slice(writer, key, *derived, source, slice, *existing).await
+                let written = write_slice(writer, key, *derived, source, slice, *existing).await;
+                written.map(|written| fresh |= written && *derived == address.derived)
             }
             Step::Import(_) if extent == Extent::Endpoints => break,
             Step::Import(service) => {
                 let facts = (extent == Extent::All).then(|| facts(wanted, None, true));
-                let announced = announce(writer, key, there, service, &address, facts.as_ref(), now).await;
+                let announced = announce(writer, key, there, service, (&address, fresh), facts.as_ref(), now).await;
                 keeps &= announced.is_err();
                 announced
             }
             Step::Former(derived) => writer.delete_derived_service(&derived.key, &derived.uid).await,
             Step::Stale(slice) => writer.delete_endpoint_slice(&slice.key, &slice.uid).await,
             Step::Kept(KeptSlice { source, slice, existing }) => {
-                write_slice(writer, key, existing.service.as_deref(), source, slice, Some(*existing)).await
+                write_slice(writer, key, existing.service.as_deref(), source, slice, Some(*existing)).await.map(drop)
             }
         };
         let outcome = match &written {
@@ -135,11 +139,13 @@ pub async fn apply(
             None => !there.slices.is_empty(),
         };
         let address = if keeps { &shown } else { &address };
-        announce(writer, key, there, service, address, Some(&facts(wanted, Some(refusal), slices)), now).await?;
+        announce(writer, key, there, service, (address, fresh), Some(&facts(wanted, Some(refusal), slices)), now)
+            .await?;
     }
     result
 }
 
+/// Writes a slice unless it is as it should be. Returns whether it did.
 async fn write_slice(
     writer: &dyn ClusterWriter,
     key: &ServiceKey,
@@ -147,17 +153,17 @@ async fn write_slice(
     source: &ClusterId,
     slice: &Slice,
     existing: Option<&OwnSlice>,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let mut object = endpoint_slice(key, derived, source, slice);
     if !writer.takes_node_hints() {
         drop_node_hints(&mut object);
     }
     let says = OwnSlice::narrow(object.clone());
     if existing.zip(says.as_ref()).is_some_and(|(there, wanted)| there.says_the_same(wanted)) {
-        return Ok(());
+        return Ok(false);
     }
     object.metadata.uid = existing.map(|there| there.uid.to_string());
-    writer.apply_endpoint_slice(&object).await.map(drop)
+    writer.apply_endpoint_slice(&object).await.map(|_| true)
 }
 
 /// Deletes all objects of a name that this project created. An object that cannot be deleted does not delay the others.
@@ -235,13 +241,14 @@ async fn derived_cluster_ips(
     }
 }
 
-/// Writes the ServiceImport, and its status if there are facts for it.
+/// Writes the ServiceImport, and its status if there are facts for it. `fresh`: slices of the Service that it names were
+/// just written.
 async fn announce(
     writer: &dyn ClusterWriter,
     key: &ServiceKey,
     there: &There,
     service: &ClusterSetService,
-    address: &Address<'_>,
+    (address, fresh): (&Address<'_>, bool),
     facts: Option<&Facts<'_>>,
     now: Timestamp,
 ) -> Result<(), Error> {
@@ -252,8 +259,11 @@ async fn announce(
     let is_young = |derived: &Arc<Service>| now.as_second() <= derived.created + PROGRAMMED.as_secs().cast_signed();
     // A headless one was just made anew.
     let is_new = |derived: &Arc<Service>| derived.headless || is_young(derived);
-    let young = !object.spec.ips.is_empty() && shown.is_none_or(is_new);
+    let young = shown.is_none_or(is_new);
     let there = there.import.as_deref().filter(|import| import.managed);
+    let names = |import: &ServiceImport| import.annotations.get(ANNOTATION_DERIVED_SERVICE) == derived;
+    let is_shown = there.is_some_and(|import| !import.spec.headless && names(import));
+    let waits_for_proxies = !object.spec.ips.is_empty() && (young || fresh && !is_shown);
     // Clients find the endpoints of a headless import until they can use an address.
     let pends = facts.is_some_and(|facts| facts.pending.is_some());
     let waits = pends && service.service_type == ServiceType::ClusterSetIp;
@@ -267,7 +277,7 @@ async fn announce(
             (import.uid.to_string(), import.generation, import.status.clone())
         }
         _ => {
-            if there.is_some() && young {
+            if there.is_some() && waits_for_proxies {
                 // Clients have the name already, and go to the new address at once.
                 tokio::time::sleep(PROGRAMMED).await;
             }

@@ -61,6 +61,7 @@ struct Scene {
     unknown: Unknown,
     families: Vec<IpFamily>,
     naming: DerivedNaming,
+    now: Timestamp,
 }
 
 impl Scene {
@@ -76,6 +77,7 @@ impl Scene {
             unknown: Unknown::Only([].into()),
             families: vec![IpFamily::V4, IpFamily::V6],
             naming: DerivedNaming::Hash,
+            now: Timestamp::UNIX_EPOCH,
         }
     }
 
@@ -117,7 +119,7 @@ impl Scene {
         let plan = plan(&observed, |_| false);
         match &plan {
             Plan::Want(wanted) => {
-                apply(&*self.cluster, &key(), &there, wanted, Extent::All, Timestamp::UNIX_EPOCH).await?;
+                apply(&*self.cluster, &key(), &there, wanted, Extent::All, self.now).await?;
             }
             Plan::Remove => remove(&*self.cluster, &key(), &there).await?,
             Plan::Keep | Plan::Blocked(_) => {}

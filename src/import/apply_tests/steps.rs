@@ -386,6 +386,27 @@ async fn no_step_of_a_change_of_name_leaves_the_shown_service_without_endpoints(
     }
 }
 
+/// kube-proxy refuses connections to the address of a Service of which it knows no endpoints yet.
+#[tokio::test(start_paused = true)]
+async fn the_import_shows_a_service_a_second_after_its_last_slice_however_old_it_is() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    scene.naming = "{name}-global".parse().unwrap();
+    // The new Service is made, and one of its slices is not.
+    scene.cluster.fail_after(1, Cause::Forbidden("exceeded quota".to_owned()));
+    scene.reconcile().await.unwrap_err();
+    scene.now = Timestamp::from_second(1_000_000).unwrap();
+    let began = tokio::time::Instant::now();
+    scene.reconcile().await.unwrap();
+    assert!(began.elapsed() >= PROGRAMMED);
+    assert_eq!((scene.served(), scene.cluster.services().len()), (250, 1));
+    // Nobody waits for a change of the Service that is shown.
+    let began = tokio::time::Instant::now();
+    scene.rename_port("web");
+    scene.reconcile().await.unwrap();
+    assert_eq!((began.elapsed(), scene.ports_without_endpoints()), (Duration::ZERO, vec![]));
+}
+
 /// A quota on EndpointSlices does not allow them twice.
 #[tokio::test(start_paused = true)]
 async fn the_slices_of_a_former_service_follow_while_those_of_the_new_one_cannot_be_made() {
