@@ -71,6 +71,9 @@ pub(super) enum Outcome {
 /// Steps of one kind. Stale slices come after all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
+    /// Former Services that the import does not show, and their slices. A quota may have no room for them and for what is
+    /// to come.
+    Unused,
     Service,
     Slices(Whose),
     Import,
@@ -113,6 +116,7 @@ pub(super) struct Order<'a> {
     after: VecDeque<Part>,
     service: Option<&'a ClusterSetService>,
     import: Option<&'a ClusterSetService>,
+    unused: VecDeque<Step<'a>>,
     former: VecDeque<&'a Service>,
     homes: Vec<Home<'a>>,
     stale: VecDeque<&'a OwnSlice>,
@@ -135,7 +139,7 @@ impl<'a> Order<'a> {
         let derives = there.derived.serves(service_type);
         let existing = there.derived.there.as_deref().filter(|derived| derived.managed);
         let [of_former, present] = [Whose::Former, Whose::Present].map(Part::Slices);
-        let (before, after): (VecDeque<Part>, VecDeque<Part>) = match existing {
+        let (mut before, after): (VecDeque<Part>, VecDeque<Part>) = match existing {
             // A Service gets its slices when it is there.
             None => ([Part::Service, of_former, present].into(), [Part::Import, Part::Former].into()),
             // A Service becomes headless by being made anew. Clients use its address until the import shows none.
@@ -158,8 +162,18 @@ impl<'a> Order<'a> {
         let service = import.filter(|_| derives);
         let is_served = service.is_some_and(|service| !service.ip_families.is_empty());
         let stays = |derived: &Service| is_served && derived.key.name == there.derived.name;
+        let is_left = |name: &str| import.is_some() && shown.is_some_and(|shown| *shown != *name);
+        let unused = there.derived.former.iter().map(|derived| &**derived);
+        let unused: Vec<&Service> = unused.filter(|derived| is_left(&derived.key.name)).collect();
+        let is_unused = |name: &str| unused.iter().any(|derived| *derived.key.name == *name);
         let former = there.derived.ours().map(|derived| &**derived);
+        let former = former.filter(|derived| import.is_some() && !stays(derived) && !is_unused(&derived.key.name));
+        let former = former.collect();
         let stale = there.slices.iter().map(|slice| &**slice);
+        let stale = stale.filter(|slice| wanted.stale.contains(&slice.key.name));
+        let (of_unused, stale): (VecDeque<&OwnSlice>, VecDeque<&OwnSlice>) =
+            stale.partition(|slice| slice.service.as_deref().is_some_and(is_unused));
+        before.push_front(Part::Unused);
         Self {
             there,
             shown,
@@ -167,9 +181,10 @@ impl<'a> Order<'a> {
             after,
             service,
             import,
-            former: former.filter(|derived| import.is_some() && !stays(derived)).collect(),
+            unused: unused.into_iter().map(Step::Former).chain(of_unused.into_iter().map(Step::Stale)).collect(),
+            former,
             homes: homes(there, wanted),
-            stale: stale.filter(|slice| wanted.stale.contains(&slice.key.name)).collect(),
+            stale,
             in_use,
             lags,
         }
@@ -179,6 +194,7 @@ impl<'a> Order<'a> {
     pub(super) fn next(&mut self) -> Option<Step<'a>> {
         while let Some(part) = self.before.front().or_else(|| self.after.front()).copied() {
             let step = match part {
+                Part::Unused => self.unused.pop_front(),
                 Part::Service => self.next_service(),
                 Part::Slices(whose) => self.next_slice(whose),
                 Part::Import => self.import.take().map(Step::Import),

@@ -386,6 +386,32 @@ async fn no_step_of_a_change_of_name_leaves_the_shown_service_without_endpoints(
     }
 }
 
+/// A quota had no room for three of them, and the second one waited for the third one to go.
+#[tokio::test(start_paused = true)]
+async fn a_service_that_never_took_over_goes_before_one_with_a_third_name_is_made() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    let refused = || Cause::Forbidden("exceeded quota".to_owned());
+    let names = |scene: &Scene| {
+        let services = scene.cluster.services().into_iter().filter_map(|service| service.metadata.name);
+        services.collect::<Vec<_>>()
+    };
+    scene.naming = "{name}-global".parse().unwrap();
+    // The Service and its first slice are made.
+    scene.cluster.fail_after(2, refused());
+    scene.cluster.fail_next(refused());
+    scene.reconcile().await.unwrap_err();
+    assert_eq!((names(&scene).len(), scene.served(), scene.addresses()), (2, 250, 350));
+    scene.naming = "all-{name}".parse().unwrap();
+    // Both are deleted.
+    scene.cluster.fail_after(2, refused());
+    scene.reconcile().await.unwrap_err();
+    assert_eq!((names(&scene), scene.served(), scene.addresses()), (vec![hashed(&key())], 250, 250));
+    scene.reconcile().await.unwrap();
+    assert_eq!((names(&scene), scene.served(), scene.addresses()), (vec!["all-svc".to_owned()], 250, 250));
+    assert_eq!(scene.writes().await, 0);
+}
+
 /// kube-proxy refuses connections to the address of a Service of which it knows no endpoints yet.
 #[tokio::test(start_paused = true)]
 async fn the_import_shows_a_service_a_second_after_its_last_slice_however_old_it_is() {
