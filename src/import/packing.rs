@@ -2,14 +2,18 @@
 //! former derived Service keeps slices of its own until another one has taken over.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use super::plan::{Observed, of_cluster, slice};
+use super::{
+    objects::derived_port_name,
+    plan::{Observed, of_cluster, slice},
+};
 use crate::{
-    cluster::objects::OwnSlice,
-    model::{ClusterId, PackedEndpoint, Slice, pack},
+    cluster::objects::{OwnSlice, Service},
+    model::{ClusterId, EndpointPort, PackedEndpoint, ServicePort, Slice, pack},
 };
 
 /// A former derived Service that the import still shows, and its slices. They follow their endpoints until the import shows
@@ -30,29 +34,35 @@ pub(super) struct Packing<'a> {
     pub(super) derived: Option<Arc<str>>,
     pub(super) slices: BTreeMap<ClusterId, Vec<Slice>>,
     pub(super) former: Option<Former>,
+    /// The names that ports have in the slices of the former Service, if they now have others.
+    renamed: BTreeMap<Arc<str>, Arc<str>>,
 }
 
 impl<'a> Packing<'a> {
     /// `derives`: the import has a derived Service, and nothing is in its way. `makes`: one that is missing will be made.
-    pub(super) fn new(observed: &'a Observed<'a>, derives: bool, makes: bool) -> Self {
+    /// `ports`: those that the Service has or shall have.
+    pub(super) fn new(observed: &'a Observed<'a>, derives: bool, makes: bool, ports: &[ServicePort]) -> Self {
         let services = observed.derived;
         let is_there = services.there.as_ref().is_some_and(|service| service.managed);
-        let shown = services.shown(observed.import).map(|service| &service.key.name);
-        let (former, derived) = match shown.filter(|shown| **shown != services.name) {
+        let shown = services.shown(observed.import).filter(|shown| shown.key.name != services.name);
+        let renamed = shown.map(|former| renamed(former, ports)).unwrap_or_default();
+        let (former, derived) = match shown.map(|former| &former.key.name) {
             Some(former) if is_there || makes => (Some(former), Some(&services.name)),
             Some(former) => (None, Some(former)),
             None => (None, Some(&services.name).filter(|_| is_there || derives)),
         };
         let former = former.map(|name| Former { derived: name.clone(), slices: BTreeMap::new() });
-        Self { observed, derived: derived.cloned(), slices: BTreeMap::new(), former }
+        Self { observed, derived: derived.cloned(), slices: BTreeMap::new(), former, renamed }
     }
 
     /// Takes in the endpoints of a source.
     pub(super) fn place(&mut self, source: &ClusterId, endpoints: &[PackedEndpoint]) {
+        let under_former_names = with_names(endpoints, &self.renamed);
+        let endpoints = if self.former.is_some() { endpoints } else { &*under_former_names };
         let mut of_former: &[Slice] = &[];
         if let Some(Former { derived, slices }) = &mut self.former {
             let is_its = |slice: &OwnSlice| slice.service.as_ref() == Some(&*derived);
-            let packed = packed(self.observed, source, endpoints, is_its, &[]);
+            let packed = packed(self.observed, source, &under_former_names, is_its, &[]);
             slices.insert(source.clone(), packed);
             of_former = slices.get(source).map_or(&[][..], Vec::as_slice);
         }
@@ -78,6 +88,39 @@ impl<'a> Packing<'a> {
             .map(|slice| slice.key.name.clone())
             .collect()
     }
+}
+
+/// The names of ports that have others in a former Service, and those. Nobody writes it any more.
+fn renamed(former: &Service, ports: &[ServicePort]) -> BTreeMap<Arc<str>, Arc<str>> {
+    let renamed = |port: &ServicePort| {
+        let there = former.ports.iter().find(|there| (there.port, there.protocol) == (port.port, port.protocol))?;
+        let name = derived_port_name(port);
+        (*there.name != *name).then(|| (Arc::from(name), there.name.clone()))
+    };
+    ports.iter().filter_map(renamed).collect()
+}
+
+/// The endpoints with these names of their ports.
+fn with_names<'a>(
+    endpoints: &'a [PackedEndpoint],
+    renamed: &BTreeMap<Arc<str>, Arc<str>>,
+) -> Cow<'a, [PackedEndpoint]> {
+    if renamed.is_empty() {
+        return Cow::Borrowed(endpoints);
+    }
+    let endpoint = |packed: &PackedEndpoint| {
+        let other = |port: &EndpointPort| Some(EndpointPort { name: renamed.get(&port.name)?.clone(), ..port.clone() });
+        let mut ports: Vec<EndpointPort> = packed.ports.iter().filter_map(other).collect();
+        for port in packed.ports.iter().filter(|port| !renamed.contains_key(&port.name)) {
+            // The API server takes no slice with two ports of one name.
+            if ports.iter().all(|taken| taken.name != port.name) {
+                ports.push(port.clone());
+            }
+        }
+        ports.sort();
+        PackedEndpoint { endpoint: packed.endpoint.clone(), ports: ports.into() }
+    };
+    endpoints.iter().map(endpoint).collect()
 }
 
 /// The slices of a source for a Service: those of it that there are, which `is_its` returns, and new ones. No new one gets a

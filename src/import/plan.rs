@@ -206,7 +206,8 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     let service_type = kept.map_or(service_type, type_of);
     let unnamed_alias = (service_type == ServiceType::ClusterSetIp).then_some(UNNAMED_PORT);
     let derives = obstacle.is_none() && observed.derived.serves(service_type);
-    let mut packing = Packing::new(observed, derives, derives && decided && !service.ip_families.is_empty());
+    let makes = derives && decided && !service.ip_families.is_empty();
+    let mut packing = Packing::new(observed, derives, makes, &service.ports);
     if let Some(spec) = present {
         if !spec.ip_families.is_empty() {
             service.ip_families = spec.ip_families.to_vec();
@@ -258,7 +259,7 @@ fn without_endpoints(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> 
     let mut skipped = Vec::new();
     let service_type = observed.import.map_or(ServiceType::ClusterSetIp, |import| type_of(&import.spec));
     let derives = observed.derived.serves(service_type) && obstacle(observed, service_type).is_none();
-    let mut packing = Packing::new(observed, derives, false);
+    let mut packing = Packing::new(observed, derives, false, &[]);
     for (source, mut rows) in registered::unread(observed) {
         leave_out(&source, &mut rows, is_cluster_ip, &mut skipped);
         packing.place(&source, &rows);

@@ -399,6 +399,39 @@ fn a_former_derived_service_has_slices_of_its_own_until_the_import_shows_another
     assert_eq!((named(&wanted.slices), wanted.stale.len()), (vec!["s".to_owned()], 0));
 }
 
+/// Nobody writes that Service any more, so a port that gets another name keeps its former one there.
+#[test]
+fn the_slices_of_a_former_service_have_the_ports_that_it_has() {
+    let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]);
+    scene.import = Some(mk_import(true, &["there"]));
+    let former = derived_service(&key(), "former", &mk_service());
+    scene.former = vec![Arc::new(Service::narrow(former).unwrap())];
+    let names = |slices: &BTreeMap<ClusterId, Vec<Slice>>, source: &str| {
+        let [slice] = &slices[&id(source)][..] else { panic!("{slices:?}") };
+        slice.ports.iter().map(|port| port.name.to_string()).collect::<Vec<_>>()
+    };
+    for (name, of_former, present) in [
+        ("http", vec!["http"], vec!["http"]),
+        ("web", vec!["http"], vec!["web"]),
+        // It has the number of another port.
+        ("admin", vec!["http"], vec!["admin"]),
+        ("", vec!["", "http"], vec!["", UNNAMED_PORT]),
+    ] {
+        scene.exports[0].1.ports[0].name = name.into();
+        let port = EndpointPort { name: name.into(), ..mk_ports()[0].clone() };
+        scene.exports[0].2[0].ports = [port].into();
+        let wanted = scene.wanted();
+        assert_eq!(names(&wanted.slices, "there"), present);
+        assert_eq!(names(&wanted.former.unwrap().slices, "there"), of_former);
+    }
+    // Nobody makes another one.
+    scene.unknown = Unknown::Only([id("there")].into());
+    scene.exports[0].0 = id("third");
+    let wanted = scene.wanted();
+    assert_eq!((wanted.derived.as_deref(), &wanted.former), (Some("former"), &None));
+    assert_eq!(names(&wanted.slices, "third"), ["", "http"]);
+}
+
 #[test]
 fn only_families_of_this_cluster_are_served_if_need_be_those_of_a_younger_export() {
     use IpFamily::{V4, V6};

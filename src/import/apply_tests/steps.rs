@@ -386,6 +386,27 @@ async fn no_step_of_a_change_of_name_leaves_the_shown_service_without_endpoints(
     }
 }
 
+/// Nobody writes that Service any more. With the names of its ports, it finds the pods that come.
+#[tokio::test(start_paused = true)]
+async fn a_former_service_finds_all_endpoints_when_a_port_gets_another_name() {
+    let mut scene = Scene::new();
+    scene.endpoints.truncate(10);
+    scene.reconcile().await.unwrap();
+    scene.naming = "{name}-global".parse().unwrap();
+    let refused = || Cause::Forbidden("exceeded quota".to_owned());
+    scene.cluster.fail_after(1, refused());
+    scene.reconcile().await.unwrap_err();
+    scene.endpoints = (1000..1010).map(mk_endpoint).collect();
+    scene.rename_port("web");
+    // The slice of the former Service comes first.
+    scene.cluster.fail_after(1, refused());
+    scene.reconcile().await.unwrap_err();
+    assert_eq!((scene.served(), scene.ports_without_endpoints()), (10, vec![]));
+    scene.reconcile().await.unwrap();
+    assert_eq!((scene.served(), scene.ports_without_endpoints(), scene.addresses()), (10, vec![], 10));
+    assert_eq!((scene.labels(), scene.writes().await), ([Some("svc-global".to_owned())].into(), 0));
+}
+
 /// A quota had no room for three of them, and the second one waited for the third one to go.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_never_took_over_goes_before_one_with_a_third_name_is_made() {
