@@ -21,8 +21,8 @@ enum EndpointKey {
     Address(IpAddr),
 }
 
-/// All endpoints in `slices`, sorted by address. The two families of one pod are one endpoint. A duplicate row counts
-/// once, with the ports of both.
+/// All endpoints in `slices`, sorted by address. The two families of one pod are one endpoint. Of several addresses of one
+/// family that it has, each is an endpoint. A duplicate row counts once, with the ports of both.
 ///
 /// Rows without an object that have one address are about one endpoint, which takes traffic if one of them says so, as for
 /// kube-proxy. Whatever else they say, the first one counts.
@@ -34,7 +34,10 @@ pub(crate) fn join(slices: &[Arc<SourceSlice>]) -> Vec<Endpoint> {
     for slice in slices.iter().filter(|slice| slice.address_type != AddressType::Unsupported && !slice.deleting) {
         for row in &slice.endpoints {
             let Some(address) = row.address.filter(|address| check(*address).is_ok()) else { continue };
-            let identity = row.target.map_or(EndpointKey::Address(address), EndpointKey::Object);
+            let mut identity = row.target.map_or(EndpointKey::Address(address), EndpointKey::Object);
+            if joined.get(&identity).is_some_and(|there| has_another(there, address)) {
+                identity = EndpointKey::Address(address);
+            }
             let endpoint = joined.entry(identity).or_insert_with(|| Endpoint {
                 ipv4: None,
                 ipv6: None,
@@ -60,6 +63,14 @@ pub(crate) fn join(slices: &[Arc<SourceSlice>]) -> Vec<Endpoint> {
     let mut endpoints: Vec<_> = joined.into_values().collect();
     endpoints.sort_by_key(|endpoint| (endpoint.ipv4, endpoint.ipv6.unwrap_or(Ipv6Addr::UNSPECIFIED)));
     endpoints
+}
+
+/// Whether an endpoint has another address of this family.
+fn has_another(endpoint: &Endpoint, address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => endpoint.ipv4.is_some_and(|there| there != address),
+        IpAddr::V6(address) => endpoint.ipv6.is_some_and(|there| there != address),
+    }
 }
 
 /// The addresses in `slices` that can never be an endpoint, sorted. Anyone who may write EndpointSlices can write any
@@ -152,6 +163,20 @@ mod tests {
         assert_eq!(endpoints[0].ipv4, Some([10, 0, 0, 1].into()));
         assert_eq!(endpoints[0].ipv6, Some("fd00::1".parse().unwrap()));
         assert_eq!(endpoints[1].ipv6, None);
+    }
+
+    /// Whoever writes slices by hand, or for a second network of pods, may name one object behind several rows.
+    #[test]
+    fn each_address_of_one_object_is_an_endpoint() {
+        let rows = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(|address| mk_row(address, Some("machine")));
+        let v4 = mk_slice("a", AddressType::V4, &[("http", 80)], rows.to_vec());
+        let again = mk_slice("b", AddressType::V4, &[("admin", 81)], vec![mk_row("10.0.0.2", Some("machine"))]);
+        let v6 = mk_slice("c", AddressType::V6, &[("http", 80)], vec![mk_row("fd00::1", Some("machine"))]);
+        let endpoints = join(&[v4, again, v6]);
+        let last = |endpoint: &Endpoint| endpoint.ipv4.map(|address| address.octets()[3]);
+        assert_eq!(endpoints.iter().map(last).collect::<Vec<_>>(), [Some(1), Some(2), Some(3)]);
+        assert_eq!(endpoints.iter().filter(|endpoint| endpoint.ipv6.is_some()).count(), 1);
+        assert_eq!(endpoints[1].ports, mk_ports(&[("admin", 81), ("http", 80)]));
     }
 
     /// The Endpoints API, which the replaced controllers read, ends at 1,000 addresses and has one family.
