@@ -97,7 +97,8 @@ pub enum Plan {
     Keep,
     /// Nobody exports the name any more: delete our objects.
     Remove,
-    /// A foreign ServiceImport blocks the import. The message names it, and has the remedy.
+    /// A foreign ServiceImport blocks the import, and no derived Service of ours is there. The message names it, and has the
+    /// remedy.
     Blocked(String),
     /// These objects are desired, and no other slices of ours.
     Want(Box<Wanted>),
@@ -110,8 +111,8 @@ pub struct Wanted {
     /// may have decided about them is unknown. Its IP families are those by which this cluster serves it; none if this
     /// cluster supports none of them.
     pub service: Option<ClusterSetService>,
-    /// A foreign object blocks the derived Service: which one, and the remedy. The ServiceImport reports this. What clients
-    /// use already stays, and its slices follow their endpoints; there are no others.
+    /// A foreign object blocks the derived Service: which one, and the remedy. The ServiceImport reports this, unless it is
+    /// that object. What clients use already stays, and its slices follow their endpoints; there are no others.
     pub obstacle: Option<String>,
     /// The exporting clusters among [`Observed::silent`].
     pub silent: BTreeMap<ClusterId, u64>,
@@ -161,17 +162,6 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         // along.
         return Plan::Keep;
     }
-    if observed.import.is_some_and(|import| !import.managed) {
-        return Plan::Blocked(format!(
-            "ServiceImport {} was not created by cloudmap-mcs and blocks the import. Stop whatever creates it, then \
-             delete it, or hand it over: kubectl label serviceimport -n {} {} {}={}",
-            observed.key,
-            observed.key.namespace,
-            observed.key.name,
-            names::LABEL_MANAGED_BY,
-            names::MANAGED_BY,
-        ));
-    }
     service.ip_families = service.families_in(observed.families);
     let out_of_reach = out_of_reach(observed, &service.ip_families);
     let silent = observed.silent.iter().filter(|(cluster, _)| service.clusters.contains_key(*cluster));
@@ -180,12 +170,18 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     if !decided && observed.import.is_none() {
         return Plan::Keep;
     }
+    let foreign = foreign_import(observed);
+    let is_foreign = foreign.is_some();
+    // Clients may still use a derived Service of ours, if somebody took our label from the ServiceImport.
+    if let Some(message) = foreign.clone().filter(|_| !decided || observed.derived.ours().next().is_none()) {
+        return Plan::Blocked(message);
+    }
 
     // The slices belong to the import that exists, or will exist. What the known exports alone would make of it takes
     // nothing away: a cluster that is unknown may be the one that decides.
     let present = observed.import.map(|import| &import.spec).filter(|_| !decided);
     let service_type = present.map_or(service.service_type, type_of);
-    let obstacle = obstacle(observed, service_type);
+    let obstacle = foreign.or_else(|| obstacle(observed, service_type));
     if obstacle.is_some() && !is_in_use(observed.import, observed.derived) {
         let service = decided.then_some(service);
         let nothing = Wanted {
@@ -202,7 +198,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         return Plan::Want(Box::new(nothing));
     }
     // What is in the way of another type leaves clients the import that they have.
-    let kept = observed.import.map(|import| &import.spec).filter(|_| obstacle.is_some());
+    let kept = observed.import.map(|import| &import.spec).filter(|_| obstacle.is_some() && !is_foreign);
     let service_type = kept.map_or(service_type, type_of);
     let unnamed_alias = (service_type == ServiceType::ClusterSetIp).then_some(UNNAMED_PORT);
     let derives = obstacle.is_none() && observed.derived.serves(service_type);
@@ -250,7 +246,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     skipped.extend(fitted.misfits.into_iter().map(|(source, ip, misfit)| (source, ip, Unusable::Misfit(misfit))));
     let stale = packing.stale();
     let Packing { derived, slices, former, .. } = packing;
-    let service = decided.then_some(service);
+    let service = (decided && !is_foreign).then_some(service);
     Plan::Want(Box::new(Wanted { service, obstacle, silent, derived, slices, former, stale, out_of_reach, skipped }))
 }
 
@@ -353,6 +349,21 @@ fn type_of(spec: &ImportSpec) -> ServiceType {
 /// Whether clients find the endpoints of the present slices: by a Service of this project, or by a headless import.
 pub(super) fn is_in_use(import: Option<&ServiceImport>, derived: &DerivedServices) -> bool {
     derived.ours().next().is_some() || import.is_some_and(|import| import.managed && import.spec.headless)
+}
+
+/// A foreign ServiceImport: which one, and the remedy.
+fn foreign_import(observed: &Observed<'_>) -> Option<String> {
+    observed.import.filter(|import| !import.managed).map(|_| {
+        format!(
+            "ServiceImport {} was not created by cloudmap-mcs and blocks the import. Stop whatever creates it, then \
+             delete it, or hand it over: kubectl label serviceimport -n {} {} {}={}",
+            observed.key,
+            observed.key.namespace,
+            observed.key.name,
+            names::LABEL_MANAGED_BY,
+            names::MANAGED_BY,
+        )
+    })
 }
 
 /// A foreign Service with the derived name, if an import of this type has a derived Service.

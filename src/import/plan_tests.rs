@@ -311,6 +311,22 @@ fn a_foreign_import_blocks_the_import_and_is_named() {
     );
 }
 
+/// Clients have the address of the derived Service.
+#[test]
+fn the_slices_of_an_import_that_lost_our_label_follow_their_endpoints() {
+    let mut scene = Scene::new(&[("there", 1, &["10.0.0.1", "10.0.0.2"])]);
+    scene.import = Some(mk_import(false, &["there"]));
+    scene.derived = Some(Service::narrow(derived_service(&key(), "derived-x", &mk_service())).unwrap());
+    scene.slices = vec![mk_slice("s", "there"), mk_slice("t", "gone")];
+    let wanted = scene.wanted();
+    assert!(wanted.obstacle.as_ref().unwrap().contains("ServiceImport ns/svc"), "{:?}", wanted.obstacle);
+    assert_eq!((wanted.service, wanted.stale), (None, vec!["t".into()]));
+    let [slice] = &wanted.slices[&id("there")][..] else { panic!("{:?}", wanted.slices) };
+    assert_eq!((&*slice.name, slice.endpoints.len()), ("s", 2));
+    scene.unknown = Unknown::All;
+    assert!(matches!(scene.plan(), Plan::Blocked(_)));
+}
+
 fn mk_foreign(name: &str) -> Service {
     let metadata = ObjectMeta { namespace: Some("ns".into()), name: Some(name.into()), ..ObjectMeta::default() };
     Service::narrow(k8s_openapi::api::core::v1::Service { metadata, ..Default::default() }).unwrap()

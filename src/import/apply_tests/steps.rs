@@ -339,6 +339,22 @@ async fn the_slices_of_a_headless_import_follow_while_its_service_has_a_foreign_
     assert_eq!(scene.writes().await, 0);
 }
 
+/// As GitOps tools do, or a restored backup. Clients still have the address of the derived Service.
+#[tokio::test]
+async fn the_slices_of_an_import_whose_label_somebody_took_away_follow() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    let mut import = scene.cluster.import(&key()).unwrap();
+    import.metadata.labels.as_mut().unwrap().remove(names::LABEL_MANAGED_BY);
+    scene.cluster.put_import(import);
+    let before = (scene.cluster.import(&key()), scene.cluster.services());
+    scene.endpoints.truncate(40);
+    scene.reconcile().await.unwrap();
+    assert_eq!((scene.answers(), scene.has_all(), scene.addresses()), (true, true, 40));
+    assert_eq!((scene.cluster.import(&key()), scene.cluster.services()), before);
+    assert_eq!(scene.writes().await, 0);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_former_service_serves_while_a_foreign_one_has_the_new_name() {
     let mut scene = Scene::new();
