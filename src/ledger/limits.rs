@@ -83,9 +83,9 @@ pub struct Timing {
     /// The same while leaders are connected and the ledger is at rest (S10). With a heartbeat, an operation and the lag of
     /// discovery it stays below [`Self::silence`].
     pub tick_at_rest: Duration,
-    /// The same while states change of which only heads tell (R1).
+    /// The same for [`Self::motion`] after a change in a cluster without a session (R1).
     pub tick_in_motion: Duration,
-    /// Another change is expected for this long after one of which only a head told (R1).
+    /// For this long after such a change, more of them are likely (R1).
     pub motion: Duration,
     /// The ledger is not at rest before no claim changed for this long (S10). Claims ripen and change hands in this time.
     pub claims_at_rest: Duration,

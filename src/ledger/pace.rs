@@ -19,8 +19,9 @@ type Claims = [Option<StateHash>; 3];
 /// Whether the heads are read rarely, or often.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// The states of the clusters of which only heads tell, and when these changed.
+    /// The states of the clusters without a session, as their heads have them.
     told: BTreeMap<Arc<str>, StateHash>,
+    /// When one of these states changed last, and whether that was recently.
     moved: Option<Duration>,
     moves: bool,
     /// The claims of this cluster and of the others, and since when they are these.
