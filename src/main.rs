@@ -4,9 +4,6 @@ use std::process::ExitCode;
 
 use cloudmap_mcs::{cli::Cli, commands, telemetry};
 
-/// Threads that run tasks: what they do is mostly waiting.
-const WORKERS: usize = 2;
-
 fn main() -> ExitCode {
     // A task that panicked would leave a controller that does half its work: better a restart. The profile `dist` aborts by
     // itself; `release` does not, because its tests would then compile every dependency a second time.
@@ -29,7 +26,5 @@ fn main() -> ExitCode {
 
 fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     telemetry::init(&cli.log)?;
-    // One for each processor of a large Node would only take memory.
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    runtime.worker_threads(WORKERS).enable_all().build()?.block_on(commands::execute(cli.command))
+    commands::execute(cli.command)
 }

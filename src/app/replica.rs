@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use backon::{ExponentialBuilder, Retryable as _};
+use futures::future::BoxFuture;
 use kube::Client;
 use tokio::{sync::watch, task::JoinSet};
 use tracing::{info, warn};
@@ -84,7 +85,12 @@ impl Replica {
     ///
     /// # Errors
     /// A part of the replica ended that never should.
-    pub async fn run(self, stop: watch::Receiver<bool>) -> anyhow::Result<()> {
+    pub fn run(self, stop: watch::Receiver<bool>) -> BoxFuture<'static, anyhow::Result<()>> {
+        // Each program that awaits a future of a type of its own compiles all of the controller once more.
+        Box::pin(self.run_here(stop))
+    }
+
+    async fn run_here(self, stop: watch::Receiver<bool>) -> anyhow::Result<()> {
         let Self { args, pod, client, registry, network, outside, admin, metrics } = self;
         let Connected { cloudmap, region, endpoint: _ } = registry;
         let namespace = args.place.kube.controller_namespace.clone();

@@ -28,11 +28,20 @@ use crate::{
     cli::{Command, LedgerCommand, RunArgs},
 };
 
+/// Threads that run tasks: what they do is mostly waiting.
+const WORKERS: usize = 2;
+
 /// Runs a command to its end, and returns its exit status: a report may say that something is wrong.
 ///
 /// # Errors
 /// The reason why it failed, with a remedy.
-pub async fn execute(command: Command) -> anyhow::Result<ExitCode> {
+pub fn execute(command: Command) -> anyhow::Result<ExitCode> {
+    // One for each processor of a large Node would only take memory.
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(WORKERS).enable_all().build()?.block_on(complete(command))
+}
+
+async fn complete(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Status(args) => return status::status(args).await,
         Command::Doctor(args) => return Box::pin(doctor::doctor(*args)).await,

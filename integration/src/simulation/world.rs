@@ -271,7 +271,7 @@ impl World {
             let admin = Admin::new(exposed);
             let replica =
                 Replica { args: args(site), pod: named.clone(), client, registry, network, outside, admin, metrics };
-            let ended = Box::pin(replica.run(stopped)).await;
+            let ended = replica.run(stopped).await;
             trace.line(|| format!("{named} ended: {ended:?}"));
         };
         let dynamic: Arc<dyn env::Machine> = Arc::new(machine.clone());

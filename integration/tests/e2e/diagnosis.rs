@@ -187,7 +187,7 @@ async fn follow(world: &World, reader: &str) -> Result<()> {
 async fn examine(flags: &[&str]) -> Result<Vec<Value>> {
     let cli = Cli::of([&["cloudmap-mcs", "doctor"], flags].concat())?;
     let Command::Doctor(args) = cli.command else { bail!("not doctor") };
-    let report = Box::pin(cloudmap_mcs::commands::doctor_report(&args)).await?;
+    let report = cloudmap_mcs::commands::doctor_report(&args).await?;
     Ok(report["findings"].as_array().context("no findings")?.clone())
 }
 

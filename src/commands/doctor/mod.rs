@@ -16,7 +16,7 @@ use std::{
     process::ExitCode,
 };
 
-use futures::future::join_all;
+use futures::future::{BoxFuture, join_all};
 use kube::Client;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -47,8 +47,8 @@ pub(super) async fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// If it was interrupted.
-pub async fn report(args: &DoctorArgs) -> anyhow::Result<serde_json::Value> {
-    Ok(examine(args).await?.json())
+pub fn report(args: &DoctorArgs) -> BoxFuture<'_, anyhow::Result<serde_json::Value>> {
+    Box::pin(async { Ok(examine(args).await?.json()) })
 }
 
 /// Everything that `doctor` reads in a cluster without temporary pods.
