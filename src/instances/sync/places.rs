@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     Creation, Reason, TargetDesired,
-    engine::{CREATION_AGE, Engine, LISTING_AGE},
+    engine::{CREATION_AGE, Engine, LISTING_AGE, Services},
     state::{Phase, Place, Seen, Trouble, Want},
 };
 use crate::{
@@ -86,7 +86,7 @@ impl Engine {
         // that is ours stays ours; any other one is looked at again.
         let Some((_, services)) = &listing.rows else { return self.want_services(namespace_id, target, now) };
         let unseen = self.targets.get(target).is_some_and(|state| state.seen == Seen::Never);
-        match services.get(&target.service) {
+        match in_listing(services, &target.service, kind) {
             None if desired.retiring => {
                 let certain = self.certain_from(target);
                 if self.services.get(&namespace_id).is_some_and(|listing| listing.began_since(certain)) {
@@ -314,6 +314,12 @@ pub(super) fn listed(service: &Service, identity: &ownership::Owner) -> Listed {
         owner: service_owner(service, &BTreeMap::new(), identity),
         unmarked: service.dns.is_none() && service.description.as_deref().is_none_or(str::is_empty),
     }
+}
+
+/// The service of this name in a listing. AWS allows no two names in a DNS namespace that differ only by case.
+fn in_listing<'a>(services: &'a Services, name: &str, kind: NamespaceKind) -> Option<&'a Listed> {
+    let alike = || services.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, listed)| listed);
+    services.get(name).or_else(|| (kind != NamespaceKind::Http).then(alike).flatten())
 }
 
 /// If several namespaces have one name, the first one by [`Namespace::precedence`]. Host names follow the same order

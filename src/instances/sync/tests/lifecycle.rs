@@ -62,6 +62,30 @@ async fn a_new_leader_takes_over_from_the_previous_one() {
     assert_eq!(next.instances("web").len(), 4);
 }
 
+/// The service names of host names are in lower case, and those of ECS services may have capitals.
+#[tokio::test(start_paused = true)]
+async fn the_case_of_a_service_name_matters_only_in_an_api_only_namespace() {
+    let fake = Fake::new();
+    for (name, kind) in [("internal", NamespaceKind::DnsPrivate), ("shop", NamespaceKind::Http)] {
+        let namespace = fake.registry().add_namespace(name, kind);
+        fake.registry().add_service(&namespace, "Orders", "terraform-1", "");
+    }
+    let (dns, api) = (target("internal", "orders"), target("shop", "orders"));
+    let wanted = || TargetDesired { consent: named(), ..active(specs("uid-1", "orders", 1..=2, "a")) };
+    let world = World::new(fake.clone());
+    world.desire([(dns.clone(), wanted()), (api.clone(), wanted())]);
+    world.registered(&dns, 2).await;
+    world.registered(&api, 2).await;
+    assert_eq!((world.count(Operation::CreateService), world.instances("orders").len()), (1, 2));
+    drop(world);
+
+    // A new leader, which has only the listing, withdraws what is there.
+    let next = World::new(fake.clone());
+    next.desire([(dns.clone(), retiring())]);
+    next.until(&dns, |status| status.own_gone).await;
+    assert_eq!((fake.registry().instances.len(), next.instances("orders").len()), (2, 2));
+}
+
 #[tokio::test(start_paused = true)]
 async fn leadership_that_ends_stops_the_queue() {
     let world = World::new(Fake::new());
