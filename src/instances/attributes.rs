@@ -6,7 +6,7 @@
 //! | `AWS_INSTANCE_PORT` | the number of the Service's first port on this endpoint |
 //! | `AWS_ALIAS_DNS_NAME`, `AWS_INSTANCE_CNAME` | a host name that replaces all of these: a load balancer, or another one |
 //! | `PORT_<name>` | each further port: `<number>/<protocol>`, where `<name>` is the port's name or number |
-//! | `AVAILABILITY_ZONE`, `REGION` | as ECS writes them, if they are known |
+//! | `AVAILABILITY_ZONE`, `REGION` | as ECS writes them, if they are known; no region if the zone is in another one |
 //! | `CLOUDMAP_MCS_CLUSTERSET`, `CLOUDMAP_MCS_CLUSTER`, `CLOUDMAP_MCS_CLUSTER_UID` | the owner of the instance |
 //! | `CLOUDMAP_MCS_NAMESPACE`, `CLOUDMAP_MCS_SERVICE` | the Kubernetes Service, for people |
 //! | `AWS_INIT_HEALTH_STATUS` | `HEALTHY`, or `UNHEALTHY` while the pod is not ready; only in services with a custom health check |
@@ -167,6 +167,11 @@ impl InstanceSpec {
             // AWS takes an alias only where it answers with address records.
             let alias = is_load_balancer(host) && (service.records.a || service.records.aaaa);
             set(if alias { ALIAS } else { CNAME }, Some((**host).to_owned()));
+        }
+        // A cluster may be in another region than its registry. The name of a zone begins with that of its region.
+        let elsewhere = |region: &String| zone.as_deref().is_some_and(|zone| !zone.starts_with(region.as_str()));
+        if attributes.get(REGION).is_some_and(elsewhere) {
+            attributes.remove(REGION);
         }
         // An instance that is full of attributes does without: others then count it as one of a whole cluster.
         if *partial && attributes.len() < MAX_ATTRIBUTES - 1 {

@@ -67,6 +67,22 @@ fn one_instance_has_both_families_all_ports_and_the_owner() {
     assert!(instance.id.starts_with("k8s-") && instance.id.ends_with("-10-0-0-1"), "{}", instance.id);
 }
 
+/// Clusters of several regions may share a registry, whose region is the one that is known.
+#[test]
+fn an_instance_in_a_zone_of_another_region_does_not_say_that_it_is_in_the_registrys() {
+    for (zone, region) in [
+        (Some("eu-west-1a"), Some("eu-west-1")),
+        (Some("eu-west-1-lon-1a"), Some("eu-west-1")),
+        (None, Some("eu-west-1")),
+        (Some("us-east-1a"), None),
+    ] {
+        let endpoint = Endpoint { zone: zone.map(Arc::from), ..endpoint(Some("10.0.0.1"), None, &[WEB]) };
+        let attributes = specs(&[], &[endpoint]).unwrap()[0].render(ServiceTraits::default()).attributes;
+        assert_eq!(attributes.get(REGION).map(String::as_str), region, "{zone:?}");
+        assert_eq!(attributes.get(ZONE).map(String::as_str), zone);
+    }
+}
+
 #[test]
 fn an_endpoint_that_is_not_ready_belongs_only_behind_a_health_check_and_a_terminating_one_nowhere() {
     let not_ready = |conditions| Endpoint { conditions, ..endpoint(Some("10.0.0.2"), None, &[WEB]) };
