@@ -237,7 +237,13 @@ fn each_type_of_service_gets_the_backends_that_external_dns_gives_it() {
 /// A service that was created with these records takes the instances, by AWS's checks.
 #[test]
 fn planned_instances_fit_the_service_that_is_created_for_them() {
-    for (annotations, targets) in [("10.0.0.1", 1), (ELB, 1), ("db.example.org", 1), ("10.0.0.1,10.0.0.2,fd00::1", 2)] {
+    for (annotations, targets) in [
+        ("10.0.0.1", 1),
+        (ELB, 1),
+        ("db.example.org", 1),
+        ("10.0.0.1,10.0.0.2,fd00::1", 2),
+        ("10.0.0.1,fd00::1,fd00::2,fd00::3", 3),
+    ] {
         let service =
             service(&[(HOSTNAME, "web.internal"), (TARGET, annotations)], &json!({"type": "NodePort"}), &json!([]));
         let wanted = planned(&service, &[]).wanted.unwrap().into_values().next().unwrap();

@@ -317,7 +317,8 @@ impl Source<'_> {
     /// IPv6 address, which is used if there is no IPv4 address, has 32 digits. Ids are DNS labels, because they become
     /// targets of SRV records. No scheme of ECS (32 digits), of the AWS controller (`tcp-...`), of external-dns (the
     /// address) or of the Python controller (the address with dashes) creates such ids. If endpoints share an address
-    /// (pods on the host network), all but the one with the lowest port have their port appended.
+    /// (pods on the host network), all but the one with the lowest port have their port appended. If they differ only in
+    /// their IPv6 address (a load balancer), all but the first one have an id of that address.
     ///
     /// # Errors
     /// [`Unfit`]: if one instance would be too large, all instances of the Service are refused.
@@ -332,11 +333,11 @@ impl Source<'_> {
         // Sorted by the address in the id, then by port. Of duplicates, the one that is ready counts.
         staying.sort_by_key(|endpoint| {
             let only_ipv6 = endpoint.ipv6.filter(|_| endpoint.ipv4.is_none());
-            (endpoint.ipv4, only_ipv6, self.first_port(&endpoint.ports), !endpoint.conditions.ready)
+            (endpoint.ipv4, only_ipv6, self.first_port(&endpoint.ports), !endpoint.conditions.ready, endpoint.ipv6)
         });
 
         let mut shared: Vec<(&[EndpointPort], Attributes, Arc<Pairs>)> = Vec::new();
-        let mut last: Option<(String, Option<u16>)> = None;
+        let mut last: Option<(String, Option<u16>, Option<Ipv6Addr>)> = None;
         let mut specs = Vec::with_capacity(staying.len());
         for endpoint in staying {
             // These instances have neither host name nor node.
@@ -347,13 +348,18 @@ impl Source<'_> {
                 (None, Some(ip)) => format!("{prefix}-{:032x}", ip.to_bits()),
                 (None, None) => continue,
             };
-            let id: Arc<str> = match &last {
+            let another = |before: Option<Ipv6Addr>| conditions.ready && before.is_some() && *ipv6 != before;
+            let id: Arc<str> = match (&last, ipv6) {
+                // There are more IPv6 addresses than IPv4 addresses.
+                (Some((address, at, before)), Some(ip)) if *address == base && *at == port && another(*before) => {
+                    format!("{prefix}-{:032x}", ip.to_bits()).into()
+                }
                 // The same address and port is the same endpoint, which two slices list for a moment.
-                Some((address, at)) if *address == base && *at == port => continue,
-                Some((address, _)) if *address == base => format!("{base}-{}", port.unwrap_or_default()).into(),
+                (Some((address, at, _)), _) if *address == base && *at == port => continue,
+                (Some((address, ..)), _) if *address == base => format!("{base}-{}", port.unwrap_or_default()).into(),
                 _ => base.as_str().into(),
             };
-            last = Some((base, port));
+            last = Some((base, port, *ipv6));
             let added = custom.of(endpoint);
             let same =
                 |(shared, custom, _): &&(&[EndpointPort], Attributes, _)| **shared == **ports && *custom == added;
@@ -369,6 +375,7 @@ impl Source<'_> {
             specs.push(spec);
         }
         specs.sort_by(|a, b| a.id.cmp(&b.id));
+        specs.dedup_by(|a, b| a.id == b.id);
         Ok(specs)
     }
 

@@ -156,6 +156,26 @@ fn endpoints_that_share_an_address_are_distinguished_and_duplicates_are_not() {
     assert_eq!(ids(&[at(8080)]), [""]);
 }
 
+/// In a service with both records each instance needs both families, so an address of the other one is repeated.
+#[test]
+fn addresses_of_a_load_balancer_that_has_more_of_ipv6_are_all_instances() {
+    let at = |ipv6| endpoint(Some("10.0.0.1"), Some(ipv6), &[]);
+    let found = specs(&[], &[at("fd00::2"), at("fd00::1"), at("fd00::3"), at("fd00::2")]).unwrap();
+    let instances: Vec<_> = found.iter().map(|spec| (&*spec.id, spec.ipv6.unwrap().to_string())).collect();
+    let prefix = identity("uid-1").id_prefix();
+    let id = |last: u8| format!("{prefix}-fd00{last:028x}");
+    assert_eq!(
+        instances,
+        [
+            (&*format!("{prefix}-10-0-0-1"), "fd00::1".to_owned()),
+            (&*id(2), "fd00::2".to_owned()),
+            (&*id(3), "fd00::3".to_owned())
+        ]
+    );
+    let gone = Endpoint { conditions: Conditions { ready: false, ..Conditions::READY }, ..at("fd00::2") };
+    assert_eq!(specs(&[], &[at("fd00::1"), gone]).unwrap().len(), 1, "a former pod is no further one");
+}
+
 #[test]
 fn health_is_written_only_with_a_custom_check_and_is_no_difference() {
     let specs = specs(&[], &[endpoint(Some("10.0.0.1"), None, &[])]).unwrap();
