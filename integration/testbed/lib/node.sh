@@ -109,6 +109,8 @@ syncFrequency: 3s
 # Nobody asks how large volumes are.
 volumeStatsAggPeriod: -1s
 shutdownGracePeriod: 0s
+# kubelet makes this folder, by default in /usr/libexec, which is the host's.
+volumePluginDir: /run/node/volume-plugins
 $(kubelet_settings)
 EOF
 	# Nobody asks what containers consume. (The flag is of a library of kubelet, and not known to be there in later versions.)
