@@ -51,7 +51,7 @@ property() {
 		[ "$kept" = "$2" ] || echo "the ClusterProperty $1 is already '$kept', and stays so"
 		return
 	fi
-	printf 'apiVersion: about.k8s.io/v1beta1\nkind: ClusterProperty\nmetadata: {name: %s}\nspec: {value: %s}\n' "$1" "$2" >"$work/property.yaml"
+	printf 'apiVersion: about.k8s.io/v1beta1\nkind: ClusterProperty\nmetadata: {name: %s}\nspec: {value: "%s"}\n' "$1" "$2" >"$work/property.yaml"
 	sed "s/^/${DIM}  | /; s/\$/$PLAIN/" "$work/property.yaml"
 	in_cluster create -f "$work/property.yaml"
 }
@@ -69,8 +69,8 @@ resources:
 - $([ -n "$ENDPOINT" ] && echo ../../install || echo ../../../config/default)
 images:
 - name: cloudmap-mcs
-  newName: ${IMAGE%:*}
-  newTag: ${IMAGE##*:}
+  newName: "${IMAGE%:*}"
+  newTag: "${IMAGE##*:}"
 configMapGenerator:
 - name: cloudmap-mcs-config
   literals:
