@@ -105,6 +105,8 @@ if [ -n "$GIVEN_CONTEXTS" ]; then
 	for context in ${GIVEN_CONTEXTS//,/ }; do
 		! kubectl --context "$context" get namespace "$NAMESPACE" >/dev/null 2>&1 ||
 			fail "$context already has a namespace '$NAMESPACE'; the demo creates a namespace of this name and removes it at the end"
+		! kubectl --context "$context" -n "$SYSTEM_NAMESPACE" get deployment cloudmap-mcs >/dev/null 2>&1 ||
+			fail "$context already has the controller; the demo installs its own and removes it at the end. Take clusters that have none"
 	done
 fi
 
