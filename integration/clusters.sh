@@ -13,16 +13,19 @@ GIVEN_CONTEXTS=${CONTEXTS:-}
 # `eval "$(testbed env)"` sets CONTEXTS in the user's shell. The testbed does not count as existing clusters.
 [ -z "${TESTBED_SLOT:-}" ] || GIVEN_CONTEXTS=
 
-# clusters_check: reports at once what is missing, and what to do instead.
+# clusters_check: reports at once what is missing, and what to do instead. Without CONTEXTS, the clusters are this script's alone.
 clusters_check() {
 	local context output
 	if [ -z "$GIVEN_CONTEXTS" ]; then
 		[ "$(uname -s)" = Linux ] || fail "clusters of our own need Linux; this is $(uname -s). Instead, name two contexts of your kubeconfig
 whose clusters' pods reach each other (kind, EKS):
   CONTEXTS=a,b IMAGE=registry.example/cloudmap-mcs:0.1.0 CLOUDMAP_ENDPOINT=http://... make demo"
-		output=$("$TESTBED" check 2>&1) && return
-		printf '%s\n' "$output" >&2
-		exit 1
+		output=$("$TESTBED" check 2>&1) || {
+			printf '%s\n' "$output" >&2
+			exit 1
+		}
+		alone clusters
+		return
 	fi
 	need kubectl "kubectl 1.32 or later (https://kubernetes.io/docs/tasks/tools)" \
 		cargo "a Rust toolchain (https://rustup.rs)" cc "a C compiler" curl curl

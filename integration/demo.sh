@@ -135,7 +135,7 @@ trap 'INTERRUPTED=yes; exit 143' TERM
 look_around() {
 	stage "Still running (KEEP=1)"
 	if [ -z "$GIVEN_CONTEXTS" ]; then
-		tell "Use them:     eval \"\$(integration/testbed/testbed env)\"; kubectl --context $CONTEXT_1 get pods -A"
+		tell "Use them:     eval \"\$(${TESTBED_NAME:+TESTBED_NAME=$TESTBED_NAME }integration/testbed/testbed env)\"; kubectl --context $CONTEXT_1 get pods -A"
 	fi
 	tell "Export again: kubectl --context $CONTEXT_1 apply -k samples/export" \
 		"Ask again:    kubectl --context $CONTEXT_2 -n $NAMESPACE exec deployment/client -- curl -s http://$NAME/hostname" \

@@ -58,6 +58,26 @@ need() {
 	[ ${#missing[@]} -eq 0 ] || fail "missing on this machine:"$'\n'"$(printf '%s\n' "${missing[@]}")"
 }
 
+# alone WHAT: until this script ends, no other one of this checkout has the same testbed, which each begins anew; ends the script
+# if one has it already. Needs root. No lock does this, because daemons that compilers start would inherit it.
+alone() {
+	local file holder
+	mkdir -p /run/cloudmap-mcs-testbed
+	file=/run/cloudmap-mcs-testbed/$(cksum <<<"$ROOT $1 ${TESTBED_NAME:-}" | cut -d" " -f1).used
+	exec 5>>"$file"
+	flock 5
+	holder=$(cat "$file")
+	[ -z "$holder" ] || [ "$(process "${holder% *}")" != "$holder" ] ||
+		fail "the process ${holder% *} of this checkout works with the same $1, and this one would end them: wait for it, or have
+others with TESTBED_NAME, as in
+  TESTBED_NAME=second make demo"
+	process $$ >"$file"
+	exec 5>&-
+}
+
+# process PID: prints its id and when it began, which tells it from a later one of the same id; nothing if there is none.
+process() { sed -nE "s/.*\) ([^ ]+ ){19}([^ ]+) .*/$1 \2/p" "/proc/$1/stat" 2>/dev/null || true; }
+
 # version: prints the version of the workspace.
 version() { sed -nE '/^\[workspace.package\]/,/^\[package\]/s/^version = "(.*)"/\1/p' "$ROOT/Cargo.toml"; }
 

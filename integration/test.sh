@@ -39,7 +39,7 @@ finish() {
 	exit "$status"
 }
 MCS_E2E_FAILURES=$(mktemp)
-readonly CONFORMANCE_TESTBED=conformance
+readonly CONFORMANCE_TESTBED=${TESTBED_NAME:+$TESTBED_NAME-}conformance
 # The process groups that run beside this one, each with the file that it prints into.
 BESIDE=()
 export MCS_E2E_FAILURES
