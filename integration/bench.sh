@@ -67,6 +67,8 @@ main() {
 	aws) local times=(--aws-times); setting+=(--aws-times) ;;
 	*) misused "PROFILE is '$PROFILE'; there is aws, and without it 20 ms a call and 100 ms an operation" ;;
 	esac
+	"$TESTBED" check
+	alone "API servers"
 	use_target
 	built=$CARGO_TARGET_DIR/release
 	build_release --bin bench --bin cloudmap-emulator --bin cloudmap-mcs >&2

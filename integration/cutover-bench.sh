@@ -38,6 +38,8 @@ finish() {
 
 main() {
 	local built controller
+	"$TESTBED" check
+	alone "API servers"
 	use_target
 	built=$CARGO_TARGET_DIR/release
 	build_release --bin cutover-bench --bin cloudmap-emulator --bin cloudmap-mcs >&2
