@@ -16,6 +16,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 arguments_check "$@"
 . integration/clusters.sh
 
+case ${SUITES:-} in
+'' | conformance | e2e) ;;
+*) misused "SUITES is '$SUITES'; there are conformance and e2e, and without it both" ;;
+esac
 clusters_check
 [ -z "$GIVEN_CONTEXTS" ] || [ -n "${CLOUDMAP_ENDPOINT:-}" ] ||
 	fail "tests look into the emulator: CLOUDMAP_ENDPOINT names it (cloudmap-emulator --listen), as the pods and this machine reach it"
@@ -68,10 +72,8 @@ export CHROMEDRIVER
 
 if [ -z "${TESTS:-}${SUITES:-}" ]; then
 	integration/check.sh
-	if [ -x integration/moto.sh ]; then
-		MOTO_SERVER=$(integration/moto.sh)
-		export MOTO_SERVER
-	fi
+	MOTO_SERVER=${MOTO_SERVER:-$(integration/moto.sh)}
+	export MOTO_SERVER
 fi
 
 # All but the library's, which the check has run, and those on clusters, which come later.
