@@ -87,7 +87,9 @@ cargo_tool() {
 	shift 2
 	if ! [ -x "$folder/bin/$name" ]; then
 		echo "installing $name $version into the cache (some minutes, once)" >&2
-		cargo install --quiet --locked --root "$folder" --target-dir "$folder.build" "$@" "$name@$version" >&2
+		# Said here, because a function in $(...) goes on after an error.
+		cargo install --quiet --locked --root "$folder" --target-dir "$folder.build" "$@" "$name@$version" >&2 ||
+			fail "$name $version could not be installed from crates.io: see above"
 		rm -rf "$folder.build"
 	fi
 	echo "$folder/bin/$name"
@@ -127,6 +129,7 @@ build_dist() {
 packages() {
 	local install=(apt-get install -y -qq --no-install-recommends)
 	[ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || return 1
+	echo "installing the packages $* (apt-get)" >&2
 	(
 		export DEBIAN_FRONTEND=noninteractive
 		"${install[@]}" "$@" || { apt-get update -qq && "${install[@]}" "$@"; }
@@ -149,10 +152,13 @@ promtool() {
 		work=$(mktemp -d)
 		chmod 755 "$work"
 		(
-			cd "$work" || exit
-			apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }
-			dpkg -x prometheus_*.deb .
-		) >&2
+			cd "$work" &&
+				{ apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } &&
+				dpkg -x prometheus_*.deb .
+		) >&2 || {
+			rm -rf "$work"
+			fail "the Debian package prometheus, which has promtool, could not be downloaded: install Prometheus' tools, or set PROMTOOL=skip"
+		}
 		mkdir -p "$folder"
 		mv "$work/usr/bin/promtool" "$folder/promtool"
 		rm -rf "$work"
