@@ -9,6 +9,9 @@ readonly TESTBED=$ROOT/integration/testbed/testbed
 # Everything that is built or fetched and worth keeping is outside the checkout, so that a fresh clone finds it.
 export CLOUDMAP_MCS_CACHE=${CLOUDMAP_MCS_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/cloudmap-mcs}
 
+# A plain `su` leaves these folders out of root's PATH, and nft is there.
+export PATH=$PATH:/usr/sbin:/sbin
+
 # Settings of the user's shell for AWS must not leak into tests, and the SDK must not look for a machine's role.
 readonly OFFLINE_AWS=(AWS_ACCESS_KEY_ID=emulator AWS_SECRET_ACCESS_KEY=emulator AWS_REGION=eu-central-1
 	AWS_EC2_METADATA_DISABLED=true AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null)

@@ -16,6 +16,9 @@ readonly PACKAGES=(
 	nsenter:util-linux flock:util-linux findmnt:util-linux sysctl:procps modprobe:kmod xz:xz-utils
 )
 
+# A plain `su` leaves these folders out of root's PATH, and nft and sysctl are there.
+export PATH=$PATH:/usr/sbin:/sbin
+
 # The folder of the CNI plugins: Debian's, or the one that upstream releases use.
 cni_bin() {
 	local folder
@@ -43,7 +46,7 @@ missing_packages() {
 	local entry
 	{
 		for entry in "${PACKAGES[@]}"; do
-			PATH=$PATH:/usr/sbin:/sbin command -v "${entry%%:*}" >/dev/null || echo "${entry#*:}"
+			command -v "${entry%%:*}" >/dev/null || echo "${entry#*:}"
 		done
 		cni_bin >/dev/null || echo containernetworking-plugins
 		[ -s /etc/ssl/certs/ca-certificates.crt ] || echo ca-certificates
