@@ -28,14 +28,18 @@ cni_bin() {
 	return 1
 }
 
+# go_fetches_go: since 1.21 it fetches the version that a go.mod names. Before, it does not even read that.
+go_fetches_go() { [[ $(go version 2>/dev/null) =~ go1\.([0-9]+) ]] && [ "${BASH_REMATCH[1]}" -ge 21 ]; }
+
 # missing_prerequisites: one line for each thing that this machine lacks.
 missing_prerequisites() {
 	local entry
 	[ "$(uname -s)" = Linux ] || echo "Linux: this is $(uname -s)"
-	[ "$(id -u)" -eq 0 ] || echo "root: network namespaces and containers need it (sudo -E)"
+	[ "$(id -u)" -eq 0 ] || echo "root: network namespaces and containers need it (sudo env \"PATH=\$PATH\" make demo)"
 	for entry in "${PREREQUISITES[@]}"; do
 		command -v "${entry%%:*}" >/dev/null || echo "${entry%%:*}: ${entry#*:}"
 	done
+	! command -v go >/dev/null || go_fetches_go || echo "go: this is $(go version | cut -d' ' -f3); Go 1.24 or later (https://go.dev/dl)"
 	[ ! -d /proc/sys/net ] || [ -d /proc/sys/net/ipv6 ] || echo "IPv6: the kernel has it disabled (ipv6.disable=1?)"
 	[ ! -r /proc/self/mounts ] || grep -qE ' /sys/fs/cgroup\S* cgroup2? ' /proc/self/mounts ||
 		echo "control groups: none are mounted below /sys/fs/cgroup"
