@@ -23,7 +23,8 @@ one_at_a_time() {
 
 command_peer() {
 	[ $# -eq 1 ] && [[ " $(peers | xargs) " == *" $1 "* ]] || fail "peer takes one of: $(peers | xargs)"
-	require_prerequisites
+	# It is compiled, and not run here: no root, nor anything else of the testbed.
+	command -v go >/dev/null && go_fetches_go || fail "$1 is compiled, which needs Go 1.24 or later (https://go.dev/dl)"
 	peer_build "$1"
 	echo "$(peer_folder "$1")/$1"
 }
