@@ -16,6 +16,8 @@ network_up() {
 	in_switch ip link set bridge up
 	ip link add "$PREFIX" address "$(mac 0 1)" type veth peer name host netns "$SWITCH"
 	in_switch ip link set host master bridge up
+	# Machines on which IPv6 is off set this for every new interface. This one is ours, and has IPv6 all the same.
+	sysctl -qw "net.ipv6.conf.$PREFIX.disable_ipv6=0"
 	ip address add "$HOST_IP/24" dev "$PREFIX"
 	ip -6 address add "$HOST_IP6/64" dev "$PREFIX" nodad
 	ip link set "$PREFIX" up
