@@ -41,9 +41,12 @@ routes() {
 	done
 }
 
-# network_down: whatever there is of it. Routes go with the link, except the blackholes.
+# network_down: whatever there is of it, and what benchmarks that were killed left: the addresses of cutover-bench.sh, and the
+# cut of bench-host.sh. Routes go with the link, except the blackholes.
 network_down() {
 	local namespace
+	ip route delete local "$NET4.128.0/17" dev lo 2>/dev/null || true
+	nft delete table ip "cloudmap_mcs_bench_$SLOT" 2>/dev/null || true
 	ip link delete "$PREFIX" 2>/dev/null || true
 	ip route delete blackhole "$NET4.0.0/16" 2>/dev/null || true
 	ip -6 route delete blackhole "$NET6::/48" 2>/dev/null || true
