@@ -36,13 +36,19 @@ quietly() {
 with_progress() {
 	local what=$1 log=$2 started=$SECONDS pid ticks=0
 	shift 2
-	"$@" >"$log" 2>&1 &
+	# In a process group of its own, which ends with this command: Ctrl-C does not reach what runs in the background.
+	set -m
+	"$@" >"$log" 2>&1 </dev/null &
 	pid=$!
+	set +m
+	WORKING=$pid
+	trap 'kill -- "-$WORKING" 2>/dev/null || true' EXIT
 	while kill -0 "$pid" 2>/dev/null; do
 		sleep 1
 		ticks=$((ticks + 1))
 		[ $((ticks % 20)) -ne 0 ] || say "  $what: $((SECONDS - started)) s $(tail -n 1 "$log" | cut -c1-80)"
 	done
+	trap - EXIT
 	wait "$pid" && return
 	show_log "$log"
 	fail "failed: $what"
