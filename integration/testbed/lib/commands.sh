@@ -136,8 +136,9 @@ command_status() {
 }
 
 command_env() {
-	local contexts=() cluster ipv6=
+	local contexts=() cluster ipv6='' direct
 	require_up
+	direct=$(no_proxy_for "$HOST_IP,$NET4.0.0/16,$NET6::/48")
 	for cluster in $(clusters_present); do
 		if has "$cluster" ipv4; then contexts+=("$(context "$cluster")"); else ipv6=$(context "$cluster"); fi
 	done
@@ -150,7 +151,19 @@ export TESTBED_IPV6_CONTEXT='$ipv6'
 export TESTBED_STATE='$STATE'
 export TESTBED_SLOT='$SLOT'
 export TESTBED_AGNHOST_IMAGE='$AGNHOST_IMAGE'
+export NO_PROXY='$direct'
+export no_proxy='$direct'
 EOF
+}
+
+# no_proxy_for ADDRESSES: prints NO_PROXY with these. A proxy that builds need does not reach the testbed. (The host's address
+# is there twice, because curl before 7.86 takes no ranges.)
+no_proxy_for() {
+	local others=${NO_PROXY:-${no_proxy:-}}
+	case ,$others, in
+	',*,' | *",$1,"*) echo "$others" ;;
+	*) echo "${others:+$others,}$1" ;;
+	esac
 }
 
 command_image() {
