@@ -41,7 +41,8 @@ address() { docker inspect --format '{{.NetworkSettings.Networks.kind.IPAddress}
 # image TARGET NAME: builds a target of the Dockerfile.
 image() {
 	stage "The image $2 (the first time, some minutes)"
-	docker build --quiet --target "$1" --tag "$2" .
+	# Docker before 23 has BuildKit, which the Dockerfile needs, but has to be asked for it.
+	DOCKER_BUILDKIT=1 docker build --target "$1" --tag "$2" .
 }
 
 if [ -z "${IMAGE:-}" ]; then
@@ -59,7 +60,8 @@ trap 'rm -rf "$work"' EXIT
 # The pods of both reach each other by IP: their ranges differ, and each node has a route to the other's.
 for n in 1 2; do
 	stage "The cluster cloudmap-$n"
-	kind get clusters 2>/dev/null | grep -qx "cloudmap-$n" ||
+	# grep reads to the end, because kind would fail at a closed pipe.
+	kind get clusters 2>/dev/null | grep -x "cloudmap-$n" >/dev/null ||
 		kind create cluster --name "cloudmap-$n" ${KIND_IMAGE:+--image "$KIND_IMAGE"} --wait 120s --config - <<-YAML
 			kind: Cluster
 			apiVersion: kind.x-k8s.io/v1alpha4
@@ -68,6 +70,8 @@ for n in 1 2; do
 done
 for n in 1 2; do
 	other=$((3 - n))
+	in_cluster "$n" get --raw /readyz >/dev/null ||
+		fail "the cluster cloudmap-$n is there, but does not answer: make kind-quickstart-down removes both, to begin anew"
 	docker exec "cloudmap-$n-control-plane" ip route replace "10.$other.0.0/16" via "$(address "cloudmap-$other-control-plane")"
 done
 
