@@ -11,7 +11,6 @@ SHELL := /bin/bash
 STAGES := . integration/stages.sh;
 TESTBED := integration/testbed/testbed
 IMAGE ?= cloudmap-mcs:dev
-IMAGE_TAR ?= cloudmap-mcs.tar
 EMULATOR_IMAGE ?= cloudmap-emulator:dev
 CLUSTERS ?= 2
 # What a release consists of; the workflow makes the binaries on machines of both architectures.
@@ -73,11 +72,11 @@ build: ## The binary as images have it (some minutes)
 
 image: ## A container image of it as a file (IMAGE=name:tag, IMAGE_TAR=file); with Docker, use the Dockerfile instead
 	@$(STAGES) use_target; build_dist; \
-		$(TESTBED) image "$(IMAGE)" "$(IMAGE_TAR)" "$$CARGO_TARGET_DIR/dist/cloudmap-mcs"
+		$(TESTBED) image "$(IMAGE)" "$(or $(IMAGE_TAR),cloudmap-mcs.tar)" "$$CARGO_TARGET_DIR/dist/cloudmap-mcs"
 
 emulator-image: ## The same of the emulator of Cloud Map (EMULATOR_IMAGE=name:tag, IMAGE_TAR=file); target `emulator` of the Dockerfile
 	@$(STAGES) use_target; build_release --bin cloudmap-emulator; \
-		$(TESTBED) image "$(EMULATOR_IMAGE)" "$(IMAGE_TAR)" "$$CARGO_TARGET_DIR/release/cloudmap-emulator"
+		$(TESTBED) image "$(EMULATOR_IMAGE)" "$(or $(IMAGE_TAR),cloudmap-emulator.tar)" "$$CARGO_TARGET_DIR/release/cloudmap-emulator"
 
 release-dry-run: ## All artefacts of a release that this machine can make, outside the checkout; says what it cannot
 	@KEEP_GOING=1 integration/release.sh $(STEPS)
