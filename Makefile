@@ -91,7 +91,7 @@ testbed-down: ## Stop them and leave nothing behind
 	@$(TESTBED) down --all
 
 clean-testbed: testbed-down ## Also forget what was built for them
-	@$(STAGES) rm -rf "$$CLOUDMAP_MCS_CACHE"/{components,images,logs}
+	@$(STAGES) rm -rf "$$CLOUDMAP_MCS_CACHE"/{components,images,peers,logs}
 
 clean: ## Forget what cargo built
 	@$(STAGES) use_target; cargo clean
