@@ -29,6 +29,7 @@ arguments_check "$@"
 finish() {
 	local status=$? failed=
 	trap - EXIT INT TERM
+	trap '' HUP
 	# 1 also means that a target is missed.
 	if [ "$status" -gt 1 ] || { [ "$status" -eq 1 ] && [ -z "${MEASURED:-}" ]; }; then failed=yes; fi
 	host_logs "$failed"
@@ -85,6 +86,8 @@ main() {
 	trap finish EXIT
 	trap 'exit 130' INT
 	trap 'exit 143' TERM
+	# The terminal is gone: what is printed there fails, and would end the clearing up.
+	trap 'exec >/dev/null 2>&1; exit 129' HUP
 	testbed down
 	testbed up --clusters 2
 	eval "$("$TESTBED" env --apiservers-only)"

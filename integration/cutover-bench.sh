@@ -29,6 +29,7 @@ addresses() { echo "${TESTBED_HOST_IP%.0.1}.128.0/17"; }
 finish() {
 	local status=$? failed=
 	trap - EXIT INT TERM
+	trap '' HUP
 	if [ "$status" -ne 0 ]; then failed=yes; fi
 	host_logs "$failed"
 	[ -z "${TESTBED_HOST_IP:-}" ] || ip route delete local "$(addresses)" dev lo 2>/dev/null || true
@@ -47,6 +48,8 @@ main() {
 	trap finish EXIT
 	trap 'exit 130' INT
 	trap 'exit 143' TERM
+	# The terminal is gone: what is printed there fails, and would end the clearing up.
+	trap 'exec >/dev/null 2>&1; exit 129' HUP
 	testbed down
 	testbed up --clusters 1
 	eval "$("$TESTBED" env --apiservers-only)"

@@ -113,6 +113,7 @@ fi
 finish() {
 	local status=$?
 	trap - EXIT INT TERM
+	trap '' HUP
 	if [ "$status" -ne 0 ] && [ "${INTERRUPTED:-}" != yes ]; then
 		clusters_logs
 	fi
@@ -131,6 +132,8 @@ finish() {
 trap finish EXIT
 trap 'INTERRUPTED=yes; exit 130' INT
 trap 'INTERRUPTED=yes; exit 143' TERM
+# The terminal is gone: what is printed there fails, and would end the clearing up.
+trap 'INTERRUPTED=yes; exec >/dev/null 2>&1; exit 129' HUP
 
 look_around() {
 	stage "Still running (KEEP=1)"

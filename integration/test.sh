@@ -27,6 +27,7 @@ clusters_check
 finish() {
 	local status=$? job
 	trap - EXIT INT TERM
+	trap '' HUP
 	for job in "${BESIDE[@]}"; do kill -- "-${job%%:*}" 2>/dev/null || true; done
 	if [ "$status" -ne 0 ] && [ "${INTERRUPTED:-}" != yes ]; then
 		clusters_logs
@@ -50,6 +51,8 @@ export MCS_E2E_FAILURES
 trap finish EXIT
 trap 'INTERRUPTED=yes; exit 130' INT
 trap 'INTERRUPTED=yes; exit 143' TERM
+# The terminal is gone: what is printed there fails, and would end the clearing up.
+trap 'INTERRUPTED=yes; exec >/dev/null 2>&1; exit 129' HUP
 
 use_target
 export "${OFFLINE_AWS[@]}"

@@ -28,6 +28,7 @@ clusters_check
 finish() {
 	local status=$?
 	trap - EXIT INT TERM
+	trap '' HUP
 	[ "$status" -eq 0 ] || [ "$status" -eq 130 ] || clusters_logs
 	[ -n "${KEEP:-}" ] || clusters_down
 	exit "$status"
@@ -35,6 +36,8 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+# The terminal is gone: what is printed there fails, and would end the clearing up.
+trap 'exec >/dev/null 2>&1; exit 129' HUP
 
 clusters_up 2
 if [ -z "$GIVEN_CONTEXTS" ]; then
