@@ -8,7 +8,10 @@ use kube::{
     api::{ListParams, PostParams},
 };
 use serde_json::{Value, json};
-use tokio::{sync::watch, time::sleep};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
 use tracing::{info, warn};
 
 use super::identity::{AskError, ask, code};
@@ -19,26 +22,38 @@ const RANGES_AGAIN: Duration = Duration::from_mins(1);
 
 const BOTH: [IpFamily; 2] = [IpFamily::V4, IpFamily::V6];
 
+/// How long the API server is asked for the IP families while it is busy, or while a webhook for Services is away, and
+/// the pause between two attempts. The families are asked for once, so a wrong answer stays for the life of the process.
+const PATIENCE: Duration = Duration::from_mins(1);
+const PAUSE: Duration = Duration::from_secs(5);
+
 /// The IP families that Services of this cluster can have: those of a dual-stack Service that is created in a dry run.
-/// Nothing is stored; `namespace` only has to exist. If the API server refuses the dry run, both families are returned:
-/// the API server then refuses what it does not support for each derived Service.
+/// Nothing is stored; `namespace` only has to exist. If the API server refuses the dry run, or fails for a minute, both
+/// families are returned: the API server then refuses what it does not support for each derived Service.
 ///
 /// # Errors
 /// No answer came.
 pub async fn ip_families(client: &Client, namespace: &str) -> Result<Vec<IpFamily>, AskError> {
-    let spec = json!({"ipFamilyPolicy": "PreferDualStack", "ports": [{"name": "any", "port": 80}]});
-    match try_out(client, namespace, "try out a dual-stack Service", "families-", spec).await {
-        Ok(service) => {
-            let families: Vec<_> = service.spec.and_then(|spec| spec.ip_families).unwrap_or_default();
-            let families: Vec<_> = families.iter().filter_map(|name| IpFamily::parse(name)).collect();
-            info!(?families, "IP families of this cluster");
-            Ok(if families.is_empty() { BOTH.to_vec() } else { families })
+    let begun = Instant::now();
+    loop {
+        let spec = json!({"ipFamilyPolicy": "PreferDualStack", "ports": [{"name": "any", "port": 80}]});
+        match try_out(client, namespace, "try out a dual-stack Service", "families-", spec).await {
+            Ok(service) => {
+                let families: Vec<_> = service.spec.and_then(|spec| spec.ip_families).unwrap_or_default();
+                let families: Vec<_> = families.iter().filter_map(|name| IpFamily::parse(name)).collect();
+                info!(?families, "IP families of this cluster");
+                return Ok(if families.is_empty() { BOTH.to_vec() } else { families });
+            }
+            Err(AskError::Api { source, .. }) if is_failure(&source) && begun.elapsed() < PATIENCE => {
+                warn!(error = %source, "the API server does not reveal its IP families yet");
+                sleep(PAUSE).await;
+            }
+            Err(AskError::Api { source, .. }) if matches!(*source, kube::Error::Api(_)) => {
+                warn!(error = %source, "the API server does not reveal its IP families; trying both");
+                return Ok(BOTH.to_vec());
+            }
+            Err(error) => return Err(error),
         }
-        Err(AskError::Api { source, .. }) if matches!(*source, kube::Error::Api(_)) => {
-            warn!(error = %source, "the API server does not reveal its IP families; trying both");
-            Ok(BOTH.to_vec())
-        }
-        Err(error) => Err(error),
     }
 }
 
@@ -142,6 +157,11 @@ fn is_refusal(error: &kube::Error) -> bool {
     matches!(code(error), Some(403 | 404))
 }
 
+/// Whether the API server was busy, or failed, or could not call a webhook. This says nothing about what was asked.
+fn is_failure(error: &kube::Error) -> bool {
+    code(error).is_some_and(|code| code == 429 || code >= 500)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,6 +187,23 @@ mod tests {
         assert_eq!(ip_families(&api.client(), "own").await.unwrap(), BOTH);
         api.refuse(404, "NotFound", "no such namespace");
         assert_eq!(ip_families(&api.client(), "own").await.unwrap(), BOTH);
+    }
+
+    /// At the start of a cluster the API server is busy, and webhooks for Services are not there yet.
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_of_the_api_server_is_no_answer_about_the_families() {
+        let api = FakeApi::default();
+        for (code, reason) in [(429, "TooManyRequests"), (503, "ServiceUnavailable"), (500, "InternalError")] {
+            api.refuse(code, reason, "later");
+        }
+        api.prepare(201, json!({"metadata": {"name": "families-x"}, "spec": {"ipFamilies": ["IPv4"]}}));
+        assert_eq!(ip_families(&api.client(), "own").await.unwrap(), [IpFamily::V4]);
+        for _ in 0..100 {
+            api.refuse(500, "InternalError", "failed calling webhook");
+        }
+        let begun = Instant::now();
+        assert_eq!(ip_families(&api.client(), "own").await.unwrap(), BOTH, "a replica starts all the same");
+        assert!(begun.elapsed() >= PATIENCE && begun.elapsed() <= PATIENCE + PAUSE, "{:?}", begun.elapsed());
     }
 
     #[tokio::test]
