@@ -212,7 +212,7 @@ pub struct Elector<S> {
     held: Option<(Record, String)>,
     /// Another replica's Lease: its version, and when this version was first seen.
     observed: Option<(String, Instant)>,
-    /// When another replica was last seen to hold the Lease.
+    /// When another replica was last seen to hold the Lease, or may have held it unseen.
     rival: Option<Instant>,
     /// Whether this replica acts, as last logged.
     acting: bool,
@@ -315,6 +315,10 @@ impl<S: LeaseStore + Clone> Elector<S> {
     /// Handles a Lease that somebody deleted; its holder may not know this yet.
     async fn contend_for_none(&mut self) -> Result<(), Error> {
         if !self.leadership.is_leader() {
+            if self.held.is_some() {
+                // Another replica may have taken it before it was deleted, and may act until its next renewal.
+                self.rival = Some(Instant::now());
+            }
             self.end_term("it was deleted");
         }
         let held_by_another = self.rival.is_some_and(|seen| seen.elapsed() < self.timing.duration);

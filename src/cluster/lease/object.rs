@@ -33,8 +33,8 @@ impl KubernetesLease {
 impl LeaseStore for KubernetesLease {
     async fn read(&self) -> Result<Option<(Record, String)>, Error> {
         let lease = self.api.get_opt(LEASE).await.map_err(failed)?;
-        Ok(lease.map(|lease| {
-            let mut annotations = lease.metadata.annotations.unwrap_or_default();
+        Ok(lease.map(|mut lease| {
+            let mut annotations = lease.metadata.annotations.take().unwrap_or_default();
             let spec = lease.spec.unwrap_or_default();
             let record = Record {
                 holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
@@ -48,7 +48,7 @@ impl LeaseStore for KubernetesLease {
                 bid: annotations.remove(ANNOTATION_BID),
                 streams: annotations.remove(ANNOTATION_STREAMS),
             };
-            (record, lease.metadata.resource_version.unwrap_or_default())
+            (record, version_of(lease.metadata))
         }))
     }
 
@@ -57,10 +57,13 @@ impl LeaseStore for KubernetesLease {
             [(ANNOTATION_YIELDS, &record.yields), (ANNOTATION_BID, &record.bid), (ANNOTATION_STREAMS, &record.streams)];
         let annotations: BTreeMap<_, _> =
             annotations.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))).collect();
+        let (number, uid) = version.map_or(("", ""), |version| version.split_once('/').unwrap_or((version, "")));
+        let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let lease = Lease {
             metadata: ObjectMeta {
                 name: Some(LEASE.to_owned()),
-                resource_version: version.map(str::to_owned),
+                resource_version: known(number),
+                uid: known(uid),
                 annotations: (!annotations.is_empty()).then_some(annotations),
                 ..ObjectMeta::default()
             },
@@ -82,8 +85,14 @@ impl LeaseStore for KubernetesLease {
             },
             None => self.api.create(&params, &lease).await,
         };
-        Ok(written.map_err(failed)?.metadata.resource_version.unwrap_or_default())
+        Ok(version_of(written.map_err(failed)?.metadata))
     }
+}
+
+/// The version of a Lease, with its uid: if it is gone, the API server creates it when it is to be replaced, whatever its
+/// `resourceVersion`, and refuses only one that has the uid of the former Lease.
+fn version_of(ObjectMeta { resource_version, uid, .. }: ObjectMeta) -> String {
+    format!("{}/{}", resource_version.unwrap_or_default(), uid.unwrap_or_default())
 }
 
 fn failed(error: kube::Error) -> Error {

@@ -100,6 +100,15 @@ impl State {
     }
 
     pub(super) fn update(&mut self, change: &Change<'_>, object: Value) -> Result<Arc<Value>, Refusal> {
+        let Change { resource, key, .. } = change;
+        // A Lease that is gone is created, whatever its version. Its uid is a precondition, as that of any object.
+        if resource.plural == "leases" && self.store.get(resource, key).is_none() {
+            if let Some(uid) = object["metadata"]["uid"].as_str() {
+                let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: ");
+                return Err(Refusal::conflict(resource, &key.1, &why));
+            }
+            return self.create(change, object);
+        }
         self.replace(change, Verb::Update, object)
     }
 

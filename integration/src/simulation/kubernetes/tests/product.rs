@@ -13,7 +13,7 @@ use cloudmap_mcs::{
         apply::Cause,
         events::{self, EventRecord, Publisher},
         identity,
-        lease::{Elector, KubernetesLease, Timing},
+        lease::{self, Elector, KubernetesLease, LeaseStore as _, Timing},
         objects::ObjectKey,
         record::RecordObject,
     },
@@ -171,6 +171,28 @@ async fn one_replica_leads_and_the_other_takes_over_when_it_is_cut_off() {
     assert_eq!((&lease["spec"]["holderIdentity"], &lease["spec"]["leaseTransitions"]), (&json!("b_1"), &json!(1)));
     first.abort();
     second.abort();
+}
+
+/// The API server would create it, as Leases are created by replacing them.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_does_not_create_a_lease_that_was_deleted() {
+    let server = server();
+    server.put("namespaces", json!({"metadata": {"name": OWN}})).unwrap();
+    let store = KubernetesLease::new(server.client("a", OWN), OWN);
+    let record = lease::Record {
+        holder: Some("a_1".to_owned()),
+        duration: Duration::from_secs(15),
+        transitions: 0,
+        acquired: Timestamp::UNIX_EPOCH,
+        yields: None,
+        bid: None,
+        streams: None,
+    };
+    let version = store.write(&record, None).await.unwrap();
+    let version = store.write(&record, Some(&version)).await.unwrap();
+    server.delete("leases", OWN, lease::LEASE).unwrap();
+    assert!(matches!(store.write(&record, Some(&version)).await, Err(lease::Error::Conflict)));
+    assert!(server.get("leases", OWN, lease::LEASE).is_none());
 }
 
 #[tokio::test(start_paused = true)]
