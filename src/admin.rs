@@ -105,7 +105,10 @@ mod tests {
         let (code, words) = asks(&admin).await;
         assert_eq!(code, StatusCode::SERVICE_UNAVAILABLE);
         assert!(words.contains("cache of ServiceExport is not complete yet"), "{words}");
-        assert!(!words.contains("Pod"), "labels of pods are no condition: {words}");
+        assert!(
+            words.contains("cache of Pod is not complete yet"),
+            "a replica without its first list never leads: {words}"
+        );
 
         writers.sync();
         assert_eq!(asks(&admin).await, (StatusCode::OK, "ok\n".to_owned()));
@@ -117,6 +120,7 @@ mod tests {
             words.contains("cache of Service has made no progress for 180 s") && !words.contains("Namespace"),
             "{words}"
         );
+        assert!(!words.contains("Pod"), "old labels of pods are no obstacle: {words}");
         let page = metrics(State(admin)).await.unwrap();
         assert!(page.contains("cloudmap_mcs_kubernetes_cache_age_seconds{kind=\"Service\"} 180"), "{page}");
     }

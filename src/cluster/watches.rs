@@ -172,10 +172,11 @@ impl Caches {
     }
 
     /// Why nothing new may begin on the basis of these caches, as a text for people; `None` if it may. A replica in
-    /// this state is not ready and does not stand for election.
+    /// this state is not ready and does not stand for election. The caches of pods count until their first list, for which
+    /// every replica waits: otherwise a roll-out would replace a leader by replicas that never lead.
     pub fn trouble(&self) -> Option<String> {
-        let troubles = self.all().into_iter().filter(|cache| cache.is_needed()).filter_map(Progress::trouble);
-        let words = troubles.collect::<Vec<_>>().join("; ");
+        let counted = self.all().into_iter().filter(|cache| cache.is_needed() || !cache.is_synced());
+        let words = counted.filter_map(Progress::trouble).collect::<Vec<_>>().join("; ");
         (!words.is_empty()).then_some(words)
     }
 
@@ -188,8 +189,9 @@ impl Caches {
 /// What the caches of all kinds have in common.
 trait Progress: Sync {
     fn name(&self) -> &'static str;
-    /// Whether no replica may lead without this cache.
+    /// Whether no replica may begin to lead while this cache is old.
     fn is_needed(&self) -> bool;
+    fn is_synced(&self) -> bool;
     fn synced(&self) -> BoxFuture<'_, ()>;
     fn refresh(&self) -> BoxFuture<'_, ()>;
     fn trouble(&self) -> Option<String>;
@@ -203,6 +205,10 @@ impl<T: Narrow> Progress for Cache<T> {
 
     fn is_needed(&self) -> bool {
         T::CACHE != Pod::CACHE && T::CACHE != GatedPod::CACHE
+    }
+
+    fn is_synced(&self) -> bool {
+        self.is_synced()
     }
 
     fn synced(&self) -> BoxFuture<'_, ()> {
