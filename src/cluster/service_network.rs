@@ -28,8 +28,9 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// The IP families that Services of this cluster can have: those of a dual-stack Service that is created in a dry run.
-/// Nothing is stored; `namespace` only has to exist. If the API server refuses the dry run, or fails for a minute, both
-/// families are returned: the API server then refuses what it does not support for each derived Service.
+/// Nothing is stored; `namespace` only has to exist. If the API server refuses the dry run, or fails for a minute, the
+/// families of the ServiceCIDRs are returned, or both if they are not known: the API server then refuses what it does not
+/// support for each derived Service.
 ///
 /// # Errors
 /// No answer came.
@@ -49,12 +50,19 @@ pub async fn ip_families(client: &Client, namespace: &str) -> Result<Vec<IpFamil
                 sleep(PAUSE).await;
             }
             Err(AskError::Api { source, .. }) if matches!(*source, kube::Error::Api(_)) => {
-                warn!(error = %source, "the API server does not reveal its IP families; trying both");
-                return Ok(BOTH.to_vec());
+                let families = families_of(&listed_ranges(client).await.ok().flatten().unwrap_or_default());
+                warn!(error = %source, ?families, "the API server refuses to try out its IP families; taking these");
+                return Ok(families);
             }
             Err(error) => return Err(error),
         }
     }
+}
+
+/// The families of these ranges; both if there are none.
+fn families_of(ranges: &[Range]) -> Vec<IpFamily> {
+    let has = |family: &IpFamily| ranges.iter().any(|range| range.base().is_ipv4() == (*family == IpFamily::V4));
+    BOTH.into_iter().filter(|family| ranges.is_empty() || has(family)).collect()
 }
 
 /// The ranges of cluster IPs: from the ServiceCIDRs (Kubernetes 1.33 and later), else from the API server's refusal of an
@@ -187,6 +195,25 @@ mod tests {
         assert_eq!(ip_families(&api.client(), "own").await.unwrap(), BOTH);
         api.refuse(404, "NotFound", "no such namespace");
         assert_eq!(ip_families(&api.client(), "own").await.unwrap(), BOTH);
+    }
+
+    /// Policies that demand labels of every Service refuse the dry run.
+    #[tokio::test]
+    async fn where_a_policy_refuses_the_dry_run_the_families_are_those_of_the_service_cidrs() {
+        let api = FakeApi::default();
+        for (cidrs, families) in [
+            (json!(["10.96.0.0/12"]), vec![IpFamily::V4]),
+            (json!(["fd00:96::/108"]), vec![IpFamily::V6]),
+            (json!(["fd00:96::/108", "10.96.0.0/12"]), BOTH.to_vec()),
+        ] {
+            api.refuse(403, "Forbidden", "denied by a policy");
+            api.prepare(
+                200,
+                json!({"kind": "ServiceCIDRList", "apiVersion": "networking.k8s.io/v1", "metadata": {},
+                       "items": [{"metadata": {"name": "kubernetes"}, "spec": {"cidrs": cidrs}}]}),
+            );
+            assert_eq!(ip_families(&api.client(), "own").await.unwrap(), families);
+        }
     }
 
     /// At the start of a cluster the API server is busy, and webhooks for Services are not there yet.
