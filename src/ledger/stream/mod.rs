@@ -2,7 +2,7 @@
 //!
 //! The ledger stays what counts: who is a member, keys, claims, and the state that lasts. What comes by stream is shown in
 //! place of the ledger's state while its version is newer, and is gone when the ledger has it, too. docs/stream.md has the
-//! rules S1 to S10; S10 is in [`super::rest`].
+//! rules S1 to S10; S10 is in [`super::pace`].
 
 mod ahead;
 mod follow;
