@@ -1,4 +1,4 @@
-//! s.
+//! When each discovered service is read next.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 /// Minimum time between two readings of a service that changes.
 const ACTIVE: Duration = Duration::from_secs(1);
 /// Minimum time between two readings of a service that does not change. With the duration of a call and the wait for a
-/// turn, a change is seen within
+/// turn, the controller sees a change within 5 s.
 const IDLE: Duration = Duration::from_secs(4);
 /// How long a service counts as changing after a change.
 const RESTLESS: Duration = Duration::from_mins(1);
