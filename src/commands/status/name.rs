@@ -14,7 +14,7 @@ use kube::ResourceExt;
 
 use super::{
     observe::{Cluster, Dns, Instances, Name},
-    overview::{cluster, is_silent, known, look_at_controller, of_import, since, subject, troubles},
+    overview::{cluster, is_silent, known, look_at_controller, of_import, since, subject, troubles, unknown_key},
     report::{Finding, Report, State},
 };
 use crate::{
@@ -256,6 +256,11 @@ impl<'a> Follow<'a> {
 
     fn other_ledger(&self, view: &ClusterView) -> Option<Finding> {
         let about = format!("ledger of {}", view.id);
+        if self.exporters.contains_key(&*view.id)
+            && let Some(finding) = unknown_key(self.seen, view, &about)
+        {
+            return Some(finding);
+        }
         let live = view.head.as_ref().is_none_or(|head| head.is_live());
         let finding = match self.exporters.get(&*view.id) {
             None if live && view.state.is_none() => Finding::wrong(

@@ -182,7 +182,10 @@ pub(super) fn ledger(seen: &Cluster) -> Vec<Finding> {
     };
     let own = known(seen);
     let mut findings = vec![Finding::well(ABOUT, format!("clusters in the ledger: {}", views.len()))];
-    findings.extend(views.iter().map(|view| of_cluster(view, own, stream(seen, view))));
+    findings.extend(views.iter().map(|view| {
+        let unknown = unknown_key(seen, view, &format!("cluster {}", view.id));
+        unknown.unwrap_or_else(|| of_cluster(view, own, stream(seen, view)))
+    }));
     if let Some(own) = own
         && !views.iter().any(|view| *view.id == *own.cluster.as_str())
     {
@@ -200,6 +203,19 @@ pub(super) fn known(seen: &Cluster) -> Option<&Identity> {
 /// Whether the head of the cluster is live and recent.
 pub(super) fn is_silent(view: &ClusterView) -> bool {
     view.head.as_ref().zip(view.age).is_some_and(|(head, age)| head.is_live() && age > head.lease)
+}
+
+/// What is wrong if the controller here ignores the head of a cluster, because another key signed it than the one that this
+/// cluster has pinned (R9). The state of such a head looks as well as any other.
+pub(super) fn unknown_key(seen: &Cluster, view: &ClusterView, about: &str) -> Option<Finding> {
+    let pinned = seen.record.as_ref().ok()?.as_ref()?.accepted.get(&*view.id)?.key?;
+    let signer = view.head.as_ref()?.signer.filter(|signer| *signer != pinned)?;
+    let text = format!("its head is ignored: the key {signer} signed it, and this cluster has pinned another one");
+    let remedy = format!(
+        "If that cluster was rebuilt: `cloudmap-mcs trust accept {}{}`. Otherwise somebody writes in its name",
+        view.id, seen.flags
+    );
+    Some(Finding::wrong(about, text, remedy).aged(view.age))
 }
 
 /// Whether the leader here is connected with the one of that cluster; `None` if nobody says it, or if that one does not

@@ -17,7 +17,7 @@ use crate::{
     cluster::{
         identity::Identity,
         reader::Unread,
-        record::{Position, Record},
+        record::{Accepted, Position, Record},
     },
     ledger::{
         hash::Summary,
@@ -26,7 +26,7 @@ use crate::{
         show::ClusterView,
     },
     model::{
-        ClaimOwner, Exported, Registration, ServiceKey, Target,
+        ClaimOwner, Exported, PublicKey, Registration, ServiceKey, Target,
         fixtures::{mk_endpoint, mk_export},
     },
 };
@@ -120,6 +120,15 @@ pub(in crate::commands) fn cluster() -> Cluster {
         record: Ok(Some(Record::default())),
         ledger: Ok(vec![view("one"), view("two")]),
     }
+}
+
+/// As after cluster two was rebuilt: it has a new key.
+fn sign_with_another_key(seen: &mut Cluster) {
+    let [pinned, signs] = [1, 2].map(|byte| PublicKey::from_bytes([byte; 32]));
+    let accepted = [("two".to_owned(), Accepted::unread("uid-two".to_owned(), Some(pinned)))].into();
+    seen.record = Ok(Some(Record { accepted, ..Record::default() }));
+    let head = seen.ledger.as_mut().unwrap()[1].head.as_mut().unwrap();
+    Arc::make_mut(head).signer = Some(signs);
 }
 
 pub(in crate::commands) fn report(seen: &Cluster, objects: &Objects) -> Report {
@@ -279,6 +288,12 @@ fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
             "ledger of two",
             "silent: 1 of 2 endpoints ready when",
             "Check the controller there",
+        ),
+        (
+            |seen, _| sign_with_another_key(seen),
+            "ledger of two",
+            "its head is ignored: the key",
+            "`cloudmap-mcs trust accept two`",
         ),
         (
             |seen, _| {

@@ -27,6 +27,15 @@ fn who_is_connected_is_what_the_leader_said_lately() {
 }
 
 #[test]
+fn a_cluster_that_signs_with_another_key_than_the_pinned_one_is_not_well() {
+    let mut seen = cluster();
+    sign_with_another_key(&mut seen);
+    let findings = overview::ledger(&seen);
+    let of_two: Vec<_> = findings.iter().filter(|finding| finding.about == "cluster two").collect();
+    assert!(of_two.len() == 1 && of_two[0].text.contains("its head is ignored: the key"), "{findings:?}");
+}
+
+#[test]
 fn the_overview_has_each_cluster_and_each_object_that_is_not_well() {
     let mut seen = cluster();
     let objects = |exports: Vec<Value>, imports: Vec<Value>| Objects {
