@@ -194,7 +194,7 @@ pub struct Head {
     pub addresses: Arc<[SocketAddr]>,
     /// How long the cluster may be silent before it counts as stale.
     pub lease: Duration,
-    /// Time of writing in milliseconds since 1970, by the writer's clock: for people; no rule uses it.
+    /// Time of writing in milliseconds since 1970, by the writer's clock: for people, and for R3 of signed heads.
     pub written: u64,
     /// The key that signed it, as its reader verified; `None` without a valid signature, and for a head to be written.
     pub signer: Option<PublicKey>,
