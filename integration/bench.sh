@@ -27,16 +27,13 @@ arguments_check "$@"
 . "$ROOT/integration/apiservers.sh"
 
 finish() {
-	local status=$? failed=
-	trap - EXIT INT TERM
-	trap '' HUP
+	local status=$1 failed=
 	# 1 also means that a target is missed.
 	if [ "$status" -gt 1 ] || { [ "$status" -eq 1 ] && [ -z "${MEASURED:-}" ]; }; then failed=yes; fi
 	host_logs "$failed"
 	[ -z "${WORK:-}" ] || rm -rf "$WORK"
 	[ -z "${TESTBED_SLOT:-}" ] || "$HOST_SCRIPT" heal || true
 	testbed down
-	exit "$status"
 }
 
 # prepare CLUSTER: what a cluster has before its controller starts.
@@ -83,11 +80,7 @@ main() {
 		CONTROLLER=$CARGO_TARGET_DIR/dist/cloudmap-mcs
 	fi
 	WORK=$(mktemp -d)
-	trap finish EXIT
-	trap 'exit 130' INT
-	trap 'exit 143' TERM
-	# The terminal is gone: what is printed there fails, and would end the clearing up.
-	trap 'exec >/dev/null 2>&1; exit 129' HUP
+	finally finish
 	testbed down
 	testbed up --clusters 2
 	eval "$("$TESTBED" env --apiservers-only)"

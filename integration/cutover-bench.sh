@@ -27,14 +27,11 @@ arguments_check "$@"
 addresses() { echo "${TESTBED_HOST_IP%.0.1}.128.0/17"; }
 
 finish() {
-	local status=$? failed=
-	trap - EXIT INT TERM
-	trap '' HUP
+	local status=$1 failed=
 	if [ "$status" -ne 0 ]; then failed=yes; fi
 	host_logs "$failed"
 	[ -z "${TESTBED_HOST_IP:-}" ] || ip route delete local "$(addresses)" dev lo 2>/dev/null || true
 	testbed down
-	exit "$status"
 }
 
 main() {
@@ -45,11 +42,7 @@ main() {
 	built=$CARGO_TARGET_DIR/release
 	build_release --bin cutover-bench --bin cloudmap-emulator --bin cloudmap-mcs >&2
 	CONTROLLER=${CONTROLLER:-$built/cloudmap-mcs}
-	trap finish EXIT
-	trap 'exit 130' INT
-	trap 'exit 143' TERM
-	# The terminal is gone: what is printed there fails, and would end the clearing up.
-	trap 'exec >/dev/null 2>&1; exit 129' HUP
+	finally finish
 	testbed down
 	testbed up --clusters 1
 	eval "$("$TESTBED" env --apiservers-only)"

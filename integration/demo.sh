@@ -111,9 +111,7 @@ if [ -n "$GIVEN_CONTEXTS" ]; then
 fi
 
 finish() {
-	local status=$?
-	trap - EXIT INT TERM
-	trap '' HUP
+	local status=$1
 	if [ "$status" -ne 0 ] && [ "${INTERRUPTED:-}" != yes ]; then
 		clusters_logs
 	fi
@@ -127,13 +125,8 @@ finish() {
 	else
 		printf '\n%sThe demo failed%s after %s.\n' "$BOLD" "$PLAIN" "$(elapsed)"
 	fi
-	exit "$status"
 }
-trap finish EXIT
-trap 'INTERRUPTED=yes; exit 130' INT
-trap 'INTERRUPTED=yes; exit 143' TERM
-# The terminal is gone: what is printed there fails, and would end the clearing up.
-trap 'INTERRUPTED=yes; exec >/dev/null 2>&1; exit 129' HUP
+finally finish
 
 look_around() {
 	stage "Still running (KEEP=1)"

@@ -51,6 +51,24 @@ arguments_check() {
 	done
 }
 
+# finally FUNCTION: however the script ends, FUNCTION clears up, is given the status, and is not stopped by a lost terminal.
+# INTERRUPTED is set after a signal. A second Ctrl-C ends the clearing up, too.
+finally() {
+	trap "cleared_up_by $1" EXIT
+	trap 'INTERRUPTED=yes; exit 130' INT
+	trap 'INTERRUPTED=yes; exit 143' TERM
+	# What is printed to a terminal that is gone fails, and would end the clearing up.
+	trap 'INTERRUPTED=yes; exec >/dev/null 2>&1; exit 129' HUP
+}
+
+cleared_up_by() {
+	local status=$?
+	trap - EXIT INT TERM
+	trap '' HUP
+	"$1" "$status"
+	exit "$status"
+}
+
 # need COMMAND WHAT...: ends the script if commands are missing, naming all of them.
 need() {
 	local missing=()

@@ -25,9 +25,7 @@ clusters_check
 	fail "tests look into the emulator: CLOUDMAP_ENDPOINT names it (cloudmap-emulator --listen), as the pods and this machine reach it"
 
 finish() {
-	local status=$? job
-	trap - EXIT INT TERM
-	trap '' HUP
+	local status=$1 job
 	for job in "${BESIDE[@]}"; do kill -- "-${job%%:*}" 2>/dev/null || true; done
 	if [ "$status" -ne 0 ] && [ "${INTERRUPTED:-}" != yes ]; then
 		clusters_logs
@@ -41,18 +39,13 @@ finish() {
 		printf '\n%stests failed%s after %s\n' "$BOLD" "$PLAIN" "$(elapsed)"
 	fi
 	rm -f "$MCS_E2E_FAILURES" "${BESIDE[@]#*:}"
-	exit "$status"
 }
 MCS_E2E_FAILURES=$(mktemp)
 readonly CONFORMANCE_TESTBED=${TESTBED_NAME:+$TESTBED_NAME-}conformance
 # The process groups that run beside this one, each with the file that it prints into.
 BESIDE=()
 export MCS_E2E_FAILURES
-trap finish EXIT
-trap 'INTERRUPTED=yes; exit 130' INT
-trap 'INTERRUPTED=yes; exit 143' TERM
-# The terminal is gone: what is printed there fails, and would end the clearing up.
-trap 'INTERRUPTED=yes; exec >/dev/null 2>&1; exit 129' HUP
+finally finish
 
 use_target
 export "${OFFLINE_AWS[@]}"

@@ -26,18 +26,11 @@ need go "Go (https://go.dev/dl)" git git
 clusters_check
 
 finish() {
-	local status=$?
-	trap - EXIT INT TERM
-	trap '' HUP
-	[ "$status" -eq 0 ] || [ "$status" -eq 130 ] || clusters_logs
+	local status=$1
+	[ "$status" -eq 0 ] || [ "${INTERRUPTED:-}" = yes ] || clusters_logs
 	[ -n "${KEEP:-}" ] || clusters_down
-	exit "$status"
 }
-trap finish EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-# The terminal is gone: what is printed there fails, and would end the clearing up.
-trap 'exec >/dev/null 2>&1; exit 129' HUP
+finally finish
 
 clusters_up 2
 if [ -z "$GIVEN_CONTEXTS" ]; then

@@ -71,3 +71,25 @@ fn every_script_refuses_an_option_that_it_does_not_have_at_once() {
         assert!(errors.contains("'--no-such-option'") && errors.contains("--help"), "{}: {errors}", program.display());
     }
 }
+
+#[test]
+fn a_script_clears_up_once_however_it_ends_and_a_lost_terminal_does_not_stop_that() {
+    let script = |end: &str| {
+        let script = format!(
+            "set -euo pipefail; . integration/stages.sh
+            clear() {{ kill -HUP $$; echo \"cleared $1 ${{INTERRUPTED:-}}\" >&7; }}
+            exec 7>&1; finally clear; {end}; echo after >&7"
+        );
+        let output = Command::new("bash").arg("-c").arg(script).current_dir(root()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    for (end, status, printed) in [
+        ("exit 0", 0, "cleared 0 \n"),
+        ("false", 1, "cleared 1 \n"),
+        ("kill -INT $$", 130, "cleared 130 yes\n"),
+        ("kill -TERM $$", 143, "cleared 143 yes\n"),
+        ("kill -HUP $$", 129, "cleared 129 yes\n"),
+    ] {
+        assert_eq!(script(end), (Some(status), printed.to_owned()), "{end}");
+    }
+}
