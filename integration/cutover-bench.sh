@@ -12,8 +12,8 @@
 #   RUST_LOG=FILTER   what the benchmark logs; with cloudmap_mcs_integration=debug also what the commands print
 #
 # One API server runs, the emulator of Cloud Map with the times of AWS, one controller, and the benchmark, which has the tasks,
-# the pods, the API of ECS and the clients. Tasks and pods are addresses of this machine. With --trouble another replica of the
-# controller stands by. All of it ends with this script, or with the next run if this one is killed.
+# the pods, the API of ECS and most clients. Tasks and pods are addresses of this machine. Five more clients resolve with glibc,
+# musl, Go, Node and the JVM, as far as this machine has them. With --trouble another replica of the controller stands by. All of it ends with this script, or with the next run if this one is killed.
 set -euo pipefail
 
 # shellcheck source=integration/stages.sh
@@ -30,9 +30,53 @@ finish() {
 	local status=$1 failed=
 	if [ "$status" -ne 0 ]; then failed=yes; fi
 	host_logs "$failed"
+	[ -z "${WORK:-}" ] || rm -rf "$WORK"
 	[ -z "${TESTBED_HOST_IP:-}" ] || ip route delete local "$(addresses)" dev lo 2>/dev/null || true
 	testbed down
 }
+
+# clients_build: a client for each runtime that is on this machine, in $WORK/clients.
+clients_build() {
+	local from=$ROOT/integration/clients
+	mkdir "$WORK/clients"
+	echo "nameserver $TESTBED_HOST_IP" >"$WORK/resolv.conf"
+	echo "hosts: files dns" >"$WORK/nsswitch.conf"
+	cc -O2 -o "$WORK/client-glibc" "$from/client.c"
+	client glibc "$WORK/client-glibc"
+	CGO_ENABLED=0 go build -o "$WORK/client-go" "$from/client.go"
+	client go "$WORK/client-go"
+	if type -P musl-gcc >/dev/null || packages musl-tools; then
+		musl-gcc -O2 -static -o "$WORK/client-musl" "$from/client.c"
+		client musl "$WORK/client-musl"
+	else
+		client_missing musl "musl-gcc (Debian: musl-tools)"
+	fi
+	if type -P node >/dev/null; then client node node "$from/client.js"; else client_missing node "Node.js"; fi
+	if type -P javac >/dev/null; then
+		javac -d "$WORK" "$from/Client.java"
+		client jvm java -XX:TieredStopAtLevel=1 -cp "$WORK" Client
+	else
+		client_missing jvm "a JDK"
+	fi
+}
+
+# client RUNTIME COMMAND...: makes a program of the command, which resolves with the emulator in a mount namespace of its own.
+client() {
+	local program=$WORK/clients/$1
+	shift
+	cat >"$program" <<-EOF
+		#!/usr/bin/env bash
+		set -eu
+		[ -n "\${UNSHARED:-}" ] || UNSHARED=yes exec unshare --mount "\$0" "\$@"
+		for file in resolv.conf nsswitch.conf; do
+			[ ! -e "/etc/\$file" ] || mount --bind "$WORK/\$file" "\$(realpath "/etc/\$file")"
+		done
+		exec $(printf '%q ' "$@")"\$@"
+	EOF
+	chmod +x "$program"
+}
+
+client_missing() { echo "$1: no client of it runs, because $2 is missing on this machine" >&2; }
 
 main() {
 	local built controller
@@ -42,6 +86,7 @@ main() {
 	built=$CARGO_TARGET_DIR/release
 	build_release --bin cutover-bench --bin cloudmap-emulator --bin cloudmap-mcs >&2
 	CONTROLLER=${CONTROLLER:-$built/cloudmap-mcs}
+	WORK=$(mktemp -d)
 	finally finish
 	testbed down
 	testbed up --clusters 1
@@ -56,11 +101,12 @@ main() {
 	testbed run-host emulator -- "$built/cloudmap-emulator" --listen "$TESTBED_HOST_IP:8700" \
 		--resolver-listen "$TESTBED_HOST_IP:53" --aws-times --max-instances-per-namespace 20000 --region eu-central-1
 	wait_for "$EMULATOR/_emulator/health" "the emulator"
+	clients_build
 	crds_apply "$CONTEXTS" "$CONTROLLER"
 	controller=$("$HOST_SCRIPT" replica 1 1)
 	wait_for "${controller##*admin=}/readyz" "the controller"
 	"$built/cutover-bench" --controller "$controller" --emulator "$EMULATOR" --resolver "$TESTBED_HOST_IP" \
-		--program "$CONTROLLER" --host "$HOST_SCRIPT" --addresses "${TESTBED_HOST_IP%.0.1}.128.1" \
+		--program "$CONTROLLER" --host "$HOST_SCRIPT" --clients "$WORK/clients" --addresses "${TESTBED_HOST_IP%.0.1}.128.1" \
 		${SERVICES:+--services "$SERVICES"} "$@"
 }
 

@@ -148,7 +148,7 @@ build_dist() {
 
 # packages PACKAGE...: installs packages of Debian, where that is possible.
 packages() {
-	local install=(apt-get install -y -qq --no-install-recommends)
+	local install=(apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300)
 	[ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || return 1
 	echo "installing the packages $* (apt-get)" >&2
 	(

@@ -57,6 +57,9 @@ struct Arguments {
     /// throttle Cloud Map.
     #[arg(long, requires = "host", conflicts_with = "keep_tasks")]
     trouble: bool,
+    /// A folder of further clients, one program for each runtime: integration/clients has their sources.
+    #[arg(long, value_name = "FOLDER")]
+    clients: Option<PathBuf>,
     /// integration/bench-host.sh, for --trouble.
     #[arg(long, value_name = "FILE")]
     host: Option<PathBuf>,
@@ -97,6 +100,7 @@ async fn main() -> anyhow::Result<std::process::ExitCode> {
         rate: arguments.rate,
         seed: arguments.seed,
         trouble: arguments.trouble,
+        clients: arguments.clients,
         host: arguments.host,
     };
     let bench = CutoverBench::new(plan);

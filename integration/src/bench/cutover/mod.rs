@@ -10,6 +10,7 @@ mod leaders;
 mod objects;
 mod pods;
 mod program;
+mod runtimes;
 mod shares;
 mod trouble;
 mod way;
@@ -32,6 +33,7 @@ use self::{
     course::Course,
     objects::Objects,
     program::Program,
+    runtimes::Runtimes,
     shares::Shares,
     trouble::Trouble,
 };
@@ -85,6 +87,8 @@ pub struct CutoverPlan {
     pub seed: u64,
     /// Whether pods, images, leaders, the API server and the registry make trouble on the way.
     pub trouble: bool,
+    /// The folder of further clients, one program for each runtime.
+    pub clients: Option<PathBuf>,
     /// `integration/bench-host.sh`, which starts replicas and restarts the API server.
     pub host: Option<PathBuf>,
 }
@@ -149,12 +153,14 @@ impl CutoverBench {
         let program = Program::new(plan, &api);
         let mut trouble = if plan.trouble { Some(Trouble::new(plan, &objects, &course, &shares).await?) } else { None };
         let (tallies, clients) = self.start_clients(&shares);
+        let runtimes = Runtimes::start(plan)?;
         let (before, begun) = (registry.counters().await?, Instant::now());
         let mut times = Box::pin(self.there(&program, &course, trouble.as_mut())).await?;
         times.extend(self.back(&program, &course, &api).await?);
         times.push(("all", begun.elapsed()));
         let after = registry.counters().await?;
         drop(clients);
+        let of_runtimes = runtimes.stop().await?;
 
         for (name, time) in times {
             print(Figure::for_scale(format!("{name}_took"), time.as_secs_f64(), "s"));
@@ -162,6 +168,7 @@ impl CutoverBench {
         for (kind, tally) in &tallies {
             kind.figures(tally, plan.hide_tasks).into_iter().for_each(&mut print);
         }
+        of_runtimes.into_iter().for_each(&mut print);
         for (reached, measured) in shares.measured(LEAST_ANSWERS) {
             let name = |what: &str| format!("share_{what}_where_{reached:.2}_is_reached");
             print(Figure::for_scale(name("measured"), measured, "%"));
