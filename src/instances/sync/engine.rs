@@ -15,11 +15,13 @@ use tokio::time::Instant;
 use super::{
     Desired, Reason, Statuses, SyncFigures, SyncSettings, TargetDesired, TargetStatus,
     call::{Call, Event},
+    failure::back_off,
     hiding::Hiding,
+    listing::Listing,
     places::{Listed, by_name, listed},
     polls::Poll,
     readback::Unpolled,
-    state::{Class, Counts, Listing, Phase, Place, Reading, Seen, State, Unread, Want, back_off},
+    state::{Class, Counts, Phase, Place, Reading, Seen, State, Unread, Want},
     writes::OPERATIONS,
 };
 use crate::{

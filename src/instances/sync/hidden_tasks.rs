@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{HidingTrouble, TargetTasks, state::back_off};
+use super::{HidingTrouble, TargetTasks, failure::back_off};
 use crate::{
     cloudmap::{Error, ErrorKind, LATEST_EFFECT},
     instances::{

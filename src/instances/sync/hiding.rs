@@ -17,8 +17,9 @@ use super::{
     TargetDesired, TargetTasks,
     call::{Call, Event},
     engine::Engine,
+    failure::back_off,
     hidden_tasks::{HiddenTasks, Next, SETTLES},
-    state::{Place, back_off},
+    state::Place,
 };
 use crate::{
     cloudmap::{

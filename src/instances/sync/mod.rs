@@ -6,9 +6,11 @@
 
 mod call;
 mod engine;
+mod failure;
 mod health;
 mod hidden_tasks;
 mod hiding;
+mod listing;
 mod notice;
 mod permit;
 mod places;

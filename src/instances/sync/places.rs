@@ -7,7 +7,8 @@ use tokio::time::Instant;
 use super::{
     Creation, Reason, TargetDesired,
     engine::{CREATION_AGE, Engine, LISTING_AGE, Services},
-    state::{Phase, Place, Seen, Trouble, Want},
+    failure::Trouble,
+    state::{Phase, Place, Seen, Want},
 };
 use crate::{
     cloudmap::{CreateService, DnsRecord, Error, ErrorKind, LATEST_EFFECT, Namespace, NamespaceKind, Service},

@@ -1,23 +1,23 @@
-//! What the engine knows about one target, and the listings that targets share.
+//! What the engine knows about one target.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     ops::{AddAssign, SubAssign},
     sync::Arc,
-    time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::{
     Awaited, Creation, Ids, Outcome, Reason, ShareFigures, TargetDesired, TargetShare, TargetStatus,
+    failure::consequence,
     notice::{Crowded, Notice, of_share},
     readback,
     share::Part,
 };
 use crate::{
     api::events::EventReason,
-    cloudmap::{DnsConfig, DnsRecord, Error, ErrorKind, Namespace, NamespaceKind, OperationId, RecordType},
+    cloudmap::{DnsConfig, DnsRecord, Error, Namespace, NamespaceKind, OperationId, RecordType},
     instances::{
         Adopt,
         attributes::{Digest, ServiceTraits},
@@ -25,27 +25,6 @@ use crate::{
         plan::{Adopted, Own, find},
     },
 };
-
-/// First and longest pause before something that failed is tried again.
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_LAST: Duration = Duration::from_mins(1);
-/// Longest pause before a listing that AWS throttled. The next call waits for its turn as well.
-const RETRY_THROTTLED: Duration = Duration::from_secs(2);
-/// Throttling of a listing is reported if it lasts longer: an account allows few, and others need them, too.
-const THROTTLED: Duration = Duration::from_mins(1);
-
-/// The pause after the n-th failure in a row, counted from 1.
-pub(super) fn back_off(failures: u32) -> Duration {
-    RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(RETRY_LAST)
-}
-
-/// How long to wait after so many failures in a row, and what is reported, if it lasts.
-fn consequence(error: &Error, failures: u32) -> (Duration, Option<(Reason, String)>) {
-    let Some(reason) = reason(error) else { return (back_off(failures), None) };
-    let hopeless = matches!(reason, Reason::AccessDenied | Reason::LimitExceeded);
-    let wait = if hopeless { RETRY_LAST } else { back_off(failures) };
-    (wait, (failures > reason.hiccups()).then(|| (reason, error.to_string())))
-}
 
 /// Kinds of calls. Each has places of its own, so that no kind waits for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -379,8 +358,6 @@ impl State {
         self.seen = Seen::Never;
     }
 
-    /// Requests a reading out of turn, because only a reading explains what happened. Returns when. A busy target is
-    /// read once per back-off.
     /// Instances went. If a quota was exhausted, there may be room now.
     pub(super) fn make_room(&mut self, now: Instant) {
         // Only when all that should go are gone; otherwise most attempts would fail.
@@ -498,119 +475,6 @@ impl State {
         let registered = self.own.iter().filter(|(_, said)| said.is_some()).map(|(id, _)| id);
         if !self.reached.as_ref().is_some_and(|reached| reached.iter().eq(registered.clone())) {
             self.reached = Some(Arc::new(registered.cloned().collect()));
-        }
-    }
-}
-
-impl Reason {
-    /// Number of failures in a row that are not reported.
-    pub(super) const fn hiccups(self) -> u32 {
-        match self {
-            Self::Failed => 2,
-            // Half a minute: several clusters share the rates of an account.
-            Self::Throttled => 5,
-            _ => 0,
-        }
-    }
-}
-
-/// What the user should know about a failed call; `None` if it is only a matter of time.
-pub(super) fn reason(error: &Error) -> Option<Reason> {
-    match error.kind {
-        ErrorKind::LimitExceeded => Some(Reason::LimitExceeded),
-        ErrorKind::AccessDenied => Some(Reason::AccessDenied),
-        ErrorKind::Throttled => Some(Reason::Throttled),
-        ErrorKind::Duplicate { .. } | ErrorKind::NotFound | ErrorKind::InUse => None,
-        _ => Some(Reason::Failed),
-    }
-}
-
-/// What the user should know about a failure, if anything yet.
-pub(super) type Trouble = Option<(Reason, String)>;
-
-/// A listing that many targets need. It is read once, by one call at a time.
-#[derive(Debug)]
-pub(super) struct Listing<T> {
-    /// The rows, with the time at which they arrived.
-    pub(super) rows: Option<(Instant, T)>,
-    /// When the call for the rows began.
-    begun: Option<Instant>,
-    loading: Option<Instant>,
-    /// A call that began before this proves nothing.
-    forgotten: Option<Instant>,
-    failure: Option<Failure>,
-}
-
-/// Failed readings in a row.
-#[derive(Debug)]
-struct Failure {
-    times: u32,
-    first: Instant,
-    last: Instant,
-    not_before: Instant,
-    error: Error,
-}
-
-impl<T> Default for Listing<T> {
-    fn default() -> Self {
-        Self { rows: None, begun: None, loading: None, forgotten: None, failure: None }
-    }
-}
-
-impl<T> Listing<T> {
-    /// The rows, if they are at most `age` old.
-    pub(super) fn fresh(&self, age: Duration, now: Instant) -> Option<&T> {
-        self.rows.as_ref().filter(|(at, _)| now.duration_since(*at) <= age).map(|(_, rows)| rows)
-    }
-
-    pub(super) fn may_load(&self, now: Instant) -> bool {
-        !self.is_loading() && self.not_before().is_none_or(|at| at <= now)
-    }
-
-    pub(super) const fn is_loading(&self) -> bool {
-        self.loading.is_some()
-    }
-
-    pub(super) fn load(&mut self, now: Instant) {
-        self.loading = Some(now);
-    }
-
-    /// Discards the rows, and those of a call in flight.
-    pub(super) fn forget(&mut self, now: Instant) {
-        self.rows = None;
-        self.forgotten = self.loading.map(|_| now);
-    }
-
-    /// Whether the rows come from a call that began at `since` or later, so that what they lack did not exist at
-    /// `since`.
-    pub(super) fn began_since(&self, since: Instant) -> bool {
-        self.rows.is_some() && self.begun.is_some_and(|begun| begun >= since)
-    }
-
-    pub(super) fn not_before(&self) -> Option<Instant> {
-        self.failure.as_ref().map(|failure| failure.not_before)
-    }
-
-    /// Whether the last reading failed, and what to report.
-    pub(super) fn trouble(&self) -> Option<Trouble> {
-        let failure = self.failure.as_ref()?;
-        let reason = reason(&failure.error)
-            .filter(|reason| *reason != Reason::Throttled || failure.last.duration_since(failure.first) >= THROTTLED);
-        Some(reason.map(|reason| (reason, failure.error.to_string())))
-    }
-
-    /// Takes the result of a reading. After a failure the rows stay as they were.
-    pub(super) fn loaded(&mut self, result: Result<T, Error>, now: Instant) {
-        let begun = self.loading.take().unwrap_or(now);
-        match result {
-            Ok(_) if self.forgotten.is_some_and(|at| begun <= at) => *self = Self::default(),
-            Ok(rows) => *self = Self { rows: Some((now, rows)), begun: Some(begun), ..Self::default() },
-            Err(error) => {
-                let (times, first) = self.failure.as_ref().map_or((1, now), |f| (f.times.saturating_add(1), f.first));
-                let longest = if error.kind == ErrorKind::Throttled { RETRY_THROTTLED } else { RETRY_LAST };
-                let not_before = now + back_off(times).min(longest);
-                self.failure = Some(Failure { times, first, last: now, not_before, error });
-            }
         }
     }
 }

@@ -5,7 +5,8 @@ use tokio::time::Instant;
 use super::{
     TargetDesired,
     engine::Engine,
-    state::{Phase, State, back_off},
+    failure::back_off,
+    state::{Phase, State},
 };
 use crate::{
     cloudmap::{DnsRecord, Error, ErrorKind},

@@ -13,8 +13,9 @@ use super::{
     TargetDesired,
     call::{Call, Inventory},
     engine::Engine,
+    failure::{back_off, reason},
     share::is_alive,
-    state::{Reading, Retry, Running, Seen, State, Unread, back_off, reason},
+    state::{Reading, Retry, Running, Seen, State, Unread},
 };
 use crate::{
     cloudmap::{Error, ErrorKind, LATEST_EFFECT, OperationId},
