@@ -7,18 +7,17 @@
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
-    time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::{
-    Desired, Reason, Statuses, SyncFigures, SyncSettings, TargetDesired, TargetStatus,
-    call::{Call, Event},
+    Desired, Statuses, SyncFigures, SyncSettings, TargetDesired, TargetStatus,
+    call::Call,
     failure::back_off,
     hiding::Hiding,
     listing::Listing,
-    places::{Listed, by_name, listed},
+    places::Services,
     polls::Poll,
     readback::Unpolled,
     state::{Class, Counts, Phase, Place, Reading, Seen, State, Unread, Want},
@@ -26,19 +25,9 @@ use super::{
 };
 use crate::{
     awsmcs,
-    cloudmap::{Error, ErrorKind, LATEST_EFFECT, Looks, Namespace},
+    cloudmap::{LATEST_EFFECT, Looks, Namespace},
     model::Target,
 };
-
-/// How long a listing counts that lacks something. People create namespaces and services, too.
-pub(super) const LISTING_AGE: Duration = Duration::from_secs(30);
-/// The same before a namespace is created or first reported as missing. Otherwise a namespace with that name, perhaps a
-/// DNS namespace, that was created a moment before would never be used, or only after minutes.
-pub(super) const CREATION_AGE: Duration = Duration::from_secs(2);
-/// Number of attempts to delete an empty service before it is left to people.
-const DELETE_ATTEMPTS: u32 = 5;
-
-pub(super) type Services = BTreeMap<Arc<str>, Listed>;
 
 pub(super) struct Engine {
     pub(super) settings: Arc<SyncSettings>,
@@ -154,7 +143,7 @@ impl Engine {
 
     /// Forgets a target that is no longer desired, as soon as none of its operations is running, and what is known only
     /// for it. (Its places in queues are skipped when their turn comes.)
-    fn drop_unwanted(&mut self, target: &Target) {
+    pub(super) fn drop_unwanted(&mut self, target: &Target) {
         self.changed.insert(target.clone());
         if self.desired.contains_key(target) || self.targets.get(target).is_some_and(|state| !state.running.is_empty())
         {
@@ -167,7 +156,7 @@ impl Engine {
     }
 
     /// Forgets what is known of a Cloud Map namespace, if no target is in it.
-    fn forget_unneeded(&mut self, namespace: &Arc<str>) {
+    pub(super) fn forget_unneeded(&mut self, namespace: &Arc<str>) {
         let first = Target { namespace: namespace.clone(), service: "".into() };
         if self.targets.range(first..).next().is_some_and(|(other, _)| other.namespace == *namespace) {
             return;
@@ -214,7 +203,7 @@ impl Engine {
         self.wake_at(target, at);
     }
 
-    fn wake_unresolved(&mut self, now: Instant) {
+    pub(super) fn wake_unresolved(&mut self, now: Instant) {
         let unresolved = self.targets.iter().filter(|(_, state)| matches!(state.phase, Phase::Unresolved));
         let targets: Vec<_> = unresolved.map(|(target, _)| target.clone()).collect();
         for target in targets {
@@ -372,37 +361,6 @@ impl Engine {
         late_until.unwrap_or(self.started).max(self.started + LATEST_EFFECT)
     }
 
-    pub(super) fn gone(&mut self, target: &Target) {
-        if let Some(state) = self.targets.get_mut(target) {
-            let (found, reached) = (state.found.take(), Some(Arc::default()));
-            **state = State { phase: Phase::Gone, found, reached, counted: state.counted, ..State::default() };
-        }
-    }
-
-    pub(super) fn resolved(&mut self, target: &Target, place: Place) {
-        if let Some(state) = self.targets.get_mut(target) {
-            if place.refused_until.is_none() && state.retry.is_empty() {
-                state.problem = None;
-                state.failures = 0;
-            }
-            if state.service_id.as_ref().is_some_and(|before| *before != place.service_id) {
-                self.running -= state.running.len();
-                state.running.clear();
-                state.lose_place();
-            }
-            state.service_id = Some(place.service_id.clone());
-            if !place.traits.has_custom_health_check() {
-                state.told.clear();
-            }
-            let again = state.unfit.is_some().then(|| place.again_at());
-            state.phase = Phase::Resolved(place);
-            state.pending = None;
-            if let Some(at) = again {
-                self.wake_at(target, at);
-            }
-        }
-    }
-
     pub(super) fn issue(&mut self, target: &Target, want: Want, now: Instant) -> Option<Call> {
         let mut busy = || self.targets.get_mut(target).map(|state| state.busy = true);
         let target_owned = target.clone();
@@ -452,108 +410,6 @@ impl Engine {
             }
             Want::Write { service_id, id } => return self.issue_write(target, service_id, id, now),
         })
-    }
-
-    /// Takes the result of a call.
-    pub(super) fn done(&mut self, event: Event, now: Instant) {
-        let target = event.target().cloned();
-        self.take_in(event, now);
-        if let Some(target) = target {
-            self.drop_unwanted(&target);
-        }
-    }
-
-    fn take_in(&mut self, event: Event, now: Instant) {
-        let class = match &event {
-            Event::Inspected { .. } => Class::Inspect,
-            Event::Read { .. } => Class::Read,
-            Event::Written { .. } | Event::HealthSet { .. } => Class::Write,
-            Event::TtlSet { .. } => Class::Change,
-            Event::Polled { .. } => {
-                self.polling -= 1;
-                return self.polled(event, now);
-            }
-            Event::Recalled(_) | Event::Remembered(_) | Event::Marked { .. } => return self.hid(event, now),
-            _ => Class::Resolve,
-        };
-        if let Some(count) = self.in_flight.get_mut(&class) {
-            *count = count.saturating_sub(1);
-        }
-        match event {
-            Event::Namespaces(result) => {
-                self.namespaces.loaded(result.map(by_name), now);
-                if let Some((_, rows)) = &self.namespaces.rows {
-                    let missed = |state: &State| matches!(state.problem, Some((Reason::NoNamespace, _)));
-                    for (_, state) in
-                        self.targets.iter_mut().filter(|(t, s)| missed(s) && rows.contains_key(&t.namespace))
-                    {
-                        state.not_before = None;
-                    }
-                }
-                self.wake_unresolved(now);
-            }
-            Event::NamespaceCreated { name, result } => {
-                match result {
-                    Ok(made) => {
-                        self.creating.remove(&name);
-                        match made.zip(self.namespaces.rows.as_mut()) {
-                            Some((namespace, (_, rows))) => drop(rows.insert(name.clone(), namespace)),
-                            None => self.namespaces.forget(now),
-                        }
-                    }
-                    Err(error) => self.creating.entry(name.clone()).or_default().loaded(Err(error), now),
-                }
-                self.forget_unneeded(&name);
-                self.wake_unresolved(now);
-            }
-            Event::Services { namespace_id, result } => {
-                if matches!(&result, Err(error) if error.kind == ErrorKind::NotFound) {
-                    self.namespaces.forget(now);
-                }
-                let identity = &self.settings.identity;
-                let rows =
-                    result.map(|services| services.iter().map(|s| (s.name.clone(), listed(s, identity))).collect());
-                let of = |(_, rows): &(_, BTreeMap<Arc<str>, Namespace>)| {
-                    rows.values().find(|namespace| namespace.id == namespace_id).map(|namespace| namespace.name.clone())
-                };
-                let name = self.namespaces.rows.as_ref().and_then(of);
-                self.services.entry(namespace_id).or_default().loaded(rows, now);
-                if let Some(name) = name {
-                    self.forget_unneeded(&name);
-                }
-                self.wake_unresolved(now);
-            }
-            Event::ServiceCreated { target, result } => self.service_created(&target, result, now),
-            Event::Inspected { target, result } => self.inspected(&target, result, now),
-            Event::Read { target, begun, result } => self.was_read(&target, begun, result, now),
-            Event::Written { target, service_id, id, result } => self.written(&target, &service_id, &id, result, now),
-            Event::HealthSet { target, id, healthy, result } => self.health_set(&target, &id, healthy, result, now),
-            Event::TtlSet { target, result } => self.ttl_set(&target, result, now),
-            Event::ServiceDeleted { target, result } => self.service_deleted(&target, result, now),
-            Event::Polled { .. } | Event::Recalled(_) | Event::Remembered(_) | Event::Marked { .. } => {}
-        }
-    }
-
-    fn service_deleted(&mut self, target: &Target, result: Result<(), Error>, now: Instant) {
-        let Some(state) = self.targets.get_mut(target) else { return };
-        state.busy = false;
-        // AWS may notice only after a moment that ours are gone. What has instances of others stays.
-        let stays = |error: &Error| error.kind == ErrorKind::InUse && state.foreign > 0;
-        if let Some(error) = result.err().filter(|error| !stays(error)) {
-            let at = state.fail(&error, now);
-            if state.failures < DELETE_ATTEMPTS {
-                return self.wake_at(target, at);
-            }
-            tracing::warn!(%target, %error, "cannot delete an empty service");
-        }
-        self.forget_services(target, now);
-        if self.desired.get(target).is_some_and(|desired| desired.retiring) {
-            self.gone(target);
-        } else if let Some(state) = self.targets.get_mut(target) {
-            // Somebody wants it again since the call was sent.
-            state.lose_place();
-            self.wake_target(target, now);
-        }
     }
 
     /// Statuses and figures, if they may have changed since this was asked last.

@@ -5,6 +5,7 @@
 //! memory. A slow round over all targets ([`SyncFigures::drift_period`]) finds what somebody else changed.
 
 mod call;
+mod ended;
 mod engine;
 mod failure;
 mod health;

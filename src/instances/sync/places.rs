@@ -1,4 +1,5 @@
-//! Finds or creates the service of a target, with listings that targets share, and a closer look at foreign services.
+//! Finds, creates and deletes the service of a target, with listings that targets share, and a closer look at foreign
+//! services.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -6,9 +7,9 @@ use tokio::time::Instant;
 
 use super::{
     Creation, Reason, TargetDesired,
-    engine::{CREATION_AGE, Engine, LISTING_AGE, Services},
+    engine::Engine,
     failure::Trouble,
-    state::{Phase, Place, Seen, Want},
+    state::{Phase, Place, Seen, State, Want},
 };
 use crate::{
     cloudmap::{CreateService, DnsRecord, Error, ErrorKind, LATEST_EFFECT, Namespace, NamespaceKind, Service},
@@ -21,8 +22,18 @@ use crate::{
     model::Target,
 };
 
+/// How long a listing counts that lacks something. People create namespaces and services, too.
+const LISTING_AGE: Duration = Duration::from_secs(30);
+/// The same before a namespace is created or first reported as missing. Otherwise a namespace with that name, perhaps a
+/// DNS namespace, that was created a moment before would never be used, or only after minutes.
+const CREATION_AGE: Duration = Duration::from_secs(2);
 /// How often a target in a foreign service is looked at again.
 const REFUSED_AGAIN: Duration = Duration::from_mins(5);
+/// Number of attempts to delete an empty service before it is left to people.
+const DELETE_ATTEMPTS: u32 = 5;
+
+/// The services of a Cloud Map namespace, by name.
+pub(super) type Services = BTreeMap<Arc<str>, Listed>;
 
 /// A service in a listing, reduced to what is needed.
 #[derive(Debug, Clone)]
@@ -214,6 +225,37 @@ impl Engine {
         self.wake_target(target, now);
     }
 
+    fn gone(&mut self, target: &Target) {
+        if let Some(state) = self.targets.get_mut(target) {
+            let (found, reached) = (state.found.take(), Some(Arc::default()));
+            **state = State { phase: Phase::Gone, found, reached, counted: state.counted, ..State::default() };
+        }
+    }
+
+    fn resolved(&mut self, target: &Target, place: Place) {
+        if let Some(state) = self.targets.get_mut(target) {
+            if place.refused_until.is_none() && state.retry.is_empty() {
+                state.problem = None;
+                state.failures = 0;
+            }
+            if state.service_id.as_ref().is_some_and(|before| *before != place.service_id) {
+                self.running -= state.running.len();
+                state.running.clear();
+                state.lose_place();
+            }
+            state.service_id = Some(place.service_id.clone());
+            if !place.traits.has_custom_health_check() {
+                state.told.clear();
+            }
+            let again = state.unfit.is_some().then(|| place.again_at());
+            state.phase = Phase::Resolved(place);
+            state.pending = None;
+            if let Some(at) = again {
+                self.wake_at(target, at);
+            }
+        }
+    }
+
     fn remember(&mut self, namespace_id: &Arc<str>, service: &Arc<str>, known: Listed) {
         if let Some((_, services)) = self.services.get_mut(namespace_id).and_then(|listing| listing.rows.as_mut()) {
             services.insert(service.clone(), known);
@@ -261,6 +303,28 @@ impl Engine {
             }
         }
         self.wake_target(target, now);
+    }
+
+    pub(super) fn service_deleted(&mut self, target: &Target, result: Result<(), Error>, now: Instant) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        state.busy = false;
+        // AWS may notice only after a moment that ours are gone. What has instances of others stays.
+        let stays = |error: &Error| error.kind == ErrorKind::InUse && state.foreign > 0;
+        if let Some(error) = result.err().filter(|error| !stays(error)) {
+            let at = state.fail(&error, now);
+            if state.failures < DELETE_ATTEMPTS {
+                return self.wake_at(target, at);
+            }
+            tracing::warn!(%target, %error, "cannot delete an empty service");
+        }
+        self.forget_services(target, now);
+        if self.desired.get(target).is_some_and(|desired| desired.retiring) {
+            self.gone(target);
+        } else if let Some(state) = self.targets.get_mut(target) {
+            // Somebody wants it again since the call was sent.
+            state.lose_place();
+            self.wake_target(target, now);
+        }
     }
 
     /// The service of a target may have changed. It is looked at again, with a recent listing.

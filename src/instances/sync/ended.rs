@@ -1,0 +1,96 @@
+//! Calls that ended: what their results change.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use tokio::time::Instant;
+
+use super::{
+    Reason,
+    call::Event,
+    engine::Engine,
+    places::{by_name, listed},
+    state::{Class, State},
+};
+use crate::cloudmap::{ErrorKind, Namespace};
+
+impl Engine {
+    /// Takes the result of a call.
+    pub(super) fn done(&mut self, event: Event, now: Instant) {
+        let target = event.target().cloned();
+        self.take_in(event, now);
+        if let Some(target) = target {
+            self.drop_unwanted(&target);
+        }
+    }
+
+    fn take_in(&mut self, event: Event, now: Instant) {
+        let class = match &event {
+            Event::Inspected { .. } => Class::Inspect,
+            Event::Read { .. } => Class::Read,
+            Event::Written { .. } | Event::HealthSet { .. } => Class::Write,
+            Event::TtlSet { .. } => Class::Change,
+            Event::Polled { .. } => {
+                self.polling -= 1;
+                return self.polled(event, now);
+            }
+            Event::Recalled(_) | Event::Remembered(_) | Event::Marked { .. } => return self.hid(event, now),
+            _ => Class::Resolve,
+        };
+        if let Some(count) = self.in_flight.get_mut(&class) {
+            *count = count.saturating_sub(1);
+        }
+        match event {
+            Event::Namespaces(result) => {
+                self.namespaces.loaded(result.map(by_name), now);
+                if let Some((_, rows)) = &self.namespaces.rows {
+                    let missed = |state: &State| matches!(state.problem, Some((Reason::NoNamespace, _)));
+                    for (_, state) in
+                        self.targets.iter_mut().filter(|(t, s)| missed(s) && rows.contains_key(&t.namespace))
+                    {
+                        state.not_before = None;
+                    }
+                }
+                self.wake_unresolved(now);
+            }
+            Event::NamespaceCreated { name, result } => {
+                match result {
+                    Ok(made) => {
+                        self.creating.remove(&name);
+                        match made.zip(self.namespaces.rows.as_mut()) {
+                            Some((namespace, (_, rows))) => drop(rows.insert(name.clone(), namespace)),
+                            None => self.namespaces.forget(now),
+                        }
+                    }
+                    Err(error) => self.creating.entry(name.clone()).or_default().loaded(Err(error), now),
+                }
+                self.forget_unneeded(&name);
+                self.wake_unresolved(now);
+            }
+            Event::Services { namespace_id, result } => {
+                if matches!(&result, Err(error) if error.kind == ErrorKind::NotFound) {
+                    self.namespaces.forget(now);
+                }
+                let identity = &self.settings.identity;
+                let rows =
+                    result.map(|services| services.iter().map(|s| (s.name.clone(), listed(s, identity))).collect());
+                let of = |(_, rows): &(_, BTreeMap<Arc<str>, Namespace>)| {
+                    rows.values().find(|namespace| namespace.id == namespace_id).map(|namespace| namespace.name.clone())
+                };
+                let name = self.namespaces.rows.as_ref().and_then(of);
+                self.services.entry(namespace_id).or_default().loaded(rows, now);
+                if let Some(name) = name {
+                    self.forget_unneeded(&name);
+                }
+                self.wake_unresolved(now);
+            }
+            Event::ServiceCreated { target, result } => self.service_created(&target, result, now),
+            Event::Inspected { target, result } => self.inspected(&target, result, now),
+            Event::Read { target, begun, result } => self.was_read(&target, begun, result, now),
+            Event::Written { target, service_id, id, result } => self.written(&target, &service_id, &id, result, now),
+            Event::HealthSet { target, id, healthy, result } => self.health_set(&target, &id, healthy, result, now),
+            Event::TtlSet { target, result } => self.ttl_set(&target, result, now),
+            Event::ServiceDeleted { target, result } => self.service_deleted(&target, result, now),
+            Event::Polled { .. } | Event::Recalled(_) | Event::Remembered(_) | Event::Marked { .. } => {}
+        }
+    }
+}
