@@ -4,7 +4,10 @@ use std::{path::PathBuf, time::Duration};
 
 use clap::{Args, Subcommand};
 
-use super::{AwsArgs, ClusterArgs, OutputFormat, duration, http_url};
+use super::{
+    AwsArgs, ClusterArgs, OutputFormat,
+    values::{duration, http_url},
+};
 use crate::{
     api::{CutoverGuard, CutoverSpec},
     cutover::Course,

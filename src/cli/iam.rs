@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand, ValueEnum};
 
-use super::parsed;
+use super::values::parsed;
 use crate::{
     iam::Mode,
     model::{ClusterId, ClusterSetId},

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::{KubeArgs, OutputFormat, PlaceArgs, parsed};
+use super::{KubeArgs, OutputFormat, PlaceArgs, values::parsed};
 use crate::model::{ClusterId, PublicKey};
 
 /// The commands for the keys with which clusters sign.

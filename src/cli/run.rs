@@ -1,0 +1,280 @@
+//! Flags of `run`.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use clap::Args;
+
+use super::{
+    PlaceArgs,
+    values::{duration, http_url, parsed},
+};
+use crate::{
+    annotations::{Policy, ZoneKind},
+    cluster::{LabelKeys, selector::NamespaceSelector},
+    discovery::ImportFrom,
+    import::DerivedNaming,
+    instances::{RegistrationPolicy, Selection, target::validate},
+    ledger::{driver::sessions::Streaming, trust::Mode},
+    model::Target,
+};
+
+/// The port on which a leader listens for those of other clusters, unless `--stream-port` says another one.
+pub const STREAM_PORT: u16 = 7946;
+
+/// Flags of `run`.
+#[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
+pub struct RunArgs {
+    /// Where to run.
+    #[command(flatten)]
+    pub place: PlaceArgs,
+
+    /// Which exports are also registered as ordinary Cloud Map instances, for ECS tasks and other readers. AWS charges
+    /// about 0.10 USD per instance and month.
+    #[arg(long, env = "CLOUDMAP_MCS_INSTANCES", value_enum, default_value_t = Selection::All)]
+    pub instances: Selection,
+    /// Register all instances in this one Cloud Map namespace, as `<service>.<namespace>`, instead of in one Cloud Map
+    /// namespace per Kubernetes namespace.
+    #[arg(long, env = "CLOUDMAP_MCS_INSTANCES_NAMESPACE", value_name = "NAME", value_parser = instances_namespace)]
+    pub instances_namespace: Option<String>,
+    /// Keys of pod labels, separated by commas, that become attributes of the pods' instances, with the same names. Needs
+    /// permission to read pods (config/components/instance-labels), and memory for each pod that has one of these labels.
+    #[arg(long, env = "CLOUDMAP_MCS_INSTANCE_LABELS", value_name = "KEYS", value_parser = parsed::<LabelKeys>)]
+    pub instance_labels: Option<LabelKeys>,
+    /// Open the readiness gate `cloudmap-mcs/registered` of pods when clients of Cloud Map find them. Needs permission to read
+    /// pods and to write their status (config/components/readiness-gates), and memory for each pod that has the label
+    /// `cloudmap-mcs/gate`. See docs/gates.md.
+    #[arg(long, env = "CLOUDMAP_MCS_READINESS_GATES")]
+    pub readiness_gates: bool,
+    /// Open the readiness gate of a pod after this time, even if Cloud Map does not show the pod yet, so that it blocks no
+    /// roll-out for longer.
+    #[arg(long, env = "CLOUDMAP_MCS_GATE_TIMEOUT", value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub gate_timeout: Duration,
+    /// Follow Cutovers, which move the traffic of a Cloud Map service to pods step by step. Needs the
+    /// CustomResourceDefinition of Cutover (config/crd), and permission to read Cutovers and to write their status
+    /// (config/components/cutovers). See docs/cutover.md.
+    #[arg(long, env = "CLOUDMAP_MCS_CUTOVERS")]
+    pub cutovers: bool,
+    /// Let Cutovers hide ECS tasks (`spec.hideTasks`): mark them as unhealthy in Cloud Map, so that they leave DNS while they
+    /// still run, and as healthy again on the way back. Needs permission for it (`cloudmap-mcs iam --mode hiding`). Not
+    /// verified on AWS. See docs/cutover.md.
+    #[arg(long, env = "CLOUDMAP_MCS_HIDE_TASKS")]
+    pub hide_tasks: bool,
+    /// URL of the Prometheus that the guards of Cutovers ask, such as `http://prometheus.monitoring:9090`. What it answers
+    /// decides about the steps of whoever may write Cutovers, and no more of it is shown.
+    #[arg(long, env = "CLOUDMAP_MCS_GUARD_PROMETHEUS", value_name = "URL", value_parser = prometheus_url)]
+    pub guard_prometheus: Option<String>,
+    /// How many Cloud Map listings a second the drift checks of instances may use. This determines how often each target is
+    /// checked (every 50 s for up to 500 targets); see the metric `cloudmap_mcs_instances_drift_period_seconds`.
+    ///
+    /// From 0.1 to 1000.
+    #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value = "10", value_parser = rate)]
+    pub drift_calls_per_second: f64,
+
+    /// Only Cloud Map namespaces of this domain and its subdomains take the host names of annotated Services (with a leading
+    /// dot: only subdomains). Several are separated by commas. Without it all namespaces do. As in external-dns.
+    #[arg(long, env = "CLOUDMAP_MCS_DOMAIN_FILTER", value_name = "DOMAIN", value_delimiter = ',')]
+    pub domain_filter: Vec<String>,
+    /// Only Cloud Map namespaces of this kind take the host names of annotated Services. Without it all do, including
+    /// API-only ones. As in external-dns.
+    ///
+    /// Where namespaces of several kinds share a name, and the oldest is of another kind, names in it are refused.
+    #[arg(long, env = "CLOUDMAP_MCS_AWS_ZONE_TYPE", value_name = "TYPE", value_enum)]
+    pub aws_zone_type: Option<ZoneKind>,
+    /// Owner id of the external-dns that this controller replaces. Where external-dns annotations name a service that
+    /// external-dns owns by exactly this id, this controller takes over the service and its instances. Stop external-dns
+    /// first.
+    #[arg(long, env = "CLOUDMAP_MCS_TXT_OWNER_ID", value_name = "ID")]
+    pub txt_owner_id: Option<String>,
+    /// Whether to withdraw names that no annotated Service requests any more. With `upsert-only` they keep their last
+    /// addresses. Names that are requested follow their endpoints in both cases. As in external-dns.
+    #[arg(long, env = "CLOUDMAP_MCS_POLICY", value_enum, default_value_t = Policy::Sync)]
+    pub policy: Policy,
+    /// Register nothing for annotated Services, and log what would be registered. Does not apply to ServiceExports.
+    ///
+    /// Nor to `leave`, which withdraws what was registered before.
+    #[arg(long, env = "CLOUDMAP_MCS_DRY_RUN")]
+    pub dry_run: bool,
+
+    /// Which Cloud Map services the annotations on ServiceExports, Services and Ingresses may name: with `open` all, as in
+    /// external-dns; with `granted` only those in the annotation `cloudmap-mcs/may-register` on their Namespace, in addition
+    /// to an export's own name.
+    #[arg(long, env = "CLOUDMAP_MCS_REGISTRATION_POLICY", value_enum, default_value_t = RegistrationPolicy::Open)]
+    pub registration_policy: RegistrationPolicy,
+
+    /// How long a new claim to a Cloud Map name that an annotation gives must have been visible to the other clusters before
+    /// the controller registers instances there.
+    #[arg(long, env = "CLOUDMAP_MCS_CLAIM_DELAY", value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    pub claim_delay: Duration,
+
+    /// Label selector of the namespaces that may export Services, as in `kubectl get -l`: `team in (a, b),!private`.
+    /// ServiceExports in other namespaces report that they are not allowed. Without it all namespaces may export.
+    ///
+    /// Also `kubernetes.io/metadata.name notin (default, kube-system)`. Changes of labels take effect. Annotated Services are not
+    /// concerned.
+    #[arg(long, env = "CLOUDMAP_MCS_EXPORT_NAMESPACES", value_name = "SELECTOR", value_parser = parsed::<NamespaceSelector>)]
+    pub export_namespaces: Option<NamespaceSelector>,
+
+    /// Cloud Map namespaces, separated by commas, whose foreign instances (ECS tasks and everything else that this ClusterSet
+    /// did not register) are imported into every Kubernetes namespace without the annotation
+    /// `cloudmap.controller/import-from`. `{namespace}` stands for the name of the Kubernetes namespace.
+    #[arg(long, env = "CLOUDMAP_MCS_IMPORT_FROM", value_name = "NAMES", value_parser = parsed::<ImportFrom>)]
+    pub import_from: Option<ImportFrom>,
+    /// How many Cloud Map calls a second these imports may use. This determines how often each service is read; see the
+    /// metric `cloudmap_mcs_import_period_seconds`. One call a second costs 2.63 USD a month.
+    ///
+    /// From 0.1 to 1000.
+    #[arg(long, env = "CLOUDMAP_MCS_IMPORT_CALLS_PER_SECOND", value_name = "N", default_value = "60", value_parser = rate)]
+    pub import_calls_per_second: f64,
+
+    /// Other clusters of this ClusterSet still run the AWS Cloud Map MCS Controller for K8s. Register every export with the
+    /// instance ids and attributes of that controller, one instance per endpoint and port, and import its exports. It must
+    /// not run in this cluster. See docs/moving-from-aws-mcs-controller.md.
+    #[arg(long, env = "CLOUDMAP_MCS_AWS_MCS_COMPAT", conflicts_with = "instances_namespace")]
+    pub aws_mcs_compat: bool,
+
+    /// Name of the Service that each import gets in this cluster, such as `{name}-global`: `{name}` stands for the name of
+    /// the ServiceImport. Every DNS server of the cluster answers for it (`payments-global.shop.svc.cluster.local`), also where
+    /// nobody may add `clusterset.local` to CoreDNS. By default the name is `derived-` and a hash.
+    ///
+    /// Headless imports get such a Service as well. If a Service of others has the name, or it would have more than 63
+    /// characters, the name is `derived-` and the hash, and an Event says so. A change replaces the Services one by one, and
+    /// with them the cluster IPs: connections to the former ones end.
+    #[arg(long, env = "CLOUDMAP_MCS_DERIVED_NAME", value_name = "TEMPLATE", value_parser = parsed::<DerivedNaming>)]
+    pub derived_name: Option<DerivedNaming>,
+
+    /// Whose heads in the ledger count: `open`: everybody's who may write it; `tofu` (trust on first use): those that have the
+    /// key with which a cluster was first accepted; `pinned`: only those that have a key in the ConfigMap
+    /// `cloudmap-mcs-trust`. Unless it is `open`, this cluster signs. See docs/trust.md.
+    #[arg(long, env = "CLOUDMAP_MCS_TRUST", value_enum, default_value_t = Mode::Tofu)]
+    pub trust: Mode,
+    /// Whether the leaders of the clusters also tell each other their endpoints directly, in milliseconds: `auto` wherever they
+    /// reach each other and sign (see `--trust`), or `off`. See docs/stream.md.
+    #[arg(long, env = "CLOUDMAP_MCS_STREAM", value_enum, default_value_t = Streaming::Auto)]
+    pub stream: Streaming,
+    /// The TCP port on which the leader listens for the leaders of other clusters. NetworkPolicies and security groups must let
+    /// them connect; one direction is enough.
+    #[arg(long, env = "CLOUDMAP_MCS_STREAM_PORT", value_name = "PORT", default_value_t = STREAM_PORT, value_parser = clap::value_parser!(u16).range(1..))]
+    pub stream_port: u16,
+    /// The addresses under which other clusters reach the leader, at most 4 of them, where they are not those of its pod.
+    #[arg(long, env = "CLOUDMAP_MCS_STREAM_ADDRESSES", value_name = "IP,...", value_delimiter = ',')]
+    pub stream_addresses: Vec<IpAddr>,
+    /// How often to read the ledger: 200ms to 20s.
+    #[arg(long, env = "CLOUDMAP_MCS_LEDGER_TICK", value_name = "DURATION", default_value = "1s", value_parser = tick)]
+    pub ledger_tick: Duration,
+    /// Remove the endpoints of a cluster whose ledger has not advanced for this long, at least 5m. Off by default, because
+    /// the pods of a cluster still serve while its controller is down.
+    ///
+    /// They come back when it advances. Until then they stay removed, also across restarts of this controller.
+    #[arg(long, env = "CLOUDMAP_MCS_STALE_CLUSTER_TTL", value_name = "DURATION", value_parser = stale_ttl)]
+    pub stale_cluster_ttl: Option<Duration>,
+
+    /// Address on which to serve /healthz, /readyz and /metrics.
+    ///
+    /// On nodes without IPv6: `0.0.0.0` with the same port.
+    #[arg(long, env = "CLOUDMAP_MCS_LISTEN", value_name = "ADDRESS", default_value = "[::]:8080")]
+    pub listen: SocketAddr,
+    /// Address on which to serve a page for people: what `cloudmap-mcs status` says, in a browser. It only reads, but asks
+    /// nobody who they are. With 127.0.0.1:8090, those see it who may `kubectl port-forward`. Off by default.
+    #[arg(long, env = "CLOUDMAP_MCS_PAGE_LISTEN", value_name = "ADDRESS")]
+    pub page_listen: Option<SocketAddr>,
+    /// How many names to reconcile at once.
+    ///
+    /// From 1 to 256.
+    #[arg(long, env = "CLOUDMAP_MCS_CONCURRENCY", value_name = "N", default_value_t = 8,
+          value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub concurrency: u16,
+}
+
+fn instances_namespace(text: &str) -> Result<String, String> {
+    let target = Target { namespace: text.into(), service: "any".into() };
+    validate(&target).map(|()| text.to_owned()).map_err(|invalid| invalid.to_string())
+}
+
+/// Reading more often costs more and shows little more. Reading more slowly than the ledger's heartbeats cannot tell which
+/// clusters are silent.
+fn tick(text: &str) -> Result<Duration, String> {
+    let bounds = Duration::from_millis(200)..=Duration::from_secs(20);
+    let tick = duration(text)?;
+    if bounds.contains(&tick) { Ok(tick) } else { Err(format!("{text:?} is not a duration from 200ms to 20s")) }
+}
+
+/// A cluster counts as stale only after [`Timing::lease`](crate::ledger::limits::Timing::lease), so its endpoints cannot
+/// expire before that.
+fn stale_ttl(text: &str) -> Result<Duration, String> {
+    let ttl = duration(text)?;
+    if ttl >= Duration::from_mins(5) { Ok(ttl) } else { Err(format!("{text:?} is too short: at least 5m")) }
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    text.parse::<f64>()
+        .ok()
+        .filter(|rate| (0.1..=1000.0).contains(rate))
+        .ok_or_else(|| format!("{text:?} is not a number from 0.1 to 1000"))
+}
+
+fn prometheus_url(text: &str) -> Result<String, String> {
+    let url = http_url(text)?;
+    if url.starts_with("https://") {
+        return Err(
+            "only http:// is spoken with Prometheus: name a proxy in the cluster, which also signs for AMP".to_owned()
+        );
+    }
+    Ok(url)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser as _};
+
+    use super::super::Cli;
+
+    #[test]
+    fn every_long_flag_of_run_has_an_environment_variable() {
+        let command = Cli::command();
+        let run = command.find_subcommand("run").unwrap();
+        for arg in run.get_arguments().filter(|arg| arg.get_long().is_some_and(|long| long != "help")) {
+            assert!(arg.get_env().is_some(), "--{}", arg.get_long().unwrap());
+            assert!(arg.get_help().is_some(), "--{} explains itself", arg.get_long().unwrap());
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_names_the_flag_and_what_it_takes() {
+        for (flag, value, hint) in [
+            ("--cluster-id", "Prod", "DNS-1123"),
+            ("--ledger-tick", "fast", "500ms"),
+            ("--ledger-tick", "1ms", "from 200ms to 20s"),
+            ("--ledger-tick", "1m", "from 200ms to 20s"),
+            ("--stale-cluster-ttl", "0s", "positive"),
+            ("--stale-cluster-ttl", "1m", "at least 5m"),
+            ("--drift-calls-per-second", "0", "0.1"),
+            ("--drift-calls-per-second", "-5", "0.1"),
+            ("--drift-calls-per-second", "NaN", "0.1"),
+            ("--instances", "some", "annotated"),
+            ("--cloudmap-endpoint", "localhost:1", "http://"),
+            ("--concurrency", "0", "1..=256"),
+            ("--instances-namespace", "clusterset-prod", "ledgers"),
+            ("--policy", "create-only", "upsert-only"),
+            ("--aws-zone-type", "http", "private"),
+            ("--export-namespaces", "env in prod", "key in (a, b)"),
+            ("--import-from", "a b", "separated by commas"),
+            ("--instance-labels", "AWS_INSTANCE_IPV4", "reserved"),
+            ("--import-calls-per-second", "0", "0.1"),
+        ] {
+            let error =
+                Cli::try_parse_from(["cloudmap-mcs", "run", &format!("{flag}={value}")]).unwrap_err().to_string();
+            assert!(error.contains(flag) && error.contains(hint), "{error}");
+        }
+    }
+
+    #[test]
+    fn aws_mcs_compat_excludes_instances_namespace() {
+        let flags = ["cloudmap-mcs", "run", "--aws-mcs-compat", "--instances-namespace", "internal"];
+        let error = Cli::try_parse_from(flags).unwrap_err().to_string();
+        assert!(error.contains("--instances-namespace") && error.contains("--aws-mcs-compat"), "{error}");
+    }
+}
