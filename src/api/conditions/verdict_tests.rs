@@ -1,4 +1,5 @@
 use super::*;
+use crate::api::conditions::ReadyReason;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
