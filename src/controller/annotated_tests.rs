@@ -3,7 +3,7 @@ use crate::{
     controller::targets::tests::{key, mk_knowledge, mk_targets, target},
     instances::{
         Consent, Traffic,
-        sync::{Creation, Reason},
+        sync::{Creation, Ids, Outcome, Reason, TargetStatus},
     },
 };
 
