@@ -2,22 +2,20 @@
 //! from their ledgers.
 
 mod deciding;
+mod publication;
+mod remotes;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
     sync::Arc,
 };
 
-use tracing::{info, warn};
-
-use super::{Mode, membership::LEAVING, parts::Part};
+use super::{Mode, parts::Part};
 use crate::{
     cluster::objects::Namespace,
-    export::{Dates, Exports, Publication, Refusal},
-    import::Unknown,
+    export::{Dates, Exports, Refusal},
     instances::{Naming, RegistrationPolicy, Rights, policy::Precedence, target::validate},
-    ledger::{Map, limits::MAX_SKEW, records, remote::Remotes},
+    ledger::{Map, limits::MAX_SKEW},
     model::{ClaimOwner, ClusterId, Endpoint, Exported, Registration, ServiceKey, Target},
 };
 
@@ -420,125 +418,11 @@ impl Knowledge {
         self.exports.as_ref().map(Exports::map)
     }
 
-    /// Takes in the state of the other clusters. Names that wait for a cluster to become known
-    /// ([`unknown`](Self::unknown), [`settling`](Self::settling)) are not in the result.
-    pub fn adopt_remotes(&mut self, remotes: &Remotes) -> Concerned {
-        let mut concerned = Concerned::default();
-        self.read |= remotes.heads_read;
-        self.unaccepted.clone_from(&remotes.unaccepted);
-        self.settled |= remotes.all_live_verified;
-        for (id, remote) in &remotes.clusters {
-            let gone = remote.left || remote.expired;
-            let of = |state: &Option<Arc<Map>>| if gone { Some(Arc::default()) } else { state.clone() };
-            let (state, committed) = (of(&remote.state), of(&remote.committed));
-            let entry = self.remotes.entry(id.clone()).or_default();
-            if std::mem::replace(&mut entry.gone, gone) != gone {
-                concerned.names.extend(entry.withdrawn.iter().cloned());
-            }
-            let silent = remote.stale.filter(|_| !gone);
-            if std::mem::replace(&mut entry.silent, silent) != silent {
-                concerned.names.extend(entry.exports.keys().cloned());
-            }
-            if std::mem::replace(&mut entry.expired, remote.expired) != remote.expired {
-                let (cluster, names) = (id, entry.exports.len());
-                if remote.expired {
-                    warn!(%cluster, names, "the cluster has been silent for longer than --stale-cluster-ttl; its endpoints are withdrawn");
-                } else {
-                    info!(%cluster, "the cluster whose endpoints were withdrawn is no longer silent");
-                }
-            }
-            if let Some(committed) = committed
-                && !entry.committed.as_ref().is_some_and(|map| Arc::ptr_eq(map, &committed))
-            {
-                let before = entry.committed.replace(Arc::clone(&committed)).unwrap_or_default();
-                for target in records::changed_registrations(&before, &committed) {
-                    match records::registration(&committed, &target) {
-                        Some(registration) => entry.registrations.insert(target.clone(), registration),
-                        None => entry.registrations.remove(&target),
-                    };
-                    concerned.targets.insert(target);
-                }
-            }
-            let Some(state) = state else { continue };
-            if entry.map.as_ref().is_some_and(|map| Arc::ptr_eq(map, &state)) {
-                continue;
-            }
-            let before = entry.map.replace(Arc::clone(&state)).unwrap_or_default();
-            let mut problems = Vec::new();
-            for key in records::changed_services(&before, &state) {
-                match records::decode_service(&state, &key, &mut problems) {
-                    Some(exported) => {
-                        if entry.exports.insert(key.clone(), Arc::new(exported)).is_none() {
-                            count(&mut self.names, &key);
-                            entry.withdrawn.remove(&key);
-                        }
-                    }
-                    None => {
-                        if entry.exports.remove(&key).is_some() {
-                            discount(&mut self.names, &key);
-                            entry.withdrawn.insert(key.clone());
-                        }
-                    }
-                }
-                concerned.names.insert(key);
-            }
-            for problem in problems {
-                warn!(cluster = %id, key = &*problem.key, problem = problem.message, "unreadable ledger record");
-            }
-        }
-        for (_, gone) in self.remotes.extract_if(.., |id, _| !remotes.clusters.contains_key(id)) {
-            for key in gone.exports.into_keys() {
-                discount(&mut self.names, &key);
-                concerned.names.insert(key);
-            }
-            concerned.targets.extend(gone.registrations.into_keys());
-        }
-        for target in &concerned.targets {
-            concerned.names.extend(self.wanted_by(target).cloned());
-        }
-        concerned
-    }
-
     /// The exports of this cluster that want a target.
     pub fn wanted_by(&self, target: &Target) -> impl Iterator<Item = &ServiceKey> {
         let first = (target.clone(), ServiceKey::new("", ""));
         let wanting = self.wanting.range(first..).take_while(move |(wanted, _)| wanted == target);
         wanting.map(|(_, key)| key)
-    }
-
-    /// The unknown clusters had their time, so new imports no longer wait for them. Returns whether that is new.
-    pub fn settle(&mut self) -> bool {
-        self.read && !std::mem::replace(&mut self.settled, true)
-    }
-
-    /// Takes in what was published of this cluster.
-    pub fn adopt_published(&mut self, published: Option<Arc<Map>>) -> Concerned {
-        let after = published.clone().unwrap_or_default();
-        let before = std::mem::replace(&mut self.published, published);
-        let mut names = BTreeSet::new();
-        if before.is_none() {
-            // What an earlier leader reported about them stayed until now.
-            names.extend(self.planned.keys().cloned());
-        }
-        let before = before.unwrap_or_default();
-        names.extend(records::changed_services(&before, &after));
-        Concerned { names, targets: records::changed_registrations(&before, &after) }
-    }
-
-    /// Whether this leader does not know the state of the exports yet. Meanwhile an earlier leader's reports stay.
-    pub const fn starting(&self) -> bool {
-        match &self.membership {
-            Membership::Joining(_) => true,
-            Membership::Member { trouble: None } => !self.settled || self.published.is_none(),
-            _ => false,
-        }
-    }
-
-    /// Whether the registration record of a target is in the registry, so that instances may be registered there.
-    pub fn is_on_record(&self, target: &Target) -> bool {
-        let wanted = self.exports.as_ref().and_then(|exports| exports.registrations().get(target));
-        let published = self.published.as_ref().and_then(|map| records::registration(map, target));
-        wanted.is_some() && published.as_ref() == wanted
     }
 
     /// Who has the target, among all clusters' claims: the first by [`Precedence`] (then by cluster id, then by owner),
@@ -551,22 +435,6 @@ impl Knowledge {
             .filter(|(_, registration)| !registration.retiring)
             .min_by_key(|(id, registration)| (Precedence::of(registration), *id, &registration.owner))
             .map(|(id, registration)| (id.clone(), registration.owner.clone()))
-    }
-
-    /// Other clusters' claims to a target.
-    pub fn other_claims(&self, target: &Target) -> impl Iterator<Item = &Registration> {
-        let claims = self.remotes.values().filter_map(move |remote| remote.registrations.get(target));
-        claims.filter(|registration| !registration.retiring)
-    }
-
-    /// Names whose endpoints in other clusters have one of these addresses.
-    pub fn names_with(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<ServiceKey> {
-        let concerned = |endpoint: &Endpoint| {
-            endpoint.ipv4.is_some_and(|address| addresses.contains(&address.into()))
-                || endpoint.ipv6.is_some_and(|address| addresses.contains(&address.into()))
-        };
-        let exports = self.remotes.values().flat_map(|remote| &remote.exports);
-        exports.filter(|(_, local)| local.endpoints.iter().any(concerned)).map(|(key, _)| key.clone()).collect()
     }
 
     /// The exports of a name by every known cluster. The own export comes from memory, never from the registry. If it
@@ -585,11 +453,6 @@ impl Knowledge {
             .collect()
     }
 
-    /// The clusters that have been silent for long, and since when (milliseconds since 1970). Their last exports count.
-    pub fn silent(&self) -> BTreeMap<ClusterId, u64> {
-        self.remotes.iter().filter_map(|(id, remote)| Some((id.clone(), remote.silent?))).collect()
-    }
-
     /// All names that any known cluster exports.
     pub fn names(&self) -> impl Iterator<Item = &ServiceKey> {
         self.names.keys()
@@ -600,53 +463,6 @@ impl Knowledge {
         let first = ServiceKey::new(Arc::clone(namespace), "");
         let names = self.names.range(first..).map(|(key, _)| key);
         names.take_while(move |key| key.namespace == *namespace)
-    }
-
-    /// The clusters whose exports are not known.
-    pub fn unknown(&self) -> Unknown {
-        if self.read {
-            let unknown = self.remotes.iter().filter(|(_, remote)| remote.map.is_none()).map(|(id, _)| id.clone());
-            Unknown::Only(unknown.chain(self.unaccepted.iter().cloned()).collect())
-        } else {
-            Unknown::All
-        }
-    }
-
-    /// Whether clusters are still being read for the first time.
-    pub const fn settling(&self) -> bool {
-        !self.settled
-    }
-
-    /// Whether the registry may have the export of a name within moments.
-    pub fn is_on_its_way(&self, key: &ServiceKey) -> bool {
-        let refused = self.exports.as_ref().is_some_and(|exports| exports.refusal(key).is_some());
-        let takes_part = matches!(self.membership, Membership::Member { .. } | Membership::Joining(_));
-        takes_part && !refused && self.publication(key) != Publication::Published
-    }
-
-    /// How far the export of a name has come.
-    pub fn publication(&self, key: &ServiceKey) -> Publication {
-        match &self.membership {
-            Membership::Refused(message) | Membership::Failing(message) => {
-                return Publication::Failed(message.clone());
-            }
-            Membership::Leaving => {
-                return Publication::Pending(LEAVING.to_owned());
-            }
-            Membership::Member { .. } | Membership::Joining(_) => {}
-        }
-        if let Some(too_large) = self.exports.as_ref().and_then(|exports| exports.refusal(key)) {
-            return Publication::Failed(format!("{too_large}."));
-        }
-        let record = records::export_key(key);
-        let wanted = self.exports.as_ref().and_then(|exports| exports.record(&record));
-        let there = self.published.as_ref().and_then(|map| map.get(&record));
-        match (wanted, there, &self.membership) {
-            (Some(wanted), Some(there), _) if wanted == there => Publication::Published,
-            (_, _, Membership::Joining(waiting)) => Publication::Pending(waiting.clone()),
-            (_, _, Membership::Member { trouble: Some(error) }) => Publication::Failed(error.clone()),
-            _ => Publication::Pending("On its way to the registry.".to_owned()),
-        }
     }
 }
 

@@ -1,7 +1,12 @@
 use super::*;
 use crate::{
     api::conditions::ValidReason,
-    ledger::remote::Remote as Read,
+    export::Publication,
+    import::Unknown,
+    ledger::{
+        records,
+        remote::{Remote as Read, Remotes},
+    },
     model::{Export, fixtures},
 };
 

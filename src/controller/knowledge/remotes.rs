@@ -1,0 +1,138 @@
+//! What the ledgers of the other clusters say, and which of these clusters are silent or not known.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use tracing::{info, warn};
+
+use super::{Concerned, Knowledge, count, discount};
+use crate::{
+    import::Unknown,
+    ledger::{Map, records, remote::Remotes},
+    model::{ClusterId, Endpoint, Registration, ServiceKey, Target},
+};
+
+impl Knowledge {
+    /// Takes in the state of the other clusters. Names that wait for a cluster to become known
+    /// ([`unknown`](Self::unknown), [`settling`](Self::settling)) are not in the result.
+    pub fn adopt_remotes(&mut self, remotes: &Remotes) -> Concerned {
+        let mut concerned = Concerned::default();
+        self.read |= remotes.heads_read;
+        self.unaccepted.clone_from(&remotes.unaccepted);
+        self.settled |= remotes.all_live_verified;
+        for (id, remote) in &remotes.clusters {
+            let gone = remote.left || remote.expired;
+            let of = |state: &Option<Arc<Map>>| if gone { Some(Arc::default()) } else { state.clone() };
+            let (state, committed) = (of(&remote.state), of(&remote.committed));
+            let entry = self.remotes.entry(id.clone()).or_default();
+            if std::mem::replace(&mut entry.gone, gone) != gone {
+                concerned.names.extend(entry.withdrawn.iter().cloned());
+            }
+            let silent = remote.stale.filter(|_| !gone);
+            if std::mem::replace(&mut entry.silent, silent) != silent {
+                concerned.names.extend(entry.exports.keys().cloned());
+            }
+            if std::mem::replace(&mut entry.expired, remote.expired) != remote.expired {
+                let (cluster, names) = (id, entry.exports.len());
+                if remote.expired {
+                    warn!(%cluster, names, "the cluster has been silent for longer than --stale-cluster-ttl; its endpoints are withdrawn");
+                } else {
+                    info!(%cluster, "the cluster whose endpoints were withdrawn is no longer silent");
+                }
+            }
+            if let Some(committed) = committed
+                && !entry.committed.as_ref().is_some_and(|map| Arc::ptr_eq(map, &committed))
+            {
+                let before = entry.committed.replace(Arc::clone(&committed)).unwrap_or_default();
+                for target in records::changed_registrations(&before, &committed) {
+                    match records::registration(&committed, &target) {
+                        Some(registration) => entry.registrations.insert(target.clone(), registration),
+                        None => entry.registrations.remove(&target),
+                    };
+                    concerned.targets.insert(target);
+                }
+            }
+            let Some(state) = state else { continue };
+            if entry.map.as_ref().is_some_and(|map| Arc::ptr_eq(map, &state)) {
+                continue;
+            }
+            let before = entry.map.replace(Arc::clone(&state)).unwrap_or_default();
+            let mut problems = Vec::new();
+            for key in records::changed_services(&before, &state) {
+                match records::decode_service(&state, &key, &mut problems) {
+                    Some(exported) => {
+                        if entry.exports.insert(key.clone(), Arc::new(exported)).is_none() {
+                            count(&mut self.names, &key);
+                            entry.withdrawn.remove(&key);
+                        }
+                    }
+                    None => {
+                        if entry.exports.remove(&key).is_some() {
+                            discount(&mut self.names, &key);
+                            entry.withdrawn.insert(key.clone());
+                        }
+                    }
+                }
+                concerned.names.insert(key);
+            }
+            for problem in problems {
+                warn!(cluster = %id, key = &*problem.key, problem = problem.message, "unreadable ledger record");
+            }
+        }
+        for (_, gone) in self.remotes.extract_if(.., |id, _| !remotes.clusters.contains_key(id)) {
+            for key in gone.exports.into_keys() {
+                discount(&mut self.names, &key);
+                concerned.names.insert(key);
+            }
+            concerned.targets.extend(gone.registrations.into_keys());
+        }
+        for target in &concerned.targets {
+            concerned.names.extend(self.wanted_by(target).cloned());
+        }
+        concerned
+    }
+
+    /// The unknown clusters had their time, so new imports no longer wait for them. Returns whether that is new.
+    pub fn settle(&mut self) -> bool {
+        self.read && !std::mem::replace(&mut self.settled, true)
+    }
+
+    /// The clusters whose exports are not known.
+    pub fn unknown(&self) -> Unknown {
+        if self.read {
+            let unknown = self.remotes.iter().filter(|(_, remote)| remote.map.is_none()).map(|(id, _)| id.clone());
+            Unknown::Only(unknown.chain(self.unaccepted.iter().cloned()).collect())
+        } else {
+            Unknown::All
+        }
+    }
+
+    /// Whether clusters are still being read for the first time.
+    pub const fn settling(&self) -> bool {
+        !self.settled
+    }
+
+    /// The clusters that have been silent for long, and since when (milliseconds since 1970). Their last exports count.
+    pub fn silent(&self) -> BTreeMap<ClusterId, u64> {
+        self.remotes.iter().filter_map(|(id, remote)| Some((id.clone(), remote.silent?))).collect()
+    }
+
+    /// Other clusters' claims to a target.
+    pub fn other_claims(&self, target: &Target) -> impl Iterator<Item = &Registration> {
+        let claims = self.remotes.values().filter_map(move |remote| remote.registrations.get(target));
+        claims.filter(|registration| !registration.retiring)
+    }
+
+    /// Names whose endpoints in other clusters have one of these addresses.
+    pub fn names_with(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<ServiceKey> {
+        let concerned = |endpoint: &Endpoint| {
+            endpoint.ipv4.is_some_and(|address| addresses.contains(&address.into()))
+                || endpoint.ipv6.is_some_and(|address| addresses.contains(&address.into()))
+        };
+        let exports = self.remotes.values().flat_map(|remote| &remote.exports);
+        exports.filter(|(_, local)| local.endpoints.iter().any(concerned)).map(|(key, _)| key.clone()).collect()
+    }
+}
