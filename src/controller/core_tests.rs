@@ -2,6 +2,8 @@
 
 #[path = "core_tests/left_out.rs"]
 mod left_out;
+#[path = "core_tests/registrations.rs"]
+mod registrations;
 
 use serde_json::json;
 
@@ -23,10 +25,7 @@ use crate::{
     },
     export::Exports,
     import::{DerivedNaming, Former, Plan, hashed},
-    instances::{
-        RegistrationPolicy, Selection,
-        sync::{Outcome, Reason, TargetStatus},
-    },
+    instances::{RegistrationPolicy, Selection, sync::TargetStatus},
     ledger::{remote::Remote, writer::Stage},
 };
 
@@ -289,114 +288,6 @@ fn what_another_cluster_exports_is_written_by_a_worker_and_stays_while_that_clus
     assert!(bench.remotes(["web"], at(2)).is_empty(), "no news");
     let commands = bench.remotes([], at(3));
     assert!(reconciled(&commands).contains(&key("web")));
-}
-
-#[test]
-fn a_named_target_is_registered_when_its_claim_was_on_record_and_visible_for_long_enough() {
-    let mut bench = Bench::member();
-    // Another cluster is there, which might want the name, too.
-    bench.remotes(["other"], at(1));
-    bench.export("web", &[("cloudmap-mcs/service", "www")]);
-    let commands = bench.observe(at(2));
-    let target = Target { namespace: "shop".into(), service: "www".into() };
-    let active = |desired: &Desired| desired[&target].active;
-    let desired = registered(&commands).unwrap();
-    assert!(!active(&desired) && desired[&target].instances.len() == 1);
-    let map = published(&commands);
-    bench.core.handle(Input::Published(map.clone()), at(3));
-    bench.core.handle(Input::ReadBack(map), at(4));
-    assert_eq!(bench.core.wake(), Some(at(4).mono + DELAY));
-    assert!(bench.core.handle(Input::Tick, at(13)).is_empty(), "not yet");
-    assert!(registered(&bench.core.handle(Input::Tick, at(14))).is_none(), "what was read before says nothing");
-    for (reads, second) in [(1, 14), (2, 15)] {
-        let status = Status { stage: Stage::Running, reads, ..Status::default() };
-        bench.core.handle(Input::Ledger(Arc::new(status)), at(second));
-    }
-    let desired = registered(&bench.core.handle(Input::Tick, at(15))).unwrap();
-    assert!(active(&desired));
-    // What came of it is said on the export alone that it concerns.
-    let status = TargetStatus { outcome: Outcome::Registered { count: 1 }, ..TargetStatus::default() };
-    let commands = bench.core.handle(Input::Statuses([(target, status)].into()), at(15));
-    assert_eq!(reconciled(&commands), [key("web")].into());
-    let conditions = bench.work("web", at(20)).report.unwrap().conditions;
-    assert!(
-        conditions.iter().any(|c| (c.type_.as_str(), c.status.as_str()) == ("Registered", "True")),
-        "{conditions:?}"
-    );
-}
-
-#[test]
-fn who_comes_back_after_it_left_is_the_only_cluster_from_then_on() {
-    let mut bench = Bench::member();
-    let hear = |bench: &mut Bench, leaving, reads, now| {
-        let status = Status { stage: Stage::Running, leaving, reads, ..Status::default() };
-        bench.core.handle(Input::Ledger(Arc::new(status)), now);
-    };
-    hear(&mut bench, true, 1, at(1));
-    hear(&mut bench, false, 2, at(60));
-    bench.export("web", &[("cloudmap-mcs/service", "www")]);
-    let target = Target { namespace: "shop".into(), service: "www".into() };
-    let map = published(&bench.observe(at(60)));
-    bench.core.handle(Input::Published(map.clone()), at(61));
-    let desired = registered(&bench.core.handle(Input::ReadBack(map), at(62)));
-    assert!(desired.is_none_or(|desired| !desired[&target].active), "others may come at the same time");
-    let desired = registered(&bench.core.handle(Input::Tick, at(70))).unwrap();
-    assert!(desired[&target].active, "nobody came");
-}
-
-#[test]
-fn an_annotated_service_of_a_cluster_in_no_clusterset_is_registered_when_its_record_is_kept() {
-    let mut bench = Bench::new(Mode::Standalone);
-    bench.observe(at(0));
-    bench.core.handle(Input::Kept(Kept { map: Some(Arc::default()), ..Kept::default() }), at(0));
-    bench.put("web", &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "web")]);
-    let commands = bench.observe(at(1));
-    assert!(commands.iter().any(|command| matches!(command, Command::List(true))));
-    assert!(registered(&commands).unwrap().values().all(|desired| !desired.active));
-    let kept = Kept { map: published(&commands), ..Kept::default() };
-    let desired = registered(&bench.core.handle(Input::Kept(kept), at(2))).unwrap();
-    assert!(desired.values().all(|desired| desired.active) && desired.len() == 1);
-}
-
-#[test]
-fn an_export_hears_what_came_of_a_target_that_its_annotated_service_holds() {
-    let mut bench = Bench::member();
-    let target = Target { namespace: "internal".into(), service: "www".into() };
-    bench.export("web", &[]);
-    bench.put("web", &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "www")]);
-    bench.observe(at(1));
-    assert!(bench.core.knowledge.exports().unwrap().registrations()[&target].owner.is_annotated());
-    let named = [("cloudmap-mcs/namespace", "internal"), ("cloudmap-mcs/service", "www")];
-    let export = json!({
-        "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
-        "metadata": {"namespace": "shop", "name": "web", "annotations": BTreeMap::from(named)},
-    });
-    bench.objects.put_export(serde_json::from_value(export).unwrap());
-    let map = published(&bench.observe(at(2)));
-    bench.core.handle(Input::Published(map.clone()), at(2));
-    bench.core.handle(Input::ReadBack(map), at(2));
-    let outcome = Outcome::Refused { reason: Reason::ForeignOwner, message: "Of external-dns.".to_owned() };
-    let status = TargetStatus { outcome, ..TargetStatus::default() };
-    let commands = bench.core.handle(Input::Statuses([(target, status)].into()), at(3));
-    assert_eq!(reconciled(&commands), [key("web")].into());
-    let conditions = bench.work("web", at(20)).report.unwrap().conditions;
-    assert!(conditions.iter().any(|c| c.type_ == "Registered" && c.reason == "ForeignOwner"), "{conditions:?}");
-}
-
-#[test]
-fn labels_of_pods_come_to_the_export_and_to_the_annotated_service_that_register_them() {
-    let mut bench = Bench::member();
-    bench.export("web", &[]);
-    bench.put("web", &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "web")]);
-    let before = registered(&bench.observe(at(1))).unwrap();
-    bench.objects.put_pod("shop", "pod", &[("role", "primary")]);
-    let pods = bench.core.caches.pods.subscribe().take();
-    let after = registered(&bench.core.handle(Input::Pods(pods), at(2))).unwrap();
-    for namespace in ["shop", "internal"] {
-        let target = Target { namespace: namespace.into(), service: "web".into() };
-        assert_eq!(before[&target].instances.len(), 1);
-        assert!(after[&target].instances != before[&target].instances, "{target}");
-    }
 }
 
 /// Its ClusterProperty may come back; nothing tells it any more which endpoints are alive.
