@@ -8,6 +8,19 @@ fn serve(endpoint: &mut Endpoint, port: u16) {
     endpoint.ports = [port].into();
 }
 
+impl Scene {
+    /// An import whose exporter is no longer known, and ten endpoints of another cluster: its Service is not decided.
+    async fn undecided() -> Self {
+        let mut scene = Self::new();
+        scene.reconcile().await.unwrap();
+        scene.unknown = Unknown::Only(["there".parse().unwrap()].into());
+        scene.from = "third";
+        scene.endpoints = (1000..1010).map(mk_endpoint).collect();
+        scene.reconcile().await.unwrap();
+        scene
+    }
+}
+
 #[tokio::test]
 async fn a_refused_slice_delays_no_other_and_no_removal() {
     let mut scene = Scene::new();
@@ -182,12 +195,7 @@ async fn slices_of_the_ports_that_a_refused_service_still_has_stay() {
 /// The Service stays as it is until all its clusters are known.
 #[tokio::test]
 async fn slices_of_the_ports_of_a_service_that_is_not_decided_stay() {
-    let mut scene = Scene::new();
-    scene.reconcile().await.unwrap();
-    scene.unknown = Unknown::Only(["there".parse().unwrap()].into());
-    scene.from = "third";
-    scene.endpoints = (1000..1010).map(mk_endpoint).collect();
-    scene.reconcile().await.unwrap();
+    let mut scene = Scene::undecided().await;
     scene.rename_port("web");
     scene.reconcile().await.unwrap();
     assert_eq!((scene.ports_without_endpoints(), scene.addresses()), (vec![], 270), "the ten under both names");
@@ -200,12 +208,7 @@ async fn slices_of_the_ports_of_a_service_that_is_not_decided_stay() {
 /// As long as one endpoint of the slice lived, the Service sent connections to all of them.
 #[tokio::test]
 async fn slices_that_stay_for_their_ports_keep_no_dead_endpoints_and_follow_the_live_ones() {
-    let mut scene = Scene::new();
-    scene.reconcile().await.unwrap();
-    scene.unknown = Unknown::Only(["there".parse().unwrap()].into());
-    scene.from = "third";
-    scene.endpoints = (1000..1010).map(mk_endpoint).collect();
-    scene.reconcile().await.unwrap();
+    let mut scene = Scene::undecided().await;
     scene.rename_port("web");
     scene.endpoints.truncate(4);
     scene.endpoints[0].conditions.ready = false;
