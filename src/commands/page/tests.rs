@@ -28,7 +28,7 @@ use crate::{
 
 fn objects() -> Objects {
     let troubled = import(&json!([condition("Ready", "False", "IPFamilyNotSupported")]));
-    Objects { exports: Ok(vec![parsed(exported())]), imports: Ok(vec![parsed(troubled)]) }
+    Objects { namespace: None, exports: Ok(vec![parsed(exported())]), imports: Ok(vec![parsed(troubled)]) }
 }
 
 #[test]

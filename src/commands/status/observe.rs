@@ -88,6 +88,8 @@ pub(in crate::commands) enum Dark {
 /// All exports and imports, or those of one namespace.
 #[derive(Debug)]
 pub(in crate::commands) struct Objects {
+    /// `None` means all namespaces.
+    pub(in crate::commands) namespace: Option<String>,
     pub(in crate::commands) exports: Read<Vec<ServiceExport>>,
     pub(in crate::commands) imports: Read<Vec<ServiceImport>>,
 }
@@ -187,7 +189,11 @@ impl<'a> Observer<'a> {
         };
         let all = ListParams::default();
         let (exports, imports) = tokio::join!(read(exports.list(&all)), read(imports.list(&all)));
-        Objects { exports: exports.map(|list| list.items), imports: imports.map(|list| list.items) }
+        Objects {
+            namespace: namespace.map(str::to_owned),
+            exports: exports.map(|list| list.items),
+            imports: imports.map(|list| list.items),
+        }
     }
 
     /// Lists with the name as a selector: who may list, as the controller's own role, need not be allowed to get.

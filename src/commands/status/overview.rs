@@ -38,21 +38,28 @@ pub(super) fn plan(seen: &Cluster, objects: &Objects) -> Report {
         };
         exports.iter().map(wrong).collect()
     });
-    findings.extend(counted("ServiceExports", exports, &seen.flags));
+    let namespace = objects.namespace.as_deref();
+    findings.extend(counted("ServiceExports", namespace, exports, &seen.flags));
     let imports =
         objects.imports.as_ref().map(|imports| imports.iter().map(|import| of_import(import, seen.now)).collect());
-    findings.extend(counted("ServiceImports", imports, &seen.flags));
+    findings.extend(counted("ServiceImports", namespace, imports, &seen.flags));
     Report { subject: subject(seen), findings }
 }
 
-/// A row with their number, and the findings of those that are not well.
+/// A row with their number, and the findings of those that are not well. If there is none, the row names the namespace that
+/// was asked for, because it may be misspelt.
 fn counted(
     about: &str,
+    namespace: Option<&str>,
     found: Result<Vec<Vec<Finding>>, &crate::cluster::reader::Unread>,
     flags: &str,
 ) -> Vec<Finding> {
     match found {
         Err(why) => vec![Finding::unread(about, why, flags)],
+        Ok(each) if each.is_empty() => {
+            let place = namespace.map_or_else(String::new, |namespace| format!(" in the namespace {namespace}"));
+            vec![Finding::absent(about, format!("there is none{place}"))]
+        }
         Ok(each) => {
             let well = each.iter().filter(|findings| findings.is_empty()).count();
             let text = format!("{well} of {} are well", each.len());

@@ -423,6 +423,7 @@ fn the_document_shows_what_is_printed() {
     let mut refused = export(&json!([condition("Valid", "False", "NoService")]));
     refused["metadata"]["name"] = "cart".into();
     let objects = Objects {
+        namespace: None,
         exports: Ok(vec![parsed(exported()), parsed(refused)]),
         imports: Ok(vec![parsed(import(&json!([condition("Ready", "True", "Ready")])))]),
     };

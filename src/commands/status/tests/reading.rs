@@ -38,7 +38,7 @@ async fn a_part_that_is_refused_hides_no_other() {
     assert_eq!((refused.len(), shown.len()), (1, 1), "{}", report.table());
     assert_eq!(refused[0].text, "not read: you may not list it");
     assert!(refused[0].remedy.as_ref().unwrap().contains("cloudmap-mcs-reader"));
-    assert_eq!(shown[0].text, "0 of 0 are well");
+    assert_eq!((shown[0].state, &*shown[0].text), (State::Absent, "there is none in the namespace shop"));
 }
 
 #[tokio::test(start_paused = true)]

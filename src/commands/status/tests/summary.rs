@@ -39,6 +39,7 @@ fn a_cluster_that_signs_with_another_key_than_the_pinned_one_is_not_well() {
 fn the_overview_has_each_cluster_and_each_object_that_is_not_well() {
     let mut seen = cluster();
     let objects = |exports: Vec<Value>, imports: Vec<Value>| Objects {
+        namespace: None,
         exports: Ok(exports.into_iter().map(parsed).collect()),
         imports: Ok(imports.into_iter().map(parsed).collect()),
     };
@@ -73,7 +74,8 @@ fn the_overview_has_each_cluster_and_each_object_that_is_not_well() {
 fn the_overview_names_a_cluster_whose_id_is_taken() {
     let mut seen = cluster();
     seen.ledger.as_mut().unwrap()[0].creator = Some("uid-of-another".to_owned());
-    let report = overview::plan(&seen, &Objects { exports: Ok(Vec::new()), imports: Ok(Vec::new()) });
+    let none = Objects { namespace: None, exports: Ok(Vec::new()), imports: Ok(Vec::new()) };
+    let report = overview::plan(&seen, &none);
     let first = report.first_wrong().unwrap();
     assert_eq!(first.about, "cluster one");
     assert!(first.text.contains("uid-of-another") && first.remedy.as_ref().unwrap().contains("another id"));
