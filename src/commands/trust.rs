@@ -19,7 +19,6 @@ use crate::{
     },
     env,
     ledger::{
-        head::Head,
         show::{self, ClusterView},
         trust::Keys,
     },
@@ -47,8 +46,9 @@ struct Row {
 }
 
 impl Row {
-    /// `uid` is that of this cluster.
-    fn new(cluster: &str, head: Option<&Head>, accepted: Option<&Accepted>, uid: &str) -> Self {
+    /// `view` is `None` if the ledger has no head of the cluster; `uid` is that of this cluster.
+    fn new(cluster: &str, view: Option<&ClusterView>, accepted: Option<&Accepted>, uid: &str) -> Self {
+        let head = view.and_then(|view| view.head.as_deref());
         let (signs, pinned) = (head.and_then(|head| head.signer), accepted.and_then(|accepted| accepted.key));
         let own = head.is_some_and(|head| *head.uid == *uid);
         let gone = accepted.and_then(|accepted| accepted.gone).is_some_and(Gone::is_left);
@@ -56,6 +56,8 @@ impl Row {
         let note = match (pinned, signs) {
             _ if own => "this cluster",
             _ if gone => "left",
+            _ if view.is_none() => "no head in the ledger",
+            _ if head.is_none() => "its head cannot be read",
             (Some(_), _) if other => "another cluster under this id: if it was rebuilt, trust accept",
             (Some(pinned), Some(signs)) if pinned != signs => "another key: if it was rebuilt, trust accept",
             (Some(_), None) => "not signed: ignored",
@@ -69,9 +71,9 @@ impl Row {
 
 /// One row for each cluster that has a head or is recorded here.
 fn rows(views: &[ClusterView], accepted: &BTreeMap<String, Accepted>, uid: &str) -> Vec<Row> {
-    let heads: BTreeMap<&str, Option<&Head>> = views.iter().map(|view| (&*view.id, view.head.as_deref())).collect();
-    let ids: BTreeSet<&str> = heads.keys().copied().chain(accepted.keys().map(String::as_str)).collect();
-    ids.into_iter().map(|id| Row::new(id, heads.get(id).copied().flatten(), accepted.get(id), uid)).collect()
+    let views: BTreeMap<&str, &ClusterView> = views.iter().map(|view| (&*view.id, view)).collect();
+    let ids: BTreeSet<&str> = views.keys().copied().chain(accepted.keys().map(String::as_str)).collect();
+    ids.into_iter().map(|id| Row::new(id, views.get(id).copied(), accepted.get(id), uid)).collect()
 }
 
 async fn list(args: TrustListArgs) -> anyhow::Result<()> {
@@ -155,7 +157,10 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::cli::{Cli, Command};
+    use crate::{
+        cli::{Cli, Command},
+        commands::status::tests::view,
+    };
 
     #[test]
     fn the_command_that_accepts_a_key_leads_to_the_cluster_that_was_asked() {
@@ -169,14 +174,19 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_that_is_only_recorded_is_shown_with_its_pin() {
+    fn a_cluster_without_a_head_that_can_be_read_is_shown_with_its_pin() {
         let key = PublicKey::from_bytes([1; 32]);
         let accepted = [
             ("blue".to_owned(), Accepted::unread("uid-blue".to_owned(), Some(key))),
             ("red".to_owned(), Accepted::unread("uid-red".to_owned(), None)),
         ];
-        let rows = rows(&[], &accepted.into(), "uid-green");
+        let unreadable = ClusterView { head: None, ..view("black") };
+        let rows = rows(&[unreadable], &accepted.into(), "uid-green");
         let notes: Vec<_> = rows.iter().map(|row| (row.cluster.as_str(), row.pinned, row.note)).collect();
-        assert_eq!(notes, [("blue", Some(key), "not signed: ignored"), ("red", None, "not signed")]);
+        let absent = "no head in the ledger";
+        assert_eq!(
+            notes,
+            [("black", None, "its head cannot be read"), ("blue", Some(key), absent), ("red", None, absent)]
+        );
     }
 }
