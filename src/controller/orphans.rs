@@ -67,10 +67,11 @@ impl Core {
                 let namespace = self.caches.namespaces.get(&key.namespace);
                 let regarding = namespace.map(|namespace| events::namespace(&key.namespace, &namespace.uid));
                 let (named, more) = (left.first().cloned().unwrap_or_default(), left.len().saturating_sub(1));
+                let more = if more > 0 { format!(" and {more} more") } else { String::new() };
                 let text = format!(
-                    "Cloud Map service {target} has instances that say that this cluster exports {key}, which it does not: {named} and \
-                     {more} more. Its AWS Cloud Map MCS Controller left them, and other clusters import them. If no other cluster has \
-                     the id \"{}\", deregister them.",
+                    "Cloud Map service {target} has instances that say that this cluster exports {key}, which it does not: {named}{more}. \
+                     Its AWS Cloud Map MCS Controller left them, and other clusters import them. If no other cluster has the \
+                     id \"{}\", deregister them.",
                     self.knowledge.local()
                 );
                 let (reason, action) = (EventReason::InstancesLeft, "Import");

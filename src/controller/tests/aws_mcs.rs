@@ -388,6 +388,7 @@ async fn an_instance_of_this_cluster_that_nothing_tells_of_is_withdrawn_and_one_
     };
     assert_eq!(said.regarding.kind.as_deref(), Some("Namespace"));
     assert!(said.text.contains("shop/api") && said.text.contains(&*id("10.1.0.2")) && said.text.contains("\"blue\""));
+    assert!(!said.text.contains(" more"), "{}", said.text);
     always("and left alone", Duration::from_mins(5), || {
         world.registered(&api).len() == 1 && world.registered(&other).len() == 1 && world.registered(&web).len() == 1
     })
