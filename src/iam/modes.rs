@@ -40,9 +40,11 @@ pub enum Mode {
     Hiding,
     /// Services in Cloud Map namespaces with DNS: Cloud Map writes to Route 53 with the permissions of its caller.
     Dns,
-    /// Denies the controllers the ledgers of other ClusterSets, and instances in any ledger.
+    /// Denies the controllers every write in the services of other ClusterSets' ledgers, and in every ledger the actions that
+    /// none needs (`UpdateService`, `UpdateInstanceCustomHealthStatus`).
     Deny,
-    /// Denies all ledgers to those who are no controllers, such as ECS, external-dns and people.
+    /// Denies every write in the services of ledgers, and adding or removing their tag, to those who are no controllers, such
+    /// as ECS, external-dns and people.
     DenyOthers,
     /// `purge` and `forget`: for an administrator.
     People,
