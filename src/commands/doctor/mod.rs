@@ -76,7 +76,7 @@ async fn examine(args: &DoctorArgs) -> anyhow::Result<Report> {
             .collect();
         match probe::probe(&members, args.probe.probe_port, stopped()?).await {
             Ok(probed) => Some(probed),
-            Err(left) => return Err(anyhow::Error::msg(interrupted(&left))),
+            Err(left) => return Err(anyhow::Error::msg(interrupted(&left, &clusters))),
         }
     } else {
         None
@@ -85,13 +85,13 @@ async fn examine(args: &DoctorArgs) -> anyhow::Result<Report> {
 }
 
 /// What is said after an interruption, with the clusters in which pods may be left, and why.
-fn interrupted(left: &BTreeMap<String, String>) -> String {
+fn interrupted(left: &BTreeMap<String, String>, clusters: &[Cluster]) -> String {
     if left.is_empty() {
         return "interrupted; the temporary pods are deleted".to_owned();
     }
     let left = left.iter().map(|(name, why)| {
-        let flag = observe::context(name);
-        format!("\n{name}: {why}\n  -> kubectl delete pods -A -l {}{flag}", names::LABEL_DOCTOR)
+        let flags = clusters.iter().find(|cluster| cluster.name == *name).map_or("", |cluster| cluster.flags.as_str());
+        format!("\n{name}: {why}\n  -> kubectl delete pods -A -l {}{flags}", names::LABEL_DOCTOR)
     });
     format!("interrupted; temporary pods may be left:{}", left.collect::<Vec<_>>().concat())
 }
@@ -114,7 +114,8 @@ async fn look(context: Option<String>, args: &DoctorArgs) -> (Cluster, Option<Cl
         Ok(client) => (observe::observe(&client, own).await, Some(client)),
         Err(error) => (Err(format!("{error:#}")), None),
     };
-    (Cluster { name: context.unwrap_or_else(|| HERE.to_owned()), own: own.clone(), seen }, client)
+    let name = context.unwrap_or_else(|| HERE.to_owned());
+    (Cluster { name, flags: cluster.flags(), own: own.clone(), seen }, client)
 }
 
 /// What runs, according to the flags and the clusters.

@@ -60,6 +60,8 @@ pub(super) struct Observation {
 #[derive(Debug, Clone)]
 pub(super) struct Cluster {
     pub(super) name: String,
+    /// What leads the commands of remedies to this cluster.
+    pub(super) flags: String,
     /// The controller's namespace.
     pub(super) own: String,
     /// The error says why the cluster is not reached.
@@ -146,11 +148,6 @@ impl Seen {
         };
         Some(identity::resolve(properties, &flags, uid))
     }
-}
-
-/// The flag that leads a command to a cluster.
-pub(super) fn context(name: &str) -> String {
-    if name == HERE { String::new() } else { format!(" --context {name}") }
 }
 
 pub(super) fn kube_dns() -> coredns::Place {

@@ -2,7 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::observe::context;
 use crate::{
     cluster::reader::Unread,
     commands::{apply_crds, table::Table},
@@ -71,8 +70,8 @@ impl Finding {
         Self::bad(State::Skip, place, subject, what, remedy)
     }
 
-    /// Kubernetes did not show it.
-    pub(super) fn unread(place: &str, subject: &'static str, why: &Unread) -> Self {
+    /// Kubernetes did not show it. `flags` lead the command of the remedy to the cluster.
+    pub(super) fn unread(place: &str, subject: &'static str, why: &Unread, flags: &str) -> Self {
         let what = format!("not read: {why}");
         match why {
             Unread::Forbidden(_) => Self::skip(
@@ -81,7 +80,7 @@ impl Finding {
                 what,
                 "have the ClusterRole and the Role cloudmap-mcs-reader bound to you, and run this on a workstation",
             ),
-            Unread::NoSuchKind => Self::fail(place, subject, what, apply_crds(&context(place))),
+            Unread::NoSuchKind => Self::fail(place, subject, what, apply_crds(flags)),
             Unread::Failed(_) => Self::fail(place, subject, what, "look whether kubectl reads it with this context"),
         }
     }

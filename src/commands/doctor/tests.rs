@@ -23,7 +23,7 @@ use crate::{
 };
 
 fn cluster(name: &str, seen: Result<Seen, String>) -> Cluster {
-    Cluster { name: name.to_owned(), own: OWN.to_owned(), seen }
+    Cluster { name: name.to_owned(), flags: format!(" --context {name}"), own: OWN.to_owned(), seen }
 }
 
 fn arguments(flags: &[&str]) -> DoctorArgs {
@@ -186,10 +186,24 @@ async fn a_cluster_that_does_not_answer_is_one_finding() {
     assert_eq!((report.0.len(), report.count(State::Fail)), (1, 1), "{}", report.table());
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_commands_of_remedies_lead_to_the_cluster_that_was_asked() {
+    let (looked, _) = look(Some("a".to_owned()), &arguments(&["--kubeconfig=/nonexistent/file"])).await;
+    let api = FakeApi::default();
+    api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
+    let seen = observe(&api.client(), OWN).await;
+    let report = plan(&Observation { clusters: vec![Cluster { seen, ..looked }], registry: None, probed: None });
+    let remedies: Vec<_> = report.0.iter().filter_map(|finding| finding.remedy.as_ref()).collect();
+    let commands: Vec<_> = remedies.iter().filter(|remedy| remedy.contains(" --context a")).collect();
+    assert!(!commands.is_empty(), "{remedies:?}");
+    assert!(commands.iter().all(|it| it.contains(" --kubeconfig /nonexistent/file --context a")), "{commands:?}");
+}
+
 #[test]
 fn an_interruption_says_what_is_left_and_how_to_delete_it() {
-    assert_eq!(interrupted(&BTreeMap::new()), "interrupted; the temporary pods are deleted");
-    let said = interrupted(&[("a".to_owned(), "no answer".to_owned())].into());
+    let clusters = [cluster("a", Err(String::new()))];
+    assert_eq!(interrupted(&BTreeMap::new(), &clusters), "interrupted; the temporary pods are deleted");
+    let said = interrupted(&[("a".to_owned(), "no answer".to_owned())].into(), &clusters);
     let expected = "a: no answer\n  -> kubectl delete pods -A -l cloudmap-mcs/doctor --context a";
     assert!(said.starts_with("interrupted; temporary pods may be left:") && said.ends_with(expected), "{said}");
 }

@@ -139,9 +139,9 @@ fn clocks((one, a): (&Cluster, &Seen), (other, b): (&Cluster, &Seen)) -> Option<
 
 fn addresses((one, a): (&Cluster, &Seen), (other, b): (&Cluster, &Seen)) -> Finding {
     let place = pair(one, other);
-    for seen in [a, b] {
+    for (cluster, seen) in [(one, a), (other, b)] {
         if let (Err(why), _) | (_, Err(why)) = (&seen.ranges, &seen.pods) {
-            return Finding::unread(&place, "pod ranges", why);
+            return Finding::unread(&place, "pod ranges", why, &cluster.flags);
         }
     }
     let remedy = "give the pods of one cluster another range: requests to such addresses stay in their own cluster";

@@ -8,7 +8,7 @@ use k8s_openapi::{
 
 use super::{
     super::{
-        observe::{Cluster, Seen, context, kube_dns},
+        observe::{Cluster, Seen, kube_dns},
         report::Finding,
     },
     gates,
@@ -40,12 +40,12 @@ pub(super) fn plan(cluster: &Cluster) -> Vec<Finding> {
     };
     let mut found = vec![kubernetes(place, seen)];
     found.extend(clock(place, seen));
-    found.extend(crds(place, seen));
+    found.extend(crds(cluster, seen));
     found.push(controller(cluster, seen));
     found.push(lease(cluster, seen));
-    found.push(ids(place, seen));
+    found.push(ids(cluster, seen));
     found.push(rbac(cluster, seen));
-    found.extend(dns(place, seen));
+    found.extend(dns(cluster, seen));
     found.extend(gates::plan(cluster, seen));
     found
 }
@@ -92,8 +92,9 @@ fn clock(place: &str, seen: &Seen) -> Option<Finding> {
     seen.ahead.map(|ahead| of_clock(place, "the API server's clock, compared with the one here,", ahead, &remedy))
 }
 
-fn crds(place: &str, seen: &Seen) -> Vec<Finding> {
-    let remedy = &apply_crds(&context(place));
+fn crds(cluster: &Cluster, seen: &Seen) -> Vec<Finding> {
+    let (place, flags) = (cluster.name.as_str(), &cluster.flags);
+    let remedy = &apply_crds(flags);
     let stored = |crd: CustomResourceDefinition| {
         let version = crd.spec.versions.into_iter().find(|version| version.storage)?;
         Some((crd.metadata.name?, version.name))
@@ -103,7 +104,7 @@ fn crds(place: &str, seen: &Seen) -> Vec<Finding> {
     for (name, crd) in &seen.crds {
         let version = needed.get(name).cloned().unwrap_or_default();
         match crd {
-            Err(why) => return vec![Finding::unread(place, "crds", why)],
+            Err(why) => return vec![Finding::unread(place, "crds", why, flags)],
             Ok(None) => wrong.push(Finding::fail(place, "crds", format!("{name} is missing"), remedy)),
             Ok(Some(crd)) if !crd.served.contains(&version) => wrong.push(Finding::fail(
                 place,
@@ -115,10 +116,7 @@ fn crds(place: &str, seen: &Seen) -> Vec<Finding> {
                 place,
                 "crds",
                 format!("{name} is not established"),
-                format!(
-                    "kubectl{} describe crd {name}: its conditions say why, such as a name that another has",
-                    context(place)
-                ),
+                format!("kubectl{flags} describe crd {name}: its conditions say why, such as a name that another has"),
             )),
             Ok(Some(_)) => {}
         }
@@ -131,14 +129,13 @@ fn crds(place: &str, seen: &Seen) -> Vec<Finding> {
 }
 
 fn controller(cluster: &Cluster, seen: &Seen) -> Finding {
-    let (place, own) = (cluster.name.as_str(), &cluster.own);
-    let flag = context(place);
+    let (place, own, flags) = (cluster.name.as_str(), &cluster.own, &cluster.flags);
     let logs = format!(
-        "kubectl{flag} -n {own} describe pods -l app.kubernetes.io/name=cloudmap-mcs; kubectl{flag} -n {own} logs \
+        "kubectl{flags} -n {own} describe pods -l app.kubernetes.io/name=cloudmap-mcs; kubectl{flags} -n {own} logs \
          deployment/cloudmap-mcs"
     );
     match &seen.controller {
-        Err(why) => Finding::unread(place, "controller", why),
+        Err(why) => Finding::unread(place, "controller", why, flags),
         Ok(None) => Finding::fail(
             place,
             "controller",
@@ -149,7 +146,7 @@ fn controller(cluster: &Cluster, seen: &Seen) -> Finding {
             let what = format!("{} of {} ready, {}", controller.ready, controller.wanted, controller.image);
             match (controller.ready, controller.wanted) {
                 (_, 0) => {
-                    let remedy = format!("kubectl{flag} -n {own} scale deployment cloudmap-mcs --replicas=2");
+                    let remedy = format!("kubectl{flags} -n {own} scale deployment cloudmap-mcs --replicas=2");
                     Finding::fail(place, "controller", what, remedy)
                 }
                 (0, _) => Finding::fail(place, "controller", what, logs),
@@ -161,10 +158,10 @@ fn controller(cluster: &Cluster, seen: &Seen) -> Finding {
 }
 
 fn lease(cluster: &Cluster, seen: &Seen) -> Finding {
-    let (place, own) = (cluster.name.as_str(), &cluster.own);
-    let look = format!("kubectl{} -n {own} logs deployment/cloudmap-mcs", context(place));
+    let (place, own, flags) = (cluster.name.as_str(), &cluster.own, &cluster.flags);
+    let look = format!("kubectl{flags} -n {own} logs deployment/cloudmap-mcs");
     let leader = match &seen.lease {
-        Err(why) => return Finding::unread(place, "leader", why),
+        Err(why) => return Finding::unread(place, "leader", why, flags),
         Ok(None) => return Finding::fail(place, "leader", "there is no Lease: no controller has run here", look),
         Ok(Some(leader)) => leader,
     };
@@ -186,11 +183,11 @@ fn lease(cluster: &Cluster, seen: &Seen) -> Finding {
     }
 }
 
-fn ids(place: &str, seen: &Seen) -> Finding {
-    let properties =
-        format!("kubectl{} apply -f samples/cluster-properties.yaml, with ids of your own", context(place));
+fn ids(cluster: &Cluster, seen: &Seen) -> Finding {
+    let (place, flags) = (cluster.name.as_str(), &cluster.flags);
+    let properties = format!("kubectl{flags} apply -f samples/cluster-properties.yaml, with ids of your own");
     if let Some(why) = seen.properties.as_ref().err().or(seen.uid.as_ref().err()) {
-        return Finding::unread(place, "ids", why);
+        return Finding::unread(place, "ids", why, flags);
     }
     match seen.identity() {
         None => Finding::skip(place, "ids", "not read", properties),
@@ -226,9 +223,9 @@ fn ids(place: &str, seen: &Seen) -> Finding {
 }
 
 fn rbac(cluster: &Cluster, seen: &Seen) -> Finding {
-    let place = cluster.name.as_str();
+    let (place, flags) = (cluster.name.as_str(), &cluster.flags);
     let access = match &seen.access {
-        Err(why) => return Finding::unread(place, "rbac", why),
+        Err(why) => return Finding::unread(place, "rbac", why, flags),
         Ok(access) => access,
     };
     let lacks: Vec<_> = access.iter().filter(|it| !it.allowed).map(|it| it.permission.as_str()).collect();
@@ -238,21 +235,21 @@ fn rbac(cluster: &Cluster, seen: &Seen) -> Finding {
     let what = format!("the controller lacks {} of {} permissions: {}", lacks.len(), access.len(), lacks.join(", "));
     // `config/rbac` has the service account without the annotation that an overlay gives it.
     let remedy = format!(
-        "kubectl{} apply -k your overlay, with the components of its flags (docs/install.md#kubectl-apply--k), or helm \
-         upgrade",
-        context(place)
+        "kubectl{flags} apply -k your overlay, with the components of its flags (docs/install.md#kubectl-apply--k), or helm \
+         upgrade"
     );
     Finding::fail(place, "rbac", what, remedy)
 }
 
-fn dns(place: &str, seen: &Seen) -> Vec<Finding> {
+fn dns(cluster: &Cluster, seen: &Seen) -> Vec<Finding> {
+    let (place, flags) = (cluster.name.as_str(), &cluster.flags);
     let observed = match &seen.dns {
-        Err(why) => return vec![Finding::unread(place, "coredns", why)],
+        Err(why) => return vec![Finding::unread(place, "coredns", why, flags)],
         Ok(observed) => observed,
     };
     let closed = observed.corefile.is_none() && observed.workload.is_none();
     let mut found = Vec::new();
-    for finding in coredns::findings(observed, &kube_dns(), names::ZONE, &context(place)) {
+    for finding in coredns::findings(observed, &kube_dns(), names::ZONE, flags) {
         match finding {
             coredns::Finding::There(_) => {}
             coredns::Finding::Missing { what, remedy } if closed => {
@@ -260,7 +257,7 @@ fn dns(place: &str, seen: &Seen) -> Vec<Finding> {
             }
             coredns::Finding::Missing { what, remedy } => found.push(Finding::fail(place, "coredns", what, remedy)),
             coredns::Finding::Unknown(what) => {
-                let remedy = format!("cloudmap-mcs coredns check{}", context(place));
+                let remedy = format!("cloudmap-mcs coredns check{flags}");
                 found.push(Finding::skip(place, "coredns", what, remedy));
             }
         }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::{
     gates::Unwatched,
-    observe::{Cluster, Seen, context},
+    observe::{Cluster, Seen},
     report::Finding,
 };
 use crate::{
@@ -26,15 +26,15 @@ pub(super) fn plan(cluster: &Cluster, seen: &Seen) -> Option<Finding> {
             format!("not read: {why}"),
             "run this as somebody who may list the pods of all namespaces, which cloudmap-mcs-reader does not allow",
         ),
-        Err(why) => Finding::unread(place, SUBJECT, why),
+        Err(why) => Finding::unread(place, SUBJECT, why, &cluster.flags),
         Ok(pods) => match pods.first() {
             None => Finding::ok(place, SUBJECT, format!("all pods with {CONDITION_REGISTERED} have its label")),
-            Some(first) => unlabelled(place, pods, first),
+            Some(first) => unlabelled(cluster, pods, first),
         },
     })
 }
 
-fn unlabelled(place: &str, pods: &[Unwatched], first: &Unwatched) -> Finding {
+fn unlabelled(cluster: &Cluster, pods: &[Unwatched], first: &Unwatched) -> Finding {
     // One pod of each workload is enough to find the others.
     let mut examples = BTreeMap::new();
     for pod in pods {
@@ -58,9 +58,7 @@ fn unlabelled(place: &str, pods: &[Unwatched], first: &Unwatched) -> Finding {
     let remedy = format!(
         "add the label {LABEL_GATE}: registered to the pod template, beside the gate (docs/gates.md); for a pod that \
          exists: kubectl{} -n {} label pod {} {LABEL_GATE}=registered",
-        context(place),
-        first.namespace,
-        first.name
+        cluster.flags, first.namespace, first.name
     );
-    Finding::fail(place, SUBJECT, what, remedy)
+    Finding::fail(&cluster.name, SUBJECT, what, remedy)
 }

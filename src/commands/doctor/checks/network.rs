@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::super::{
-    observe::{Cluster, Import, Seen, context},
+    observe::{Cluster, Import, Seen},
     probe::{Connected, Outcome, Probe, Probed, Tried},
     report::Finding,
 };
@@ -21,6 +21,8 @@ pub(super) fn plan(probed: &Probed, clusters: &[(&Cluster, &Seen)]) -> Vec<Findi
         found.push(Finding::skip(&cluster.name, "pods", what, remedy));
     }
     for (name, probe) in &probed.clusters {
+        let cluster = clusters.iter().find(|(cluster, _)| cluster.name == *name);
+        let flags = cluster.map_or("", |(cluster, _)| cluster.flags.as_str());
         found.extend(pods(name, probe));
         if let Ok(tried) = &probe.tried {
             for (other, there) in probed.clusters.iter().filter(|(other, _)| *other != name) {
@@ -28,11 +30,11 @@ pub(super) fn plan(probed: &Probed, clusters: &[(&Cluster, &Seen)]) -> Vec<Findi
             }
             let later = probed.clusters.iter().filter(|(other, _)| *other > name);
             found.extend(later.filter_map(|(other, there)| stream((name, probe), (other, there), clusters)));
-            found.push(answer(name, probe.import.as_ref(), tried));
+            found.push(answer(name, flags, probe.import.as_ref(), tried));
         }
         found.extend(probe.left.as_ref().map(|why| {
             let what = format!("temporary pods are left: {why}");
-            let remedy = format!("kubectl{} delete pods -A -l {}", context(name), names::LABEL_DOCTOR);
+            let remedy = format!("kubectl{flags} delete pods -A -l {}", names::LABEL_DOCTOR);
             Finding::fail(name, "pods", what, remedy)
         }));
     }
@@ -140,8 +142,8 @@ fn way(place: &str, attempt: &Connected, to: &str, source: &str) -> Finding {
     }
 }
 
-fn answer(name: &str, import: Option<&Import>, tried: &Tried) -> Finding {
-    let check = format!("cloudmap-mcs coredns check{}", context(name));
+fn answer(name: &str, flags: &str, import: Option<&Import>, tried: &Tried) -> Finding {
+    let check = format!("cloudmap-mcs coredns check{flags}");
     let (Some(Import { key, ips }), Some(resolved)) = (import, &tried.resolved) else {
         let remedy = "run this again after the first export";
         return Finding::skip(name, "dns", "there is no ServiceImport with an IP to resolve", remedy);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::{
-    observe::{Cluster, Seen, context},
+    observe::{Cluster, Seen},
     registry::{Ledger, Permission, Registry, is_denied_by_iam},
     report::Finding,
 };
@@ -230,8 +230,7 @@ fn head(ledger: &Ledger, clusterset: &str, cluster: &Cluster, seen: &Seen) -> Op
     identity.clusterset.as_ref()?;
     let look = format!(
         "kubectl{} -n {} logs deployment/cloudmap-mcs: its role and its way to AWS",
-        context(&cluster.name),
-        cluster.own
+        cluster.flags, cluster.own
     );
     let id = identity.cluster.as_str();
     let place = cluster.name.as_str();

@@ -136,12 +136,14 @@ fn probe(number: u8, other: u8) -> Probe {
 
 /// The clusters `a` and `b`, in which everything is well.
 fn healthy() -> Observation {
-    let own = || "cloudmap-mcs-system".to_owned();
+    let cluster = |name: &str, number| Cluster {
+        name: name.to_owned(),
+        flags: format!(" --context {name}"),
+        own: "cloudmap-mcs-system".to_owned(),
+        seen: Ok(seen(number)),
+    };
     Observation {
-        clusters: vec![
-            Cluster { name: "a".to_owned(), own: own(), seen: Ok(seen(1)) },
-            Cluster { name: "b".to_owned(), own: own(), seen: Ok(seen(2)) },
-        ],
+        clusters: vec![cluster("a", 1), cluster("b", 2)],
         registry: Some(Ok(registry())),
         probed: Some(Probed {
             port: PORT,
