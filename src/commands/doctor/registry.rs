@@ -165,6 +165,9 @@ pub(super) async fn observe(connected: Connected, wanted: Wanted) -> Registry {
 }
 
 /// IAM refused this call, and therefore credentials and network are well.
+///
+/// The kind alone does not say it, because the controller treats credentials that AWS rejects, and a proxy that answers with
+/// 403, in the same way. The code of AWS is not in the error, so the text decides, and a test holds the adapter to it.
 pub(super) fn is_denied_by_iam(error: &Error) -> bool {
     error.kind == ErrorKind::AccessDenied && error.message.starts_with("access denied")
 }

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     cli::{Cli, Command},
     cloudmap::{
-        Connected, Endpoint, ErrorKind, NamespaceKind, Operation,
+        Connected, Endpoint, Error, ErrorKind, NamespaceKind, Operation, answered,
         fake::{Fake, Fault},
     },
     cluster::{fake_api::FakeApi, rbac::OWN},
@@ -100,6 +100,19 @@ async fn what_the_role_lacks_is_named_with_its_statement() {
     assert_eq!(failed.len(), 1, "{}", report.table());
     assert!(failed[0].what.starts_with("WriteTheLedger: DeregisterInstance denied"), "{}", failed[0].what);
     assert!(failed[0].remedy.as_ref().unwrap().contains("cloudmap-mcs iam --mode instances --clusterset prod"));
+}
+
+#[test]
+fn credentials_that_are_rejected_and_the_403_of_a_proxy_are_no_refusals_by_iam() {
+    for (code, expected) in
+        [(Some("AccessDeniedException"), true), (Some("ExpiredTokenException"), false), (None, false)]
+    {
+        let operation = Operation::ListNamespaces;
+        let (kind, message) = answered(operation, code, None, 403);
+        assert_eq!(kind, ErrorKind::AccessDenied, "{code:?}");
+        let error = Error { operation: operation.name(), kind, message };
+        assert_eq!(registry::is_denied_by_iam(&error), expected, "{error}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
