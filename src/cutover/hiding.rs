@@ -161,8 +161,16 @@ mod tests {
 
     fn facing(tasks: Option<TargetTasks>, others: usize) -> Facing {
         let reached = Reached { asked: Some(Share::percent(100)), ours: 2, ready: 2, others, hidden: 0, to_hide: 0 };
-        let (addresses, http_name) = (Arc::default(), None);
-        let share = TargetShare { reached, addresses, unready: 0, settled: true, ttl: 60, http_name, tasks };
+        let share = TargetShare {
+            reached,
+            registered: 2,
+            addresses: Arc::default(),
+            unready: 0,
+            settled: true,
+            ttl: 60,
+            http_name: None,
+            tasks,
+        };
         let target = Target { namespace: "internal".into(), service: "web".into() };
         Facing::Places(vec![Place { target, share: Some(share), trouble: None }])
     }

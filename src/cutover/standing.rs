@@ -60,9 +60,9 @@ impl Facing {
         self.places().iter().filter_map(|place| place.share.as_ref())
     }
 
-    /// The smallest share that is reached, and that can be reached, of all targets.
+    /// The smallest share that the registered pods have, and that can be reached, of all targets.
     pub fn reached(&self) -> Option<(Share, Share)> {
-        let reached = self.shares().map(|share| share.reached.share()).min()?;
+        let reached = self.shares().map(|share| Share::reached(share.registered, share.reached.others)).min()?;
         let reachable = self.shares().map(|share| share.reached.most()).min()?;
         Some((reached, reachable))
     }

@@ -28,6 +28,7 @@ fn place(asked: u8, ours: usize, ready: usize, others: usize) -> Place {
     let reached = Reached { asked: Some(Share::percent(asked)), ours, ready, others, hidden: 0, to_hide: 0 };
     let share = TargetShare {
         reached,
+        registered: ours,
         addresses: Arc::default(),
         unready: 0,
         settled: true,
@@ -123,6 +124,14 @@ fn a_step_follows_when_the_one_before_was_reached_for_its_interval() {
         let (phase, share, reason, message) = case.next();
         assert_eq!((phase, share, &*reason), expected, "{message}");
     }
+}
+
+/// AWS may throttle the registrations of the others.
+#[test]
+fn the_share_that_is_reached_is_that_of_the_pods_that_are_registered() {
+    let mut place = place(50, 6, 10, 6);
+    place.share.as_mut().unwrap().registered = 2;
+    assert_eq!(Facing::Places(vec![place]).reached().unwrap().0, Share::percent(25));
 }
 
 #[test]

@@ -169,6 +169,8 @@ pub struct TargetStatus {
 pub struct TargetShare {
     /// The numbers.
     pub reached: Reached,
+    /// Number of ready pods that are known to be registered. While writes wait or run, it differs from `reached.ours`.
+    pub registered: usize,
     /// The addresses of the pods that are registered for it.
     pub addresses: Arc<BTreeSet<IpAddr>>,
     /// Number of pods that are not ready, and are not being deleted.

@@ -148,6 +148,12 @@ impl State {
         self.seen != Seen::Never
     }
 
+    /// Number of ready pods that are known to be registered, whether they are chosen or not.
+    pub(super) fn registered_pods(&self, desired: &TargetDesired) -> usize {
+        let is_there = |spec: &&InstanceSpec| spec.is_ready() && matches!(self.own.get(spec.id()), Some(Some(_)));
+        desired.instances.iter().filter(is_there).map(InstanceSpec::address).collect::<BTreeSet<_>>().len()
+    }
+
     /// Takes what others have registered, by a complete listing. If their health could not be read, what was known
     /// stays. Tasks that are `hidden`, or were a moment ago, count as healthy.
     pub(super) fn others_were_read(
@@ -265,6 +271,7 @@ impl State {
             desired.instances.iter().filter(|spec| !spec.is_ready()).map(InstanceSpec::address).collect();
         let share = TargetShare {
             reached,
+            registered: 0,
             addresses,
             unready: unready.len(),
             settled: false,

@@ -402,7 +402,8 @@ impl State {
                 let settled = self.at_rest() && self.problem.is_none() && !part.awaits_reading();
                 let ttl = self.place().and_then(|place| place.records.iter().map(|record| record.ttl).max());
                 let http_name = namespace.map(|namespace| namespace.http_name.clone());
-                Some(TargetShare { settled, ttl: ttl.unwrap_or_default(), http_name, ..part.status()? })
+                let registered = self.registered_pods(desired);
+                Some(TargetShare { registered, settled, ttl: ttl.unwrap_or_default(), http_name, ..part.status()? })
             }),
             awaited: (!desired.awaited.is_empty()).then(|| {
                 let part = self.part.as_ref().filter(|_| desired.active);

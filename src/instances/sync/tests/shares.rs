@@ -100,6 +100,19 @@ async fn beside_two_tasks_two_pods_get_what_can_be_reached_of_each_share() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_pod_that_is_chosen_counts_as_registered_when_it_is() {
+    let fake = Fake::new().with_call(Duration::from_millis(80));
+    let id = service(&fake);
+    run_tasks(&fake, &id, 3);
+    let (world, web) = (World::new(fake), target("shop", "web"));
+    world.desire([(web.clone(), shared("50%", ready(1..=9)))]);
+    let chosen = |status: &TargetStatus| status.share.as_ref().is_some_and(|share| share.reached.ours > 0);
+    assert_eq!(world.until(&web, chosen).await.share.unwrap().registered, 0);
+    world.registered(&web, 3).await;
+    assert_eq!(world.status(&web).share.unwrap().registered, 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_goes_is_replaced_before_anything_else_changes_and_the_others_stay() {
     let fake = Fake::new();
     let id = service(&fake);
