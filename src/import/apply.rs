@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{api::core::v1::ServiceSpec, jiff::Timestamp};
 
 use super::{
     derived::DerivedServices,
@@ -21,7 +21,7 @@ use crate::{
         cache::Narrow,
         objects::{ImportStatus, ObjectKey, OwnSlice, Service, ServiceImport},
     },
-    model::{ClusterId, ClusterSetService, ServiceKey, ServiceType, Slice},
+    model::{ClusterId, ClusterSetService, IpFamily, ServiceKey, ServiceType, Slice},
 };
 
 /// How long kube-proxy may take to learn of a new Service and its slices. Before that, a connection to its address hangs
@@ -193,6 +193,35 @@ fn is_remade(existing: &Service, service: &ClusterSetService) -> bool {
         || matches!(service.ip_families.as_slice(), [one] if lacks(one))
 }
 
+/// The addresses that clients know of a Service that must be made: those of the one that it replaces or, if somebody
+/// deleted that one, those that the import shows.
+fn known_cluster_ips(there: &There, service: &ClusterSetService) -> Vec<String> {
+    let import = there.import.as_deref().filter(|import| import.managed);
+    let known = match (&there.derived.there, import) {
+        (Some(derived), _) => &*derived.cluster_ips,
+        // Otherwise they still belong to the former Service.
+        (None, Some(import)) if there.derived.former.is_empty() => &*import.spec.ips,
+        (None, _) => &[][..],
+    };
+    let family = |ip: &IpAddr| if ip.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
+    known.iter().filter(|ip| service.ip_families.contains(&family(ip))).map(ToString::to_string).collect()
+}
+
+/// Takes something that the API server may have refused out of a derived Service. Returns whether there was something
+/// that is not needed.
+fn do_without(spec: &mut ServiceSpec, refusal: &str) -> bool {
+    // Older API servers refuse values that they do not know. kube-proxy uses only the hints in the slices.
+    if refusal.contains("trafficDistribution") && spec.traffic_distribution.take().is_some() {
+        return true;
+    }
+    // Another Service may have the address by now, or the cluster other ranges, or a policy may forbid to ask for one.
+    let asked = spec.cluster_ips.take().is_some();
+    if asked {
+        spec.cluster_ip = None;
+    }
+    asked
+}
+
 /// Brings the derived Service to its desired state and returns its cluster IPs, which are those of the import. There
 /// are none if this cluster supports none of the families.
 async fn derived_cluster_ips(
@@ -211,6 +240,7 @@ async fn derived_cluster_ips(
         return Ok(derived.cluster_ips.to_vec());
     }
     let mut object = derived_service(key, &there.derived.name, service);
+    let known = known_cluster_ips(there, service);
     let mut there = there.derived.there.as_ref();
     if let Some(derived) = there.filter(|derived| is_remade(derived, service)) {
         writer.delete_derived_service(&derived.key, &derived.uid).await?;
@@ -221,11 +251,17 @@ async fn derived_cluster_ips(
         prefer_dual_stack(&mut object);
     }
     object.metadata.uid = there.map(|derived| derived.uid.to_string());
+    if let Some(spec) = &mut object.spec
+        && there.is_none()
+        && service.service_type == ServiceType::ClusterSetIp
+        && !known.is_empty()
+    {
+        (spec.cluster_ip, spec.cluster_ips) = (known.first().cloned(), Some(known));
+    }
     let mut applied = writer.apply_derived_service(&object).await;
-    // Older API servers refuse values that they do not know. kube-proxy uses only the hints in the slices.
-    if let (Err(Error { cause: Cause::Invalid(message), .. }), Some(spec)) = (&applied, &mut object.spec)
-        && message.contains("trafficDistribution")
-        && spec.traffic_distribution.take().is_some()
+    while let (Err(Error { cause: Cause::Invalid(message) | Cause::Forbidden(message), .. }), Some(spec)) =
+        (&applied, &mut object.spec)
+        && do_without(spec, message)
     {
         applied = writer.apply_derived_service(&object).await;
     }

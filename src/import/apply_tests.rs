@@ -383,6 +383,32 @@ async fn the_import_says_why_a_derived_service_or_a_slice_cannot_be_written() {
     assert_eq!((&*ready.status, &*ready.reason, scene.writes().await), ("True", "Ready", 0));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_derived_service_that_somebody_deleted_comes_back_with_its_address_unless_another_has_it() {
+    let scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    let first = scene.cluster.import(&key()).unwrap().spec.ips;
+    let name = ServiceKey::new("ns", hashed(&key()));
+    scene.cluster.remove_service(&name);
+    scene.reconcile().await.unwrap();
+    let spec = scene.cluster.services()[0].spec.clone().unwrap();
+    assert_eq!((spec.cluster_ip.as_ref(), spec.cluster_ips.as_ref()), (first.first(), Some(&first)));
+    assert_eq!(scene.cluster.import(&key()).unwrap().spec.ips, first);
+    assert_eq!(scene.writes().await, 0);
+
+    let taken = "spec.clusterIPs: Invalid value: failed to allocate IP: provided IP is already allocated";
+    for refused in [Cause::Invalid(taken.to_owned()), Cause::Forbidden("denied by policy".to_owned())] {
+        let before = scene.cluster.import(&key()).unwrap().spec.ips;
+        scene.cluster.remove_service(&name);
+        scene.cluster.fail_next(refused);
+        scene.reconcile().await.unwrap();
+        let ips = scene.cluster.import(&key()).unwrap().spec.ips;
+        assert_ne!(ips, before);
+        assert_eq!(scene.cluster.services()[0].spec.as_ref().unwrap().cluster_ips.as_ref(), Some(&ips));
+        assert_eq!(scene.writes().await, 0);
+    }
+}
+
 #[tokio::test]
 async fn a_traffic_distribution_that_the_api_server_does_not_know_is_left_out() {
     let mut scene = Scene::new();

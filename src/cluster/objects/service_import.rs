@@ -1,11 +1,12 @@
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
+    net::IpAddr,
     sync::Arc,
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::{applied, is_managed, service_key, service_port, uid};
+use super::{addresses, applied, is_managed, service_key, service_port, uid};
 use crate::{
     api::{
         self, EndpointSliceObjects, ServiceImportPort, ServiceImportSpec, ServiceImportStatus, ServiceImportType,
@@ -43,6 +44,8 @@ pub struct ServiceImport {
 pub struct ImportSpec {
     /// `type` is `Headless`.
     pub headless: bool,
+    /// The valid addresses in `ips`.
+    pub ips: Box<[IpAddr]>,
     /// The valid ports.
     pub ports: Box<[ServicePort]>,
     /// The known IP families.
@@ -62,6 +65,7 @@ impl From<&ServiceImportSpec> for ImportSpec {
         };
         Self {
             headless: spec.type_ == ServiceImportType::Headless,
+            ips: addresses(&spec.ips),
             ports: spec.ports.iter().filter_map(port).collect(),
             ip_families: spec.ip_families.iter().filter_map(|family| IpFamily::parse(family)).collect(),
             traffic_distribution: spec.traffic_distribution.as_deref().map(intern),

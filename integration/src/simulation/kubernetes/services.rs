@@ -95,6 +95,10 @@ impl Allocator {
         let spec = &mut service["spec"];
         let mut families = texts(&spec["ipFamilies"]);
         let before = live.map(|live| texts(&live["spec"]["ipFamilies"])).unwrap_or_default();
+        if families.is_empty() && before.is_empty() {
+            let asked = texts(&spec["clusterIPs"]).into_iter().filter_map(|text| text.parse::<IpAddr>().ok());
+            families = asked.map(|ip| if ip.is_ipv6() { "IPv6" } else { "IPv4" }.to_owned()).collect();
+        }
         if families.iter().any(|family| !self.families.contains(family)) {
             return Err(("spec.ipFamilies", "not configured on this cluster"));
         }
