@@ -186,10 +186,12 @@ pub async fn remove(writer: &dyn ClusterWriter, key: &ServiceKey, there: &There)
 }
 
 /// Whether the existing Service must be deleted and made again. A Service is headless, or is not, for life, and keeps
-/// its primary family for life.
+/// its primary family for life. If somebody gave it a selector, Kubernetes made EndpointSlices for it. They would stay as
+/// they are without the selector, but go with the Service, which owns them.
 fn is_remade(existing: &Service, service: &ClusterSetService) -> bool {
     let lacks = |family| !existing.ip_families.is_empty() && !existing.ip_families.contains(family);
-    existing.headless != (service.service_type == ServiceType::Headless)
+    existing.has_selector
+        || existing.headless != (service.service_type == ServiceType::Headless)
         || matches!(service.ip_families.as_slice(), [one] if lacks(one))
 }
 

@@ -410,6 +410,22 @@ async fn a_derived_service_that_somebody_deleted_comes_back_with_its_address_unl
 }
 
 #[tokio::test]
+async fn a_derived_service_with_a_selector_is_made_anew_with_its_address() {
+    let scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    let mut service = scene.cluster.services().remove(0);
+    let (uid, ips) = (service.metadata.uid.clone(), service.spec.as_ref().unwrap().cluster_ips.clone());
+    service.spec.as_mut().unwrap().selector = Some([("app".to_owned(), "a".to_owned())].into());
+    scene.cluster.put_service(service);
+    scene.reconcile().await.unwrap();
+    let service = scene.cluster.services().remove(0);
+    assert_ne!(service.metadata.uid, uid, "the EndpointSlices that Kubernetes made for it go with it");
+    let spec = service.spec.unwrap();
+    assert_eq!((spec.selector, spec.cluster_ips), (None, ips));
+    assert_eq!((scene.addresses(), scene.writes().await), (250, 0));
+}
+
+#[tokio::test]
 async fn a_traffic_distribution_that_the_api_server_does_not_know_is_left_out() {
     let mut scene = Scene::new();
     scene.export.as_mut().unwrap().traffic_distribution = Some("PreferSameNode".into());

@@ -117,6 +117,7 @@ pub(super) fn derived_service_matches(there: &objects::Service, key: &ServiceKey
     wanted_ports.sort();
     ports.sort();
     there.managed
+        && !there.has_selector
         && there.kind == objects::ServiceKind::ClusterIp
         && there.headless == (service.service_type == ServiceType::Headless)
         && there.service_import.as_deref() == Some(&*key.name)

@@ -108,6 +108,9 @@ fn a_derived_service_that_differs_is_written() {
     let one = changed(&("", |s| s.session_affinity = SessionAffinity::ClientIp { timeout: Some(60) }));
     let other = changed(&("", |s| s.session_affinity = SessionAffinity::ClientIp { timeout: None }));
     assert!(!derived_service_matches(&cached(derived_service(&key(), DERIVED, &one)), &key(), &other));
+    let mut selecting = derived_service(&key(), DERIVED, &mk_service());
+    selecting.spec.as_mut().unwrap().selector = Some([("app".to_owned(), "a".to_owned())].into());
+    assert!(!derived_service_matches(&cached(selecting), &key(), &mk_service()));
     let mut foreign = derived_service(&key(), DERIVED, &mk_service());
     foreign.metadata.labels = None;
     assert!(!derived_service_matches(&cached(foreign), &key(), &mk_service()));
