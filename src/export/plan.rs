@@ -4,16 +4,13 @@ use std::sync::Arc;
 
 use super::endpoints;
 use crate::{
-    api::{conditions::ValidReason, names::is_reserved},
+    api::conditions::ValidReason,
     awsmcs::FINALIZER,
     cluster::{
         objects::{Namespace, Service, ServiceExport, ServiceKind, SourceSlice},
         selector::NamespaceSelector,
     },
-    model::{
-        Export, Exported, ServiceType, Target,
-        labels::{is_annotation_key, is_label_key, is_label_value},
-    },
+    model::{Export, Exported, ServiceType, Target},
 };
 
 /// Why a ServiceExport exports nothing.
@@ -142,11 +139,11 @@ pub fn remarks(request: &ServiceExport) -> Option<String> {
 }
 
 fn admitted_label((key, value): &(&String, &String)) -> bool {
-    !is_reserved(key) && is_label_key(key) && is_label_value(value)
+    ServiceExport::admits_label(key, value)
 }
 
 fn admitted_annotation((key, _): &(&String, &String)) -> bool {
-    !is_reserved(key) && is_annotation_key(key)
+    ServiceExport::admits_annotation(key)
 }
 
 fn owned((key, value): (&String, &String)) -> (String, String) {

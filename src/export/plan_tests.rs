@@ -72,6 +72,29 @@ fn only_valid_labels_in_the_spec_are_exported() {
 }
 
 #[test]
+fn labels_and_annotations_that_are_too_large_are_cut_in_the_cache_and_refused_all_the_same() {
+    let pair = |nth: usize| (format!("k{nth}"), serde_json::Value::from("v"));
+    let many = |count: usize| (0..count).map(pair).collect::<serde_json::Map<String, serde_json::Value>>();
+    let left_out = "x".repeat(1_000_000);
+    for spec in [
+        json!({"exportedAnnotations": {"note": "é".repeat(500_000)}}),
+        json!({"exportedAnnotations": many(100_000)}),
+        json!({"exportedLabels": many(100_000)}),
+        json!({"exportedLabels": {"a": &left_out}, "exportedAnnotations": {&left_out: &left_out, "z": "é".repeat(1_500)}}),
+    ] {
+        let request = mk_export(&spec);
+        let pairs = request.exported_labels.iter().chain(&request.exported_annotations);
+        let size: usize = pairs.map(|(name, value)| name.len() + value.len()).sum();
+        assert!(size < 20_000, "{size} bytes");
+        let export = planned(&request, &json!({"clusterIP": "10.0.0.1"})).unwrap().export;
+        assert!(crate::ledger::records::encode_export(&request.key, &export).is_err());
+    }
+    let request = mk_export(&json!({"exportedAnnotations": {"cloudmap-mcs/x": &left_out, "note": "kept"}}));
+    let export = planned(&request, &json!({"clusterIP": "10.0.0.1"})).unwrap().export;
+    assert_eq!(export.annotations, [("note".to_owned(), "kept".to_owned())].into());
+}
+
+#[test]
 fn a_namespace_without_the_labels_may_not_export_and_gets_the_remedy() {
     let namespace = |labels: &[(&str, &str)]| Namespace {
         name: "shop".into(),

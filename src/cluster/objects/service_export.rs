@@ -4,11 +4,19 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{created, known_annotations, service_key, uid};
 use crate::{
-    api::{self, conditions::Said},
+    api::{self, conditions::Said, names::is_reserved},
     awsmcs,
     cluster::cache::Narrow,
-    model::{Pairs, ServiceKey},
+    model::{
+        Pairs, ServiceKey,
+        labels::{is_annotation_key, is_label_key, is_label_value},
+    },
 };
+
+/// How many bytes are kept of the exported labels that can be published, and of those that cannot; the same of
+/// annotations. A record of the ledger is smaller, and the API server accepts more than a megabyte: what is cut is refused
+/// like the whole.
+const MAX_EXPORTED: usize = 4096;
 
 /// A ServiceExport.
 #[derive(Debug, Clone, PartialEq)]
@@ -25,14 +33,45 @@ pub struct ServiceExport {
     pub deleting: bool,
     /// Whether it has the finalizer of the AWS Cloud Map MCS Controller, which runs in this cluster or once did.
     pub aws_mcs_finalizer: bool,
-    /// `spec.exportedLabels`.
+    /// `spec.exportedLabels`, cut if they are too large to be published.
     pub exported_labels: BTreeMap<String, String>,
-    /// `spec.exportedAnnotations`.
+    /// `spec.exportedAnnotations`, cut in the same way.
     pub exported_annotations: BTreeMap<String, String>,
     /// Annotations with one of [`crate::api::names::ANNOTATION_PREFIXES`].
     pub annotations: Pairs,
     /// All conditions, no matter who wrote them.
     pub conditions: Box<[Said]>,
+}
+
+impl ServiceExport {
+    /// Whether an exported label can be published: it is well-formed, and has no meaning of its own.
+    pub fn admits_label(name: &str, value: &str) -> bool {
+        !is_reserved(name) && is_label_key(name) && is_label_value(value)
+    }
+
+    /// The same of an exported annotation, whose value is any text.
+    pub fn admits_annotation(name: &str) -> bool {
+        !is_reserved(name) && is_annotation_key(name)
+    }
+}
+
+/// Cuts exported labels or annotations. Those that can be published are still too large then, if they were.
+fn cut(pairs: BTreeMap<String, String>, admits: impl Fn(&str, &str) -> bool) -> BTreeMap<String, String> {
+    let short = |mut text: String| {
+        text.truncate(text.floor_char_boundary(MAX_EXPORTED));
+        text.shrink_to_fit();
+        text
+    };
+    let mut room = [MAX_EXPORTED; 2];
+    let mut kept = BTreeMap::new();
+    for (name, value) in pairs {
+        let left = &mut room[usize::from(admits(&name, &value))];
+        if *left > 0 {
+            *left = left.saturating_sub(name.len() + value.len());
+            kept.insert(short(name), short(value));
+        }
+    }
+    kept
 }
 
 impl Narrow for ServiceExport {
@@ -55,8 +94,8 @@ impl Narrow for ServiceExport {
             deleting: metadata.deletion_timestamp.is_some(),
             aws_mcs_finalizer: metadata.finalizers.iter().flatten().any(|finalizer| finalizer == awsmcs::FINALIZER),
             annotations: known_annotations(metadata),
-            exported_labels: object.spec.exported_labels,
-            exported_annotations: object.spec.exported_annotations,
+            exported_labels: cut(object.spec.exported_labels, Self::admits_label),
+            exported_annotations: cut(object.spec.exported_annotations, |name, _| Self::admits_annotation(name)),
             conditions: object.status.iter().flat_map(|status| &status.conditions).map(Said::from).collect(),
         })
     }
