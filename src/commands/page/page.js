@@ -2,10 +2,11 @@
 "use strict";
 
 const EVERY = 5000; // ms: the server reads no more often
-const MOST = 500; // rows of names at once: the search narrows them down
+const MOST = 500; // rows of names at once, which the search narrows down, and findings
 const byId = (id) => document.getElementById(id);
 
 let last = null; // the last overview
+let said = new Map(); // its findings, by what they are about: all findings about an object have the same state
 let asked = 0; // when it arrived, in ms
 let late = null; // why there is none since then
 
@@ -46,12 +47,16 @@ function fill(id, children) {
 function showAll() {
   const { report, clusters, cost } = last;
   byId("subject").textContent = report.subject;
+  said = new Map(report.findings.map((finding) => [finding.about, finding]));
   const bad = report.findings.filter((finding) => finding.state === "WRONG" || finding.state === "not seen");
-  fill("problems", bad.length === 0 ? [el("li", { class: "ok" }, "✓ Nothing is wrong.")] : bad.map((finding) =>
+  const shown = bad.slice(0, MOST).map((finding) =>
     el("li", { class: CLASS[finding.state] }, state(finding.state), " ", el("strong", null, finding.about), `: ${finding.text}`,
-      finding.remedy ? el("div", { class: "remedy" }, `→ ${finding.remedy}`) : null)));
+      finding.remedy ? el("div", { class: "remedy" }, `→ ${finding.remedy}`) : null));
+  if (bad.length === 0) shown.push(el("li", { class: "ok" }, "✓ Nothing is wrong."));
+  if (bad.length > MOST) shown.push(el("li", null, `The first ${MOST} of ${bad.length} are shown.`));
+  fill("problems", shown);
   fill("clusters", clusters.map((cluster) => {
-    const finding = report.findings.find((one) => one.about === `cluster ${cluster.id}`) || { state: "-", text: "" };
+    const finding = said.get(`cluster ${cluster.id}`) || { state: "-", text: "" };
     return el("tr", null, el("th", { scope: "row" }, cluster.id), cell(state(finding.state)),
       cell(human(cluster.ageSeconds), { class: "number" }), cell(STREAM[cluster.stream], { class: "word" }), cell(`${cluster.exports}`, { class: "number" }),
       cell(`${cluster.ready} of ${cluster.endpoints}`, { class: "number" }), cell(`${cluster.claims}`, { class: "number" }), cell(finding.text));
@@ -66,11 +71,10 @@ function showAll() {
   showNames();
 }
 
-// The worst of what the report says of the objects of a name.
+// What the report says of the objects of a name.
 function judge(name) {
-  const about = ["ServiceExport", "ServiceImport"].map((kind) => `${kind} ${name.namespace}/${name.name}`);
-  const found = last.report.findings.filter((finding) => about.includes(finding.about));
-  return found.some((finding) => finding.state === "WRONG") ? "WRONG" : found.length > 0 ? found[0].state : "ok";
+  const found = ["ServiceExport", "ServiceImport"].map((kind) => said.get(`${kind} ${name.namespace}/${name.name}`));
+  return (found.find((finding) => finding) || { state: "ok" }).state;
 }
 
 function showNames() {
