@@ -38,10 +38,16 @@ function human(seconds) {
 
 const link = (name) => `#/names/${name.namespace}/${name.name}`;
 
-// Replaces the children of an element, unless they are the same: a screen reader would begin anew.
+// Replaces the children of an element that are not the same. If all were replaced, a screen reader would begin anew, and
+// whoever is on a link would lose the focus when another row changes.
 function fill(id, children) {
-  const [there, next] = [byId(id), el("div", null, ...children)];
-  if (there.innerHTML !== next.innerHTML) there.replaceChildren(...next.childNodes);
+  const [there, next] = [byId(id), [...el("div", null, ...children).childNodes]];
+  next.forEach((node, index) => {
+    const old = there.childNodes[index];
+    if (!old) there.append(node);
+    else if (!old.isEqualNode(node)) old.replaceWith(node);
+  });
+  while (there.childNodes.length > next.length) there.lastChild.remove();
 }
 
 function showAll() {
