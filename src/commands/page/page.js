@@ -146,12 +146,14 @@ function picture(findings) {
 }
 
 async function showOne(namespace, name) {
-  byId("one-title").textContent = `${name}.${namespace}.svc.clusterset.local`;
   const report = await read(`/api/names/${namespace}/${name}`);
   if (location.hash !== link({ namespace, name })) return; // somebody went on meanwhile
   const first = report.findings.find((finding) => finding.state === "WRONG");
   byId("subject").textContent = report.subject;
-  fill("one-answer", [first ? state("WRONG") : state("ok"), first ? ` Held up at: ${first.about}` : " Nothing is wrong."]);
+  // Only now: until then, and if there is no answer, the findings of another name may be below.
+  byId("one-title").textContent = `${name}.${namespace}.svc.clusterset.local`;
+  const unseen = report.findings.some((finding) => finding.state === "not seen") ? " Not everything can be seen from here." : "";
+  fill("one-answer", [first ? state("WRONG") : state("ok"), (first ? ` Held up at: ${first.about}.` : " Nothing is wrong.") + unseen]);
   fill("picture", [picture(report.findings)]);
   fill("findings", report.findings.map((finding) => el("tr", null, el("th", { scope: "row" }, finding.about), cell(state(finding.state)),
     cell(human(finding.ageSeconds), { class: "number" }),
