@@ -1,18 +1,24 @@
 //! Reads for commands: each has a deadline, and each failure says whether somebody has to allow something, so that one
 //! that fails ends no other.
 
+use std::fmt::Debug;
+
 use axum::http::{Request, header};
 use k8s_openapi::{
     apimachinery::pkg::version::Info,
     jiff::{Timestamp, fmt::rfc2822::DateTimeParser},
 };
-use kube::{Client, client::Body};
+use kube::{Api, Client, api::ListParams, client::Body};
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use super::{
     apply::words,
     identity::{AskError, CALL_TIMEOUT, code},
 };
+
+/// How many objects come in one answer.
+const PAGE: u32 = 500;
 
 /// The API server did not show something.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +62,26 @@ pub async fn read<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, U
     Ok(timeout(CALL_TIMEOUT, call).await.map_err(late)??)
 }
 
+/// Reads all objects page by page, with a deadline for each page. `keep` takes what is needed of an object, so that never
+/// more than a page of whole objects is in memory.
+///
+/// # Errors
+/// Why a page was not read. `keep` has seen those before it.
+pub async fn each<K>(api: &Api<K>, params: ListParams, mut keep: impl FnMut(K)) -> Result<(), Unread>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut params = params.limit(PAGE);
+    loop {
+        let page = read(api.list(&params)).await?;
+        page.items.into_iter().for_each(&mut keep);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(()),
+        }
+    }
+}
+
 /// The version of the API server, such as `v1.34.4`, and the time of its clock when it answered, in whole seconds; `None` if
 /// the answer does not say it.
 ///
@@ -77,7 +103,6 @@ pub async fn version(client: &Client) -> Result<(String, Option<Timestamp>), Unr
 #[cfg(test)]
 mod tests {
     use k8s_openapi::api::core::v1::Service;
-    use kube::Api;
     use serde_json::json;
 
     use super::*;

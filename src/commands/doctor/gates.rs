@@ -6,12 +6,9 @@ use kube::{Api, Client, ResourceExt as _, api::ListParams};
 use super::observe::Read;
 use crate::{
     api::names::{CONDITION_REGISTERED, LABEL_GATE},
-    cluster::reader::read,
+    cluster::reader::each,
     commands::asking::workload,
 };
-
-/// How many pods a page has.
-const PAGE: u32 = 500;
 
 /// A pod whose gate nobody opens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,16 +22,10 @@ pub(super) struct Unwatched {
 /// Reads all pods without the label.
 pub(super) async fn observe(client: &Client) -> Read<Vec<Unwatched>> {
     let pods: Api<Pod> = Api::all(client.clone());
-    let mut params = ListParams::default().labels(&format!("!{LABEL_GATE}")).limit(PAGE);
+    let without = ListParams::default().labels(&format!("!{LABEL_GATE}"));
     let mut found = Vec::new();
-    loop {
-        let page = read(pods.list(&params)).await?;
-        found.extend(page.items.iter().filter_map(unwatched));
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(found),
-        }
-    }
+    each(&pods, without, |pod| found.extend(unwatched(&pod))).await?;
+    Ok(found)
 }
 
 /// `None` if nobody has to open its gate.

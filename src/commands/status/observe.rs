@@ -15,7 +15,8 @@ use k8s_openapi::{
     },
     jiff::Timestamp,
 };
-use kube::{Api, Client, api::ListParams};
+use kube::{Api, Client, Resource, api::ListParams};
+use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
 use crate::{
@@ -26,7 +27,7 @@ use crate::{
     cluster::{
         identity::{self, Identity, IdentityError},
         lease,
-        reader::{Unread, read},
+        reader::{Unread, each, read},
         record::{Record, RecordObject, RecordStore as _},
     },
     dns, env,
@@ -187,13 +188,8 @@ impl<'a> Observer<'a> {
             }
             None => (Api::all(self.client.clone()), Api::all(self.client.clone())),
         };
-        let all = ListParams::default();
-        let (exports, imports) = tokio::join!(read(exports.list(&all)), read(imports.list(&all)));
-        Objects {
-            namespace: namespace.map(str::to_owned),
-            exports: exports.map(|list| list.items),
-            imports: imports.map(|list| list.items),
-        }
+        let (exports, imports) = tokio::join!(all(&exports), all(&imports));
+        Objects { namespace: namespace.map(str::to_owned), exports, imports }
     }
 
     /// Lists with the name as a selector: who may list, as the controller's own role, need not be allowed to get.
@@ -276,6 +272,21 @@ impl<'a> Observer<'a> {
         let answers = dns::resolve(&question, DNS_PATIENCE).await;
         Dns::Asked(answers.map(|answers| answers.into_iter().collect()))
     }
+}
+
+/// All objects, without `managedFields`: nobody asks for these, and they are about as large as the rest. The page reads in
+/// the controller's own container, within its memory limit.
+pub(super) async fn all<K>(api: &Api<K>) -> Read<Vec<K>>
+where
+    K: Resource + Clone + DeserializeOwned + std::fmt::Debug,
+{
+    let mut all = Vec::new();
+    let keep = |mut object: K| {
+        object.meta_mut().managed_fields = None;
+        all.push(object);
+    };
+    each(api, ListParams::default(), keep).await?;
+    Ok(all)
 }
 
 fn is_pod() -> bool {

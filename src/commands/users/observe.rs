@@ -6,7 +6,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, Client, api::ListParams};
-use serde::de::DeserializeOwned;
 
 use super::{
     holders::{Holders, addresses},
@@ -16,12 +15,11 @@ use crate::{
     app::connect,
     cli::{ClusterArgs, TaskAddress, UsersArgs},
     cloudmap::{CloudMap, Lane, Namespace, attributes},
-    cluster::reader::{Unread, read},
+    cluster::reader::{Unread, each},
     commands::asking::in_time,
 };
 
-/// How many objects come in one answer, and how many services are asked at once.
-const PAGE: u32 = 500;
+/// How many services are asked at once.
 const AT_ONCE: usize = 8;
 
 /// What was read.
@@ -66,27 +64,12 @@ pub(super) async fn cluster(client: &Client, name: Option<&str>, seen: &mut Surr
     let mut unread = |what: &str, why: Unread| {
         left_out.push(format!("{}: {why}", name.map_or_else(|| what.to_owned(), |name| format!("{what} of {name}"))));
     };
-    if let Err(why) = each(&Api::<Pod>::all(client.clone()), |pod| holders.add_pod(name, &pod)).await {
+    let all = ListParams::default;
+    if let Err(why) = each(&Api::<Pod>::all(client.clone()), all(), |pod| holders.add_pod(name, &pod)).await {
         unread("pods", why);
     }
-    if let Err(why) = each(&Api::<Node>::all(client.clone()), |node| holders.add_node(name, &node)).await {
+    if let Err(why) = each(&Api::<Node>::all(client.clone()), all(), |node| holders.add_node(name, &node)).await {
         unread("Nodes", why);
-    }
-}
-
-/// All objects, page by page: only what is needed of them stays.
-async fn each<K>(api: &Api<K>, mut keep: impl FnMut(K)) -> Result<(), Unread>
-where
-    K: Clone + DeserializeOwned + std::fmt::Debug,
-{
-    let mut params = ListParams::default().limit(PAGE);
-    loop {
-        let page = read(api.list(&params)).await?;
-        page.items.into_iter().for_each(&mut keep);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(()),
-        }
     }
 }
 

@@ -2,16 +2,18 @@
 
 use clap::Parser as _;
 use k8s_openapi::api::rbac::v1::ClusterRole;
+use kube::Api;
 
 use super::*;
 use crate::{
+    api::ServiceExport,
     cli::{Cli, Command, StatusArgs},
     cloudmap::{CloudMap, NamespaceKind, attributes, fake::Fake},
     cluster::{
         fake_api::FakeApi,
         rbac::{granted, manifest, needed},
     },
-    commands::status::observe::Observer,
+    commands::status::observe::{Observer, all},
 };
 
 fn arguments() -> StatusArgs {
@@ -39,6 +41,22 @@ async fn a_part_that_is_refused_hides_no_other() {
     assert_eq!(refused[0].text, "not read: you may not list it");
     assert!(refused[0].remedy.as_ref().unwrap().contains("cloudmap-mcs-reader"));
     assert_eq!((shown[0].state, &*shown[0].text), (State::Absent, "there is none in the namespace shop"));
+}
+
+#[tokio::test]
+async fn objects_are_read_page_by_page_and_kept_without_who_owns_their_fields() {
+    let api = FakeApi::default();
+    for (next, name) in [("more", "a"), ("", "b")] {
+        let metadata = json!({"namespace": "shop", "name": name, "managedFields": [{"manager": "kubectl"}]});
+        api.prepare(200, json!({"metadata": {"continue": next}, "items": [{"metadata": metadata, "spec": {}}]}));
+    }
+    let found = all(&Api::<ServiceExport>::all(api.client())).await.unwrap();
+    let names: Vec<_> = found.iter().filter_map(|export| export.metadata.name.as_deref()).collect();
+    assert_eq!(names, ["a", "b"]);
+    assert!(found.iter().all(|export| export.metadata.managed_fields.is_none()));
+    let requests = api.requests();
+    assert!(requests.iter().all(|request| request.query.contains("limit=500")), "{requests:?}");
+    assert!(requests[1].query.contains("continue=more"), "{requests:?}");
 }
 
 #[tokio::test(start_paused = true)]
