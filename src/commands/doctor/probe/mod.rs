@@ -1,5 +1,5 @@
-//! Temporary pods: in each cluster one that listens, and one that connects to those of the other clusters and resolves an
-//! imported name. Whatever happens, they are deleted, and what an earlier run left is deleted first.
+//! Temporary pods: in each cluster one that listens, and one or more that connect to those of the other clusters and resolve
+//! an imported name. Whatever happens, they are deleted, and what an earlier run left is deleted first.
 
 mod pods;
 mod program;
@@ -32,6 +32,8 @@ const PATIENCE: Duration = Duration::from_mins(2);
 /// Kubernetes ends the pods after this time, whatever becomes of this process.
 pub(super) const DEADLINE: Duration = Duration::from_mins(6);
 const POLL: Duration = Duration::from_millis(500);
+/// How many addresses a pod tries. What it says of more would not fit into its status, which has 4,096 bytes for it.
+const TARGETS: usize = 20;
 /// How long pods may take to disappear.
 const GONE: Duration = Duration::from_mins(1);
 
@@ -155,6 +157,22 @@ async fn listen(member: &Member, port: u16) -> Result<Vec<IpAddr>, String> {
 }
 
 async fn connect(member: &Member, targets: &[(SocketAddr, String)]) -> Result<Tried, String> {
+    let mut pods = Vec::new();
+    // Without an address there is still the name to resolve.
+    for some in targets.chunks(TARGETS).chain(targets.is_empty().then_some(targets)) {
+        pods.push(try_out(member, some).boxed());
+    }
+    let mut all = Tried::default();
+    for tried in join_all(pods).await {
+        let Tried { connected, resolved } = tried?;
+        all.connected.extend(connected);
+        all.resolved = resolved;
+    }
+    Ok(all)
+}
+
+/// What one pod found out.
+async fn try_out(member: &Member, targets: &[(SocketAddr, String)]) -> Result<Tried, String> {
     let name = create(member, &pods::client(member, targets)).await?;
     let message = |pod: &Pod| {
         let mut containers = pod.status.as_ref()?.container_statuses.iter().flatten();

@@ -126,6 +126,27 @@ async fn the_pods_try_each_other_and_nothing_is_left() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_pod_tries_more_addresses_than_its_status_can_say_something_about() {
+    let shared: Vec<Shared> = (0..15).map(|_| Shared::default()).collect();
+    let members: Vec<_> = shared.iter().enumerate().map(|(at, pods)| member(&format!("c{at}"), pods)).collect();
+    probe(&members, 8080, std::future::pending()).await.unwrap();
+    for pods in &shared {
+        let pods = pods.lock().unwrap();
+        let targets = |pod: &Value| pod["spec"]["containers"][0]["args"].to_string().matches("--connect=").count();
+        let mut tried: Vec<_> = pods.created.iter().map(targets).collect();
+        tried.sort_unstable();
+        // One listens. The others try the pods and the leaders of 14 clusters.
+        assert_eq!(tried, [0, 28 - TARGETS, TARGETS]);
+    }
+    let failed = Connected {
+        address: "[2001:db8:1234:5678:9abc:def0:1234:5678]:65535".parse().unwrap(),
+        outcome: Outcome::Failed("Network is unreachable (os error 101)".to_owned()),
+    };
+    let tried = Tried { connected: vec![failed; TARGETS], ..Tried::default() };
+    assert!(serde_json::to_string(&tried).unwrap().len() < 3_500);
+}
+
+#[tokio::test(start_paused = true)]
 async fn pods_that_do_not_start_are_named_and_deleted() {
     let shared: [Shared; 2] = Default::default();
     shared[1].lock().unwrap().stuck = true;
