@@ -207,6 +207,8 @@ async function follow() {
   }
 }
 
+// The hash says what is shown: that of the link would lead back to all names.
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); byId("main").focus(); });
 byId("search").addEventListener("input", showNames);
 byId("only-wrong").addEventListener("change", showNames);
 addEventListener("hashchange", () => { byId("main").focus({ preventScroll: true }); scrollTo(0, 0); follow(); });
