@@ -90,8 +90,9 @@ function showNames() {
     const text = `${name.namespace}/${name.name} ${name.exporters.map((one) => one.cluster).join(" ")}`.toLowerCase();
     return words.every((word) => text.includes(word)) && (!onlyWrong || name.state === "WRONG");
   });
-  byId("count").textContent = found.length > MOST ? `${found.length} of ${last.names.length}; the first ${MOST} are shown`
-    : `${found.length} of ${last.names.length}`;
+  const count = `${found.length} of ${last.names.length}${found.length > MOST ? `; the first ${MOST} are shown` : ""}`;
+  // A screen reader says it anew when it is set.
+  if (byId("count").textContent !== count) byId("count").textContent = count;
   fill("names", found.slice(0, MOST).map((name) => {
     const from = name.exporters.map((one) => `${one.cluster} (${one.ready} of ${one.endpoints})`).join(", ") || "nobody";
     const { import: here } = name;
