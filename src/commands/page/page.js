@@ -6,7 +6,7 @@ const MOST = 500; // rows of names at once, which the search narrows down, and f
 const byId = (id) => document.getElementById(id);
 
 let last = null; // the last overview
-let said = new Map(); // its findings, by what they are about: all findings about an object have the same state
+let said = new Map(); // the worst of its findings about each object
 let asked = 0; // when it arrived, in ms
 let late = null; // why there is none since then
 
@@ -53,7 +53,10 @@ function fill(id, children) {
 function showAll() {
   const { report, clusters, cost } = last;
   byId("subject").textContent = report.subject;
-  said = new Map(report.findings.map((finding) => [finding.about, finding]));
+  said = new Map();
+  for (const finding of report.findings) {
+    if (!said.has(finding.about) || finding.state === "WRONG") said.set(finding.about, finding);
+  }
   const bad = report.findings.filter((finding) => finding.state === "WRONG" || finding.state === "not seen");
   const shown = bad.slice(0, MOST).map((finding) =>
     el("li", { class: CLASS[finding.state] }, state(finding.state), " ", el("strong", null, finding.about), `: ${finding.text}`,
@@ -77,10 +80,10 @@ function showAll() {
   showNames();
 }
 
-// What the report says of the objects of a name.
+// The worst of what the report says of the objects of a name.
 function judge(name) {
-  const found = ["ServiceExport", "ServiceImport"].map((kind) => said.get(`${kind} ${name.namespace}/${name.name}`));
-  return (found.find((finding) => finding) || { state: "ok" }).state;
+  const found = ["ServiceExport", "ServiceImport"].map((kind) => said.get(`${kind} ${name.namespace}/${name.name}`)?.state);
+  return found.find((state) => state === "WRONG") || found.find(Boolean) || "ok";
 }
 
 function showNames() {
