@@ -185,13 +185,15 @@ fn next(
         return back(facing);
     }
     let Ok(course) = course else { return back(facing) };
+    // What is finished stays so, whatever pods come and go.
+    let stays_finished = status.phase == Some(CutoverPhase::Finished) && share == Some(100);
     let stays = |phase, reason, message| Next { share, phase, reason, message };
     if let Some(held) = course.held {
         let said = format!("{held} % holds, because spec.shareOfTraffic is set. {}", sentence(&facing.text()));
-        return match facing.stands_at(held) {
-            Ok(()) if held == 100 => finished(facing, 100),
-            _ => Next { share: Some(held), phase: CutoverPhase::Holding, reason: CutoverReason::Held, message: said },
-        };
+        if held == 100 && (stays_finished || facing.stands_at(100).is_ok()) {
+            return finished(facing, 100);
+        }
+        return Next { share: Some(held), phase: CutoverPhase::Holding, reason: CutoverReason::Held, message: said };
     }
     if let Some(why) = failure {
         let Next { share, phase, message, .. } = back(facing);
@@ -202,8 +204,7 @@ fn next(
         );
         return Next { share, phase, reason: CutoverReason::GuardFailed, message };
     }
-    // What is finished stays so, whatever pods come and go.
-    if status.phase == Some(CutoverPhase::Finished) && share == Some(100) {
+    if stays_finished {
         return finished(facing, 100);
     }
     if spec.paused {

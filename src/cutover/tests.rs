@@ -363,7 +363,13 @@ fn what_is_finished_stays_so_while_pods_come_and_go() {
     let status = CutoverStatus { phase: Some(Finished), ..at(100) };
     let mut place = place(100, 1, 2, 2);
     place.share.as_mut().unwrap().unready = 3;
-    assert_eq!(Case::new(status, place).next().0, Finished);
+    let mut case = Case::new(status, place);
+    assert_eq!(case.next().0, Finished);
+    // Also if somebody did not wait for the steps, as `cutover finish` does.
+    case.spec.share_of_traffic = Some(100);
+    assert_eq!(case.next().0, Finished);
+    case.spec.share_of_traffic = Some(50);
+    assert_eq!(case.next().0, Holding);
 }
 
 #[test]
