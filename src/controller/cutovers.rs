@@ -204,7 +204,7 @@ impl Core {
             services.extend(share.http_name.as_ref().map(|http_name| Registered {
                 http_name: Arc::clone(http_name),
                 service: target.service.clone(),
-                domain: (share.ttl > 0).then(|| format!("{}.{}.", target.service, target.namespace)),
+                domain: share.resolves.then(|| format!("{}.{}.", target.service, target.namespace)),
                 instances,
             }));
         }

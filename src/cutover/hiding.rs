@@ -161,16 +161,9 @@ mod tests {
 
     fn facing(tasks: Option<TargetTasks>, others: usize) -> Facing {
         let reached = Reached { asked: Some(Share::percent(100)), ours: 2, ready: 2, others, hidden: 0, to_hide: 0 };
-        let share = TargetShare {
-            reached,
-            registered: 2,
-            addresses: Arc::default(),
-            unready: 0,
-            settled: true,
-            ttl: 60,
-            http_name: None,
-            tasks,
-        };
+        let (addresses, http_name) = (Arc::default(), None);
+        let (registered, unready, settled, ttl, resolves) = (2, 0, true, 60, true);
+        let share = TargetShare { reached, registered, addresses, unready, settled, ttl, resolves, http_name, tasks };
         let target = Target { namespace: "internal".into(), service: "web".into() };
         Facing::Places(vec![Place { target, share: Some(share), trouble: None }])
     }

@@ -33,6 +33,7 @@ fn place(asked: u8, ours: usize, ready: usize, others: usize) -> Place {
         unready: 0,
         settled: true,
         ttl: 60,
+        resolves: true,
         http_name: None,
         tasks: None,
     };

@@ -14,6 +14,7 @@ use crate::{
         CutoverGuard, CutoverPhase, CutoverSpec, CutoverStatus,
         names::{ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC},
     },
+    cloudmap::{DnsConfig, DnsRecord, RecordType},
     cluster::apply::Cause,
 };
 
@@ -263,6 +264,21 @@ async fn a_guard_without_data_holds_the_step_for_however_long() {
     *world.callers.value.lock().unwrap() = Some(0.06);
     until_says(&blue, "web", CutoverPhase::RolledBack, Some(0), "GuardFailed").await;
     assert!(status(&blue, "web").guard_failure.unwrap().message.contains("above its maximum"));
+}
+
+/// The name of such a service has no address; only those of its instances have one.
+#[tokio::test(start_paused = true)]
+async fn a_guard_asks_dns_for_no_address_of_a_service_with_srv_records_alone() {
+    let world = World::new();
+    let web = ecs(&world);
+    let records = vec![DnsRecord { record_type: RecordType::Srv, ttl: 10 }];
+    world.fake.registry().services.get_mut(&web).unwrap().dns = Some(DnsConfig { weighted: false, records });
+    *world.callers.unresolved.lock().unwrap() = Some("no such name".to_owned());
+    let blue = world.cluster("blue");
+    let guard = Some(CutoverGuard::default());
+    blue.objects.put_cutover(&key("web"), CutoverSpec { guard, ..spec(&[40, 100]) });
+    joins(&blue);
+    until_says(&blue, "web", CutoverPhase::Shifting, Some(40), "Shifting").await;
 }
 
 /// With so many tasks of ECS, in a service with a custom health check.

@@ -98,7 +98,7 @@ pub struct Registered {
     pub http_name: Arc<str>,
     /// The name of the service.
     pub service: Arc<str>,
-    /// Its DNS name, if it has records.
+    /// Its DNS name, if that has addresses.
     pub domain: Option<String>,
     /// The instances of registered pods.
     pub instances: BTreeSet<Arc<str>>,

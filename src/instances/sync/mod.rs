@@ -179,6 +179,8 @@ pub struct TargetShare {
     pub settled: bool,
     /// The TTL of the service's records in seconds, or the largest; 0 without records.
     pub ttl: u32,
+    /// Whether the name of the service has address records. Beside SRV records alone, only the names of instances have them.
+    pub resolves: bool,
     /// The name by which `DiscoverInstances` knows the namespace; `None` if there is no such namespace yet.
     pub http_name: Option<Arc<str>>,
     /// What became of tasks that are, or should be, hidden; `None` if there are none.

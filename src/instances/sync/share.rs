@@ -276,6 +276,7 @@ impl State {
             unready: unready.len(),
             settled: false,
             ttl: 0,
+            resolves: false,
             http_name: None,
             tasks: None,
         };

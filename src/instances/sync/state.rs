@@ -400,10 +400,12 @@ impl State {
             reached: self.reached.clone(),
             share: self.part.as_ref().filter(|_| desired.active).and_then(|part| {
                 let settled = self.at_rest() && self.problem.is_none() && !part.awaits_reading();
-                let ttl = self.place().and_then(|place| place.records.iter().map(|record| record.ttl).max());
+                let records = self.place().map(|place| &*place.records).unwrap_or_default();
+                let ttl = records.iter().map(|record| record.ttl).max().unwrap_or_default();
+                let resolves = records.iter().any(|record| record.record_type != RecordType::Srv);
                 let http_name = namespace.map(|namespace| namespace.http_name.clone());
                 let registered = self.registered_pods(desired);
-                Some(TargetShare { registered, settled, ttl: ttl.unwrap_or_default(), http_name, ..part.status()? })
+                Some(TargetShare { registered, settled, ttl, resolves, http_name, ..part.status()? })
             }),
             awaited: (!desired.awaited.is_empty()).then(|| {
                 let part = self.part.as_ref().filter(|_| desired.active);
