@@ -313,21 +313,27 @@ fn stopping(pods: &Pods, registry: Option<&Registry>, found: &mut Findings) -> O
     }
     let ttl = registry.map_or(60, Registry::ttl);
     let needed = lingers(ttl).as_secs();
-    let early = pods.stops_after < needed;
-    if early {
+    // Whatever a pod does, it is killed at the end of its grace period.
+    let (stops_after, seconds) = (pods.stops_after.min(pods.grace), pods.stops_after.max(needed));
+    let (early, short) = (pods.stops_after < needed, seconds >= pods.grace);
+    if stops_after < needed {
         let text = format!(
-            "a pod that is deleted stops after {} s, and clients use its address for up to {needed} s: withdrawal {} s, another \
-             leader {} s, TTL {ttl} s, and {} s",
-            pods.stops_after,
+            "a pod that is deleted stops after {stops_after} s, and clients use its address for up to {needed} s: withdrawal {} \
+             s, another leader {} s, TTL {ttl} s, and {} s",
             WITHDRAWAL.as_secs(),
             FAILOVER.as_secs(),
             SETTLE.as_secs()
         );
         found.add(Grade::Warning, "preStop", text, "apply the patch below");
+    } else if short {
+        let text = format!(
+            "pods sleep for {seconds} s, and are killed {} s after they are deleted: nothing is left for requests in flight",
+            pods.grace
+        );
+        found.add(Grade::Warning, "preStop", text, "apply the patch below");
     } else {
-        found.ok("preStop", format!("pods stop {} s after they are deleted", pods.stops_after));
+        found.ok("preStop", format!("pods stop {stops_after} s after they are deleted"));
     }
-    let short = pods.stops_after.max(needed) >= pods.grace;
     let ungated = pods.gated < pods.ready + pods.unready;
     if ungated {
         let text =
@@ -345,16 +351,21 @@ fn stopping(pods: &Pods, registry: Option<&Registry>, found: &mut Findings) -> O
         return None;
     }
     let workload = pods.workload.as_deref().unwrap_or("deployment/NAME");
-    let patch = patch(&pods.container, needed.max(pods.stops_after), ungated);
+    let sleep = early.then_some((&*pods.container, needed));
+    let patch = patch(sleep, short.then(|| seconds + SETTLE.as_secs()), ungated);
     Some(format!("kubectl patch {workload} --patch '{patch}'"))
 }
 
-/// What the pod template lacks.
-fn patch(container: &str, seconds: u64, gate: bool) -> Value {
-    let mut template = json!({"spec": {
-        "terminationGracePeriodSeconds": seconds + SETTLE.as_secs(),
-        "containers": [{"name": container, "lifecycle": {"preStop": {"sleep": {"seconds": seconds}}}}],
-    }});
+/// What the pod template lacks: for how many seconds a container sleeps, after how many the pod is killed, and the gate.
+fn patch(sleep: Option<(&str, u64)>, grace: Option<u64>, gate: bool) -> Value {
+    let mut template = json!({"spec": {}});
+    if let Some((container, seconds)) = sleep {
+        let hook = json!({"preStop": {"sleep": {"seconds": seconds}}});
+        template["spec"]["containers"] = json!([{"name": container, "lifecycle": hook}]);
+    }
+    if let Some(grace) = grace {
+        template["spec"]["terminationGracePeriodSeconds"] = json!(grace);
+    }
     if gate {
         template["metadata"] = json!({"labels": {LABEL_GATE: "registered"}});
         template["spec"]["readinessGates"] = json!([{"conditionType": CONDITION_REGISTERED}]);

@@ -170,6 +170,9 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
         (|facts| facts.pods.as_mut().unwrap().unready = 1, ("capacity", Warning)),
         (|facts| facts.pods.as_mut().unwrap().addresses.clear(), ("families", Blocked)),
         (|facts| facts.pods.as_mut().unwrap().stops_after = 5, ("preStop", Warning)),
+        // It is killed before, or at the end of its sleep.
+        (|facts| facts.pods.as_mut().unwrap().grace = 30, ("preStop", Warning)),
+        (|facts| facts.pods.as_mut().unwrap().grace = 120, ("preStop", Warning)),
         (|facts| facts.pods.as_mut().unwrap().gated = 0, ("gate", Warning)),
         (|facts| facts.budgets = Ok(0), ("budget", Warning)),
         (|facts| facts.budgets = Err("forbidden".to_owned()), ("budget", Warning)),
@@ -194,16 +197,22 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
 
 #[test]
 fn the_patch_has_what_the_pods_lack_and_no_more() {
-    let mut facts = facts();
-    facts.pods.as_mut().unwrap().stops_after = 0;
-    let patch = plan(&facts, &[]).patch.unwrap();
-    let patch = patch.strip_prefix("kubectl patch deployment/orders --patch '").unwrap().trim_end_matches('\'');
-    let spec = &serde_json::from_str::<Value>(patch).unwrap()["spec"]["template"]["spec"];
+    let patched = |change: fn(&mut Pods)| {
+        let mut facts = facts();
+        change(facts.pods.as_mut().unwrap());
+        let patch = plan(&facts, &[]).patch.unwrap();
+        let patch = patch.strip_prefix("kubectl patch deployment/orders --patch '").unwrap().trim_end_matches('\'');
+        serde_json::from_str::<Value>(patch).unwrap()["spec"]["template"]["spec"].clone()
+    };
     // 5 s + 15 s + a TTL of 60 s + 30 s
     let container = json!({"name": "orders", "lifecycle": {"preStop": {"sleep": {"seconds": 110}}}});
-    assert_eq!(*spec, json!({"terminationGracePeriodSeconds": 140, "containers": [container]}));
-    facts.pods.as_mut().unwrap().gated = 0;
-    assert!(plan(&facts, &[]).patch.unwrap().contains("readinessGates"));
+    let both = json!({"terminationGracePeriodSeconds": 140, "containers": [container]});
+    assert_eq!(patched(|pods| (pods.stops_after, pods.grace) = (0, 30)), both);
+    // A longer grace period may be there for a reason.
+    assert_eq!(patched(|pods| (pods.stops_after, pods.grace) = (0, 600)), json!({"containers": [container]}));
+    assert_eq!(patched(|pods| pods.grace = 30), json!({"terminationGracePeriodSeconds": 150}));
+    let gates = json!([{"conditionType": "cloudmap-mcs/registered"}]);
+    assert_eq!(patched(|pods| pods.gated = 0), json!({"readinessGates": gates}));
 }
 
 #[test]
