@@ -10,9 +10,11 @@ use std::{
 /// The longest record. CloudTrail's have at most 1 MB, lines of all other kinds some kilobytes.
 pub(super) const LONGEST: usize = 1 << 20;
 
-/// The fields whose lists are lists of records: CloudTrail's files, `aws logs filter-log-events`, subscriptions of
-/// CloudWatch Logs.
-const LISTS: [&str; 3] = ["Records", "events", "logEvents"];
+/// The fields whose lists are lists of records, at the beginning of an object: CloudTrail's files, `aws logs
+/// filter-log-events`.
+const LISTS: [&str; 2] = ["Records", "events"];
+/// The same in what subscriptions of CloudWatch Logs deliver, after other fields.
+const SUBSCRIBED: &str = "\"logEvents\":";
 
 /// Where a record begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -217,8 +219,12 @@ fn keep(bytes: &mut Vec<u8>, part: &[u8]) -> bool {
     fits
 }
 
-/// Whether an object begins with one of [`LISTS`]: `{"Records": ` of `{"Records": [`.
+/// Whether what an object begins with leads to a list of records: `{"Records": ` of `{"Records": [`.
 fn is_list(bytes: &[u8], rest: &[u8]) -> bool {
+    let backwards = bytes.iter().chain(rest).rev().copied().filter(|byte| !byte.is_ascii_whitespace());
+    if backwards.take(SUBSCRIBED.len()).eq(SUBSCRIBED.bytes().rev()) {
+        return true;
+    }
     if bytes.len() + rest.len() > 256 {
         return false;
     }

@@ -30,6 +30,10 @@ fn records_are_lines_objects_and_elements_of_lists() {
         ("{\"Records\":[{\"a\":1},{\"b\":2}]}", vec!["{\"a\":1}", "{\"b\":2}"]),
         ("{ \"Records\" :\n [\n{\"a\":1},\n{\"b\":2}\n]}\n{\"c\":3}", vec!["{\"a\":1}", "{\"b\":2}", "{\"c\":3}"]),
         ("{\"events\":[{\"a\":1}],\"searchedLogStreams\":[]}\nx", vec!["{\"a\":1}", "x"]),
+        (
+            "{\"messageType\":\"DATA_MESSAGE\",\"subscriptionFilters\":[\"a\"],\"logEvents\" : [{\"a\":1}]}{\"logEvents\":[]}\nx",
+            vec!["{\"a\":1}", "x"],
+        ),
         ("[{\"a\":1},{\"b\":2}]\nx", vec!["{\"a\":1}", "{\"b\":2}", "x"]),
         ("[INFO] a\n[pod/a/b] {\n", vec!["[INFO] a", "[pod/a/b] {"]),
         ("{\"Records\":[]}", vec![]),
