@@ -157,7 +157,8 @@ impl Core {
         }
         let status = planned.unwrap_or_else(|| shown.clone());
         let share = status.share_of_traffic.and_then(|share| u8::try_from(share).ok());
-        let question = looks(spec, &status, *generation).map(|guard| self.question(guard, share, &facing));
+        let question =
+            looks(spec, &status, *generation, facing.ttl()).map(|guard| self.question(guard, share, &facing));
         let judgement = question.as_ref().map(|question| guard::judgement(&self.cutovers.judgements, key, question));
         // Time in which nobody looks does not count either.
         let is_good = judgement.as_ref().map_or(spec.guard.is_none(), |judgement| *judgement == Judgement::Passed);

@@ -114,12 +114,17 @@ pub fn plan(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>)
     (planned != *status).then_some(Planned { status: planned, news })
 }
 
-/// The guard of a Cutover, if it looks now: while the steps go on by themselves.
-pub fn looks(spec: &CutoverSpec, status: &CutoverStatus, generation: Option<i64>) -> Option<Guard> {
+/// The guard of a Cutover, if it looks now: while the steps go on by themselves. `ttl`: of the records, in seconds, as far as it
+/// is known.
+pub fn looks(spec: &CutoverSpec, status: &CutoverStatus, generation: Option<i64>, ttl: u32) -> Option<Guard> {
     let by_user = spec.roll_back || spec.paused || spec.share_of_traffic.is_some();
-    let ended = status.phase == Some(CutoverPhase::Finished) && status.share_of_traffic == Some(100);
-    let goes_on = spec.guard.is_some() && !by_user && !ended && known_failure(spec, status, generation).is_none();
-    goes_on.then(|| Course::read(spec).ok()?.guard).flatten()
+    if by_user || known_failure(spec, status, generation).is_some() {
+        return None;
+    }
+    let course = Course::read(spec).ok()?;
+    // One that was finished, and blocked since, has counted the last interval: the tasks may be gone.
+    let is_over = status.phase == Some(CutoverPhase::Finished) || counted_before(status) >= course.interval(ttl);
+    course.guard.filter(|_| !is_over || status.share_of_traffic != Some(100))
 }
 
 /// What the guard found earlier. It counts until the spec changes.
@@ -144,10 +149,15 @@ fn failure(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>) 
     known_failure(spec, status, generation).cloned().or(found)
 }
 
-/// The counted time that the status has: it is written now and then, and not each second.
+/// The counted time that a status has.
+fn counted_before(status: &CutoverStatus) -> Duration {
+    Duration::from_secs(u64::try_from(status.waited_seconds.unwrap_or_default()).unwrap_or_default())
+}
+
+/// The counted time that the next status has: it is written now and then, and not each second.
 fn counted(status: &CutoverStatus, observed: &Observed<'_>, course: Option<&Course>) -> Option<i64> {
     let interval = course?.interval(observed.facing.ttl());
-    let before = Duration::from_secs(u64::try_from(status.waited_seconds.unwrap_or_default()).unwrap_or_default());
+    let before = counted_before(status);
     let waited = observed.waited.min(interval);
     let due = waited >= before + interval / PARTS || waited == interval && before < interval;
     if due { i64::try_from(waited.as_secs()).ok() } else { status.waited_seconds }

@@ -270,7 +270,7 @@ fn what_the_guard_found_counts_until_the_spec_changes() {
     let (phase, share, reason, message) = case.next();
     assert_eq!((phase, share, &*reason), (RolledBack, Some(0), "GuardFailed"));
     assert!(message.contains("the pod is ill. ") && message.contains("cutover resume"), "{message}");
-    assert_eq!(plan::looks(&guarded, &status, Some(1)), None, "nothing is left to look at");
+    assert_eq!(plan::looks(&guarded, &status, Some(1), 60), None, "nothing is left to look at");
     let other = GuardFailure { generation: 0, ..status.guard_failure.clone().unwrap() };
     case.status.guard_failure = Some(other);
     assert_eq!(case.next().1, Some(5), "the spec changed");
@@ -283,10 +283,13 @@ fn what_the_guard_found_counts_until_the_spec_changes() {
     let looks = |change: fn(&mut CutoverSpec), status: CutoverStatus| {
         let mut spec = guarded.clone();
         change(&mut spec);
-        plan::looks(&spec, &status, Some(1)).is_some()
+        plan::looks(&spec, &status, Some(1), 60).is_some()
     };
     assert!(looks(|_| {}, at(None)) && looks(|_| {}, at(100)));
     assert!(!looks(|_| {}, CutoverStatus { phase: Some(Finished), ..at(100) }));
+    // It was finished, and the export was away for a moment. Pods that fail now must not give the traffic to nobody.
+    let blocked = |share, waited| CutoverStatus { phase: Some(Blocked), waited_seconds: Some(waited), ..at(share) };
+    assert!(!looks(|_| {}, blocked(100, 120)) && looks(|_| {}, blocked(100, 119)) && looks(|_| {}, blocked(50, 120)));
     for change in [
         (|spec| spec.paused = true) as fn(&mut CutoverSpec),
         |spec| spec.roll_back = true,
@@ -496,7 +499,7 @@ proptest! {
                     there.reached.asked = None;
                 }
                 let facing = Facing::Places(vec![place]);
-                let guard = plan::looks(&spec, &status, Some(generation)).map(|_| &finding);
+                let guard = plan::looks(&spec, &status, Some(generation), facing.ttl()).map(|_| &finding);
                 let is_good = guard.map_or(spec.guard.is_none(), |finding| *finding == Judgement::Passed);
                 let is_reached = is_good && share.is_some_and(|share| facing.stands_at(share).is_ok());
                 reached_for += u64::from(is_reached);
