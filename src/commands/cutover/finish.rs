@@ -19,6 +19,12 @@ pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
     let unknown = |why: &String| format!("{key}: {why}; look yourself, and use --force");
     let pods = facts.pods.as_ref().map_err(unknown)?;
     let registry = facts.registry.as_ref().map_err(unknown)?;
+    if facts.counterpart.as_ref().is_ok_and(|counterpart| counterpart.target.is_none()) {
+        return Err(format!(
+            "{key}: no annotation names its Cloud Map service, so nobody knows how many tasks there are: `cloudmap-mcs cutover \
+             plan` says which one is missing; or use --force"
+        ));
+    }
     if registry.service.is_none() {
         return Err(format!(
             "{key}: its Cloud Map service is not found in this account and region, so nobody knows how many tasks there are: \

@@ -66,10 +66,10 @@ impl Observer {
             Ok(_) => self.pods(key, labels.unwrap_or_default()).await,
             Err(why) => Err(why),
         };
-        let target = counterpart.as_ref().ok().and_then(|counterpart| counterpart.target.clone());
-        let registry = match target {
-            Some(target) => self.registry(&target).await,
-            None => Ok(Registry::default()),
+        let registry = match &counterpart {
+            Ok(Counterpart { target: Some(target), .. }) => self.registry(target).await,
+            Ok(_) => Ok(Registry::default()),
+            Err(why) => Err(why.clone()),
         };
         let ecs = match registry.as_ref().ok().and_then(|registry| Some((registry.service.as_ref()?, &registry.ecs))) {
             Some((service, named)) => self.ecs.registering(&service.arn, named).await,

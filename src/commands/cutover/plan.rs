@@ -121,8 +121,9 @@ pub(super) fn plan(facts: &Facts, steps: &[u8]) -> Plan {
         (Ok(registry), Ok(counterpart)) if counterpart.target.is_some() => {
             the_registry(registry, counterpart, &mut found);
         }
-        (Ok(_), _) => {}
-        (Err(why), _) => found.unread("cloud map", why),
+        (Err(why), Ok(_)) => found.unread("cloud map", why),
+        // Without the counterpart nobody knows which service it is.
+        (_, Err(_)) | (Ok(_), Ok(_)) => {}
     }
     ecs::judge(facts, &mut found);
     match (&facts.pods, &facts.registry) {

@@ -262,6 +262,9 @@ fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
     facts.registry = Ok(Registry::default());
     let why = check(&facts, false).unwrap_err();
     assert!(why.contains("not found") && why.contains("--region") && check(&facts, true).is_ok(), "{why}");
+    let unnamed = Facts { counterpart: Ok(Counterpart::default()), ..facts.clone() };
+    let why = check(&unnamed, false).unwrap_err();
+    assert!(why.contains("no annotation names") && !why.contains("--region"), "{why}");
     assert!(!commands(&facts, None, true).contains("aws ecs"), "nobody knows what to stop");
     facts.registry = Ok(registry(0, 60));
     assert!(commands(&facts, None, false).contains("--service orders"), "tasks run that are not healthy");
@@ -451,6 +454,21 @@ fn pods_are_summed_up_by_the_one_that_is_worst() {
     assert_eq!(pods.workload.as_deref(), Some("deployment/orders"));
     assert_eq!(labels["app"], "orders");
     assert_eq!(summed(&[]).0.stops_after, 0);
+}
+
+#[tokio::test]
+async fn who_may_not_read_the_export_hears_that_and_not_that_there_are_no_tasks() {
+    let api = FakeApi::default();
+    api.refuse(404, "NotFound", "there is no Cutover");
+    api.prepare(200, json!({"metadata": {"name": "orders"}}));
+    api.refuse(403, "Forbidden", "exports are forbidden");
+    let ecs = EcsReader::new(Ok(None), Choice::default());
+    let mut observer = Observer::new(api.client(), Err("no credentials".to_owned()), ecs);
+    let facts = observer.observe(&ServiceKey::new("shop", "orders")).await;
+    let said = [check(&facts, false).unwrap_err(), back::remark(&facts, None).unwrap()];
+    assert!(said.iter().all(|said| said.contains("exports are forbidden")), "{said:?}");
+    let findings = plan(&facts, &[]).findings;
+    assert!(findings.iter().all(|finding| !finding.text.contains("nobody else")), "{findings:?}");
 }
 
 #[test]
