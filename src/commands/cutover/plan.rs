@@ -197,7 +197,10 @@ fn the_counterpart(facts: &Facts, counterpart: &Counterpart, found: &mut Finding
         return found.add(
             Grade::Blocked,
             about,
-            format!("there is no ServiceExport {key}, and no Service of that name is annotated"),
+            format!(
+                "there is no ServiceExport {key}, and no Service of that name with the annotations cloudmap.controller/namespace \
+                 and cloudmap.controller/hostname; annotations of external-dns are not read here"
+            ),
             "create a ServiceExport with the annotations cloudmap-mcs/namespace and cloudmap-mcs/service (and a Cutover before)",
         );
     };

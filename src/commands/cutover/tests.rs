@@ -191,6 +191,8 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
     let mut nothing = facts();
     kind(&mut nothing, None);
     assert!(wrong(&nothing).contains(&("counterpart", Blocked)));
+    let said = plan(&nothing, &[]).findings.into_iter().find(|finding| finding.about == "counterpart").unwrap();
+    assert!(said.text.contains("external-dns are not read"), "{said:?}");
     assert_eq!(plan(&nothing, &[]).grade().status(), 2);
     assert_eq!(plan(&facts(), &[50, 25]).grade(), Blocked, "steps that fall");
 }
