@@ -148,6 +148,13 @@ pub(in crate::ledger) struct Appended {
     pub pages: Vec<(u32, Arc<StoredPage>)>,
 }
 
+impl Appended {
+    /// Whether a planned index names this page, which is there already.
+    pub(in crate::ledger) fn groups(&self, page: &PageId) -> bool {
+        self.grouped.contains(page)
+    }
+}
+
 /// Packs changes into as many pages as they need.
 ///
 /// # Errors

@@ -120,6 +120,32 @@ fn pages_that_are_seen_are_written_whatever_becomes_of_their_operations() {
     );
 }
 
+/// The new tree says what they say, but the flush was planned before and puts them into an index.
+#[test]
+fn the_pages_that_a_long_flush_names_stay_although_a_new_tree_takes_their_place() {
+    let mut world = World::default();
+    let wide = Limits { flush_concurrency: 32, ..limits() };
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", wide, None);
+    leader.desire(&mut world, &state(0..15, 1));
+    pass(&mut world, &mut [&mut leader], 30);
+    leader.hangs = is_page;
+    pass(&mut world, &mut [&mut leader], 40);
+    let of_the_tree = leader.hanging.len();
+    leader.desire(&mut world, &state(0..60, 1));
+    assert!(of_the_tree > 0 && leader.hanging.len() > of_the_tree + 8);
+    leader.let_go_first(&mut world, of_the_tree);
+    assert_eq!(leader.term.writer().figures().compactions, 1);
+    let root = world.heads["blue"].root.clone();
+    for _ in 0..4 {
+        pass(&mut world, &mut [&mut leader], 50);
+        leader.let_go_first(&mut world, 1);
+    }
+    leader.let_go_first(&mut world, usize::MAX);
+    pass(&mut world, &mut [&mut leader], 2);
+    assert_ne!(world.heads["blue"].root, root);
+    assert_eq!(world.read("blue"), Some(Map::clone(&state(0..60, 1))));
+}
+
 /// Five of eight services, and a head that says that there are eight.
 #[test]
 fn a_leader_that_ended_while_it_claimed_services_leaves_a_ledger_that_can_be_written() {

@@ -37,8 +37,10 @@ pub(super) struct Flush {
 }
 
 impl Flush {
+    /// Whether it needs this page. Its indexes also name earlier pages, which are not in the base any more when a new tree
+    /// took their place meanwhile.
     pub(super) fn has(&self, page: &PageId) -> bool {
-        self.upload.has(page)
+        self.upload.has(page) || self.appended.groups(page)
     }
 }
 
