@@ -403,7 +403,7 @@ impl Stream {
     fn drop_session(&mut self, now: Duration, id: SessionId) {
         let Some(session) = self.sessions.remove(&id) else { return };
         self.following.retain(|_, (by, _)| *by != id);
-        let lasted = session.lasted(now);
+        let lasted = session.lasted();
         if let Some(cluster) = session.dialled.or(session.peer.map(|peer| peer.cluster)) {
             if lasted {
                 self.dialling.remove(&cluster);

@@ -37,9 +37,9 @@ impl Session {
         Self { key, dialled, peer: None, opened: now, heard: now, spoke: now, busy: None, queue, serving: None }
     }
 
-    /// Whether the other side did not refuse it at once.
-    pub(super) fn lasted(&self, now: Duration) -> bool {
-        now.saturating_sub(self.opened) > SILENCE
+    /// Whether the other side went on speaking: it neither refused this connection at once nor took it in silence.
+    pub(super) fn lasted(&self) -> bool {
+        self.heard.saturating_sub(self.opened) > SILENCE
     }
 
     pub(super) fn heard(&mut self, now: Duration) {

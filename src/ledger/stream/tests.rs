@@ -466,6 +466,23 @@ fn who_is_refused_at_once_dials_less_and_less_often_as_well() {
 }
 
 #[test]
+fn who_takes_connections_and_says_nothing_is_dialled_less_and_less_often_as_well() {
+    let mut blue = Side::new("blue", 3, [contact("green", 2, 5)]);
+    let mut dials = 0;
+    for _ in 0..2_000 {
+        for command in blue.stream.take_commands() {
+            if let Command::Dial { .. } = command {
+                dials += 1;
+                blue.open(dials, 2, Some("green"));
+            }
+        }
+        // No timer fires at the very moment.
+        blue.wait(Duration::from_millis(300));
+    }
+    assert!((20..30).contains(&dials), "{dials}");
+}
+
+#[test]
 fn a_state_of_an_earlier_version_changes_nothing() {
     let (mut blue, mut green) = pair();
     blue.desire(state(0..5, 1));
