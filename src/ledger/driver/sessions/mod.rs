@@ -40,6 +40,8 @@ use tls::{Known, Secured, Tls};
 const HANDSHAKE: Duration = Duration::from_secs(5);
 /// Handshakes that run at the same time. Further connections wait before they cost anything.
 const HANDSHAKES: usize = 64;
+/// Whoever does not take a message within this time is gone (S8).
+const TAKEN: Duration = Duration::from_secs(10);
 /// Pause before the next attempt to listen.
 const LISTEN_AGAIN: Duration = Duration::from_secs(5);
 /// Events of all sessions that wait for the leader. Beyond them the sockets wait.
@@ -243,12 +245,12 @@ async fn converse(
     };
     let writing = async {
         while let Some(message) = messages.recv().await {
-            write(&mut writer, &message).await?;
+            in_time(write(&mut writer, &message)).await?;
             if events.send(Inner::Event(Event::Taken { session })).await.is_err() {
                 break;
             }
         }
-        writer.shutdown().await
+        in_time(writer.shutdown()).await
     };
     let ended: io::Result<()> = tokio::select! {
         biased;
@@ -259,6 +261,11 @@ async fn converse(
         debug!(session = session.0, %error, "a connection with another leader ended");
     }
     let _ = events.send(Inner::Event(Event::Closed { session })).await;
+}
+
+/// The kernel gives up a connection from which nobody takes anything after a quarter of an hour, or never.
+async fn in_time(sent: impl Future<Output = io::Result<()>>) -> io::Result<()> {
+    timeout(TAKEN, sent).await?
 }
 
 async fn read(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<Message> {

@@ -162,6 +162,26 @@ async fn who_says_nothing_or_something_else_takes_no_place_for_long() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_from_which_nobody_takes_anything_ends() {
+    let world = world();
+    let (mut blue, mut green) = (world.leader(1, &[2]).await, world.leader(2, &[1]).await);
+    dial(&mut blue, &[address(2)], 2);
+    let (session, ..) = opened(&mut blue).await;
+    opened(&mut green).await;
+    let buckets = (0..1_000).map(|n| (n, crate::ledger::hash::StateHash([7; 32]))).collect();
+    let message = Arc::new(Message::Subscribe { buckets });
+    loop {
+        blue.act(Command::Send { session, message: message.clone() });
+        if timeout(Duration::from_secs(1), blue.next()).await.is_err() {
+            break;
+        }
+    }
+    blue.act(Command::Close { session, why: "a test" });
+    let ended = timeout(Duration::from_mins(1), blue.next()).await;
+    assert!(matches!(ended, Ok(Event::Closed { session: closed }) if closed == session), "{ended:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_message_beyond_the_limit_or_of_another_format_is_an_error() {
     for bytes in [[0, 1, 0, 1].as_slice(), &[0, 0, 0, 3, 255, 255, 255]] {
         let (mut here, mut there) = duplex(64);
