@@ -28,7 +28,7 @@ use super::{
     call::{Call, CallId, Failure, Ids, Outcome},
     limits::{Limits, Timing},
     remote::Remotes,
-    stream::Command,
+    stream::{Command, SessionId},
     term::Term,
     trust::{self, Keys, Scope, Trust},
     writer::{Heads, Inherited, Now, WriterIdentity},
@@ -53,6 +53,9 @@ const LEASE_MARGIN: Duration = Duration::from_secs(5);
 /// itself and found its base (W1, W2), each of which waits for a read.
 const PACE_AT_FIRST: Duration = Duration::from_millis(200);
 const BEGINNING: Duration = Duration::from_secs(3);
+
+/// Why there is no session where a connection is made: who dials learns only afterwards that its key is refused.
+const REFUSED: &str = "it took the connection and then said nothing; it may not accept the key of this cluster";
 
 /// Whether this process leads its cluster.
 #[async_trait]
@@ -202,6 +205,7 @@ pub fn spawn(
         term,
         sessions,
         unreachable: BTreeMap::new(),
+        opening: BTreeMap::new(),
         timing,
         jitter: Ids::new(!seed),
         ports: Arc::new(Ports {
@@ -238,6 +242,8 @@ struct Driver {
     sessions: Option<Sessions>,
     /// Why the last attempt to connect failed, by cluster id.
     unreachable: BTreeMap<Arc<str>, String>,
+    /// Connections that were made by dialling a cluster, and over which nothing came yet.
+    opening: BTreeMap<SessionId, Arc<str>>,
     timing: Timing,
     jitter: Ids,
     ports: Arc<Ports>,
@@ -350,7 +356,7 @@ impl Driver {
         match event {
             Event::Opened { session, key, dialled } => {
                 if let Some(cluster) = &dialled {
-                    self.unreachable.remove(cluster);
+                    self.opening.insert(session, cluster.clone());
                 }
                 self.term.opened(now, session, key, dialled.as_ref());
             }
@@ -359,9 +365,19 @@ impl Driver {
                 self.term.unreachable(now, &cluster);
                 self.unreachable.insert(cluster, why);
             }
-            Event::Received { session, message } => self.term.received(now, session, message),
+            Event::Received { session, message } => {
+                if let Some(cluster) = self.opening.remove(&session) {
+                    self.unreachable.remove(&cluster);
+                }
+                self.term.received(now, session, message);
+            }
             Event::Taken { session } => self.term.taken(now, session),
-            Event::Closed { session } => self.term.closed(now, session),
+            Event::Closed { session } => {
+                if let Some(cluster) = self.opening.remove(&session) {
+                    self.unreachable.insert(cluster, REFUSED.to_owned());
+                }
+                self.term.closed(now, session);
+            }
         }
     }
 

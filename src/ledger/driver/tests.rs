@@ -391,9 +391,19 @@ async fn services_that_nobody_made_yet_are_empty_and_the_last_one_counts() {
 
 /// A leader that others can reach.
 fn connect(cloudmap: &Fake, network: &sessions::tests::World, cluster: &str, n: u8) -> LedgerHandle {
+    connect_by(cloudmap, network, cluster, n, trust::Mode::Tofu)
+}
+
+fn connect_by(
+    cloudmap: &Fake,
+    network: &sessions::tests::World,
+    cluster: &str,
+    n: u8,
+    mode: trust::Mode,
+) -> LedgerHandle {
     let keys = Keys { current: sessions::tests::key(n), former: Vec::new() };
     let settings = LedgerSettings {
-        trust: Trust { mode: trust::Mode::Tofu, ..Trust::default() },
+        trust: Trust { mode, ..Trust::default() },
         keys: Some(Arc::new(keys)),
         network: Some(network.network(n)),
         ..LedgerSettings::new(cluster.parse().unwrap(), "prod".parse().unwrap(), format!("uid-{cluster}"))
@@ -432,6 +442,26 @@ async fn connected_leaders_make_few_calls_at_rest_and_read_at_once_when_one_is_g
     let spent = calls(Duration::from_mins(1)).await;
     let reads = spent[Operation::DiscoverInstances.name()];
     assert!((50..70).contains(&reads), "{reads} reads in a minute");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_takes_a_connection_and_refuses_the_key_cannot_be_reached_and_why_is_said() {
+    fn why(status: &Status) -> Option<&str> {
+        status.unreachable.get("green").map(String::as_str)
+    }
+    let (cloudmap, network) = (Fake::new(), sessions::tests::World::default());
+    let blue = connect(&cloudmap, &network, "blue", 1);
+    // Nobody told green the key of blue.
+    let green = connect_by(&cloudmap, &network, "green", 2, trust::Mode::Pinned);
+    publish(&blue, &state(1)).await;
+    publish(&green, &state(1)).await;
+    sees(&blue, "green", &state(1)).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    for _ in 0..60 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let status = blue.status().borrow().clone();
+        assert_eq!(why(&status), Some(REFUSED));
+    }
 }
 
 #[tokio::test(start_paused = true)]
