@@ -15,6 +15,10 @@ use super::{
 /// A head names so many run pages itself; more are put into an index.
 const MOST_NAMED: usize = 8;
 
+/// A head names so many indexes with few pages. Where something changes all the time an index has nine, and the head of a large
+/// state would soon have no room for anything else.
+const MOST_INDEXES: usize = 16;
+
 /// A page that has less than this share of its room is tried again with more changes.
 const GOOD_FILL: f64 = 0.85;
 
@@ -114,19 +118,39 @@ impl Runs {
         for (number, bytes) in (self.next..).zip(packed) {
             members.push((number, store(bytes)?));
         }
-        let named: Vec<&Run> = self.runs.iter().filter(|run| matches!(run.root, RootRun::Page(_))).collect();
-        if named.len() + members.len() <= MOST_NAMED {
+        let named = self.runs.iter().filter(|run| matches!(run.root, RootRun::Page(_))).count();
+        if named + members.len() <= MOST_NAMED {
             let run = |member: Member| Run { root: RootRun::Page(member.1.clone()), members: [member].into() };
-            return Some(Appended { runs: members.into_iter().map(run).collect(), grouped: BTreeSet::new(), pages });
+            let (grouped, earlier) = Default::default();
+            return Some(Appended { runs: members.into_iter().map(run).collect(), grouped, earlier, pages });
         }
-        let grouped = named.iter().map(|run| run.root.page().id.clone()).collect();
-        let all: Vec<Member> = named.iter().flat_map(|run| run.members.iter().cloned()).chain(members).collect();
+        // The ids of many flushes take as much room in an index as the digests.
+        let full = (limits.index_entries / 2).max(1);
+        let replaced = self.loose(full);
+        let merges = replaced.iter().any(|run| matches!(run.root, RootRun::Index(_)));
+        let grouped = replaced.iter().map(|run| run.root.page().id.clone()).collect();
+        let before = replaced.iter().flat_map(|run| run.members.iter());
+        let earlier = before.clone().map(|(_, page)| page.id.clone()).collect();
+        let all: Vec<Member> = before.cloned().chain(members).collect();
         let mut runs = Vec::new();
-        for members in all.chunks(limits.index_entries) {
+        for members in all.chunks(if merges { full } else { limits.index_entries }) {
             let index = store(page::encode_runs(members.iter().map(|(_, page)| page), limits.compression))?;
             runs.push(Run { root: RootRun::Index(index), members: members.into() });
         }
-        Some(Appended { runs, grouped, pages })
+        Some(Appended { runs, grouped, earlier, pages })
+    }
+
+    /// The last runs, whose place new indexes take: the pages that the root names itself, and also the indexes before them once many
+    /// of these have few pages.
+    fn loose(&self, full: usize) -> &[Run] {
+        let is_page = |run: &Run| matches!(run.root, RootRun::Page(_));
+        let named = self.runs.iter().position(is_page).unwrap_or(self.runs.len());
+        let small = self.runs.iter().position(|run| run.members.len() < full).unwrap_or(self.runs.len());
+        let small = &self.runs[small..];
+        let indexes = small.iter().filter(|run| !is_page(run)).count();
+        let pages: usize = small.iter().map(|run| run.members.len()).sum();
+        let fewer = indexes >= MOST_INDEXES && pages.div_ceil(full) * 2 <= indexes;
+        if fewer { small } else { &self.runs[named..] }
     }
 
     /// Appends what was planned. Runs may have been dropped since, but none was appended.
@@ -142,8 +166,10 @@ impl Runs {
 #[derive(Debug, Clone)]
 pub(in crate::ledger) struct Appended {
     runs: Vec<Run>,
-    /// The run pages that are in the new indexes.
+    /// The run pages and indexes whose place the new indexes take.
     grouped: BTreeSet<PageId>,
+    /// The run pages in the new indexes that are there already.
+    earlier: BTreeSet<PageId>,
     /// The pages to write or see, with their shards.
     pub pages: Vec<(u32, Arc<StoredPage>)>,
 }
@@ -151,7 +177,7 @@ pub(in crate::ledger) struct Appended {
 impl Appended {
     /// Whether a planned index names this page, which is there already.
     pub(in crate::ledger) fn groups(&self, page: &PageId) -> bool {
-        self.grouped.contains(page)
+        self.earlier.contains(page)
     }
 }
 
@@ -222,5 +248,27 @@ impl Layout {
     /// Every page, with its shard.
     pub fn pages(&self) -> impl Iterator<Item = (u32, &PageId)> {
         self.tree.pages().chain(self.runs.pages())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn however_many_pages_are_appended_one_by_one_a_head_has_room_to_name_them() {
+        let (limits, count) = (Limits::default(), 2_000_u32);
+        let mut runs = Runs::default();
+        for n in 0..count {
+            let flush: Arc<str> = format!("1234-{n}-{:08x}", n.wrapping_mul(0x9e37_79b9)).into();
+            let page = n.to_be_bytes().to_vec();
+            let appended = runs.plan(vec![page], &flush, |_| None, || Some(n % 16), &limits).unwrap();
+            assert!(appended.pages.iter().all(|(_, page)| page.bytes.len() <= limits.page_bytes));
+            runs.append(appended);
+        }
+        let numbers = runs.runs.iter().flat_map(|run| run.members.iter()).map(|(number, _)| *number);
+        assert!(numbers.eq(0..u64::from(count)), "each page follows the one before");
+        // A head has room for about 75.
+        assert!(runs.root().len() < 50, "{}", runs.root().len());
     }
 }
