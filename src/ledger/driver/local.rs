@@ -98,6 +98,7 @@ fn departed(record: &Record, from: &Member) -> Record {
     if record.member.as_ref() == Some(from) {
         (record.member, record.leaving) = (None, false);
         record.accepted.clear();
+        record.streamed.clear();
     }
     record
 }
@@ -217,7 +218,7 @@ mod tests {
     use super::*;
     use crate::{
         cloudmap::fake::Fake,
-        cluster::record::memory::Stored,
+        cluster::record::{Streamed, Version, memory::Stored},
         model::{ClaimOwner, Registration, Target},
     };
 
@@ -248,6 +249,16 @@ mod tests {
         let mut kept = handle.kept();
         let waited = tokio::time::timeout(Duration::from_mins(5), kept.wait_for(|kept| kept.map.as_ref() == Some(map)));
         assert!(waited.await.is_ok(), "{:?}", kept.borrow());
+    }
+
+    #[test]
+    fn who_left_remembers_nothing_of_the_others_and_keeps_its_epoch() {
+        let from = Member { clusterset: "prod".into(), cluster: "blue".into() };
+        let streamed = Streamed { uid: "uid-green".into(), version: Version { epoch: 7, nonce: 1, n: 2 } };
+        let record = Record { epoch: 3, ..Record::default() };
+        let member =
+            Record { member: Some(from.clone()), streamed: [("green".to_owned(), streamed)].into(), ..record.clone() };
+        assert_eq!(departed(&member, &from), record);
     }
 
     #[tokio::test(start_paused = true)]
