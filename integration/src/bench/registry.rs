@@ -1,10 +1,15 @@
 //! The emulator, asked over its control interface: who called what, and what was written.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use anyhow::Context as _;
+use aws_config::{BehaviorVersion, Region, SdkConfig};
+use aws_sdk_servicediscovery::config::{Credentials, SharedCredentialsProvider};
 use cloudmap_mcs::{
-    cloudmap::Instance,
+    cloudmap::{self, AwsCloudMap, AwsSettings, CloudMap, Instance, Limits, Rates},
     ledger::{
         CLUSTERS,
         head::Head,
@@ -19,6 +24,20 @@ use crate::emulator::{Counters, Effect, EmulatorSettings, Fault, Snapshot, Write
 
 /// Prefix of the Cloud Map namespaces that hold ledgers.
 const LEDGER_NAMESPACE: &str = "clusterset-";
+
+/// Cloud Map as a caller of this access key id sees it, with the limits and the client of the controller.
+pub(super) async fn caller(endpoint: &str, id: &str) -> anyhow::Result<Arc<dyn CloudMap>> {
+    let sdk = SdkConfig::builder()
+        .behavior_version(BehaviorVersion::latest())
+        .region(Region::new("us-east-1"))
+        .credentials_provider(SharedCredentialsProvider::new(Credentials::new(id, "emulator", None, None, "bench")))
+        .build();
+    let settings = AwsSettings { endpoint: Some(endpoint.to_owned()), ..AwsSettings::default() };
+    let rates = Rates::default();
+    let aws = AwsCloudMap::configured(&sdk, &settings, Limits::new(&rates, None)).await;
+    let metrics = cloudmap::Metrics::new(&prometheus::Registry::new())?;
+    Ok(cloudmap::limited(aws.with_context(|| format!("failed to connect {id} to {endpoint}"))?, &rates, metrics))
+}
 
 /// A running emulator.
 pub(super) struct Registry {

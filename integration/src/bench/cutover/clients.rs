@@ -1,6 +1,7 @@
-//! Clients of three kinds. A request is a line, and its answer says who answered.
+//! Clients of four kinds. A request is a line, and its answer says who answered.
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     sync::{
         Arc,
@@ -10,13 +11,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use cloudmap_mcs::cloudmap::{CloudMap, Lane, attributes::IPV4};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpStream,
     time::{MissedTickBehavior, interval, timeout},
 };
 
-use super::shares::Shares;
+use super::{ZONE, objects, shares::Shares};
 use crate::{bench::figure::Figure, dns, ecs::TASK, ledger_sim::rng::Rng};
 
 /// For a request: two queries of 10 s each, and an answer. The addresses of tasks and pods that ended refuse at once, so that a
@@ -34,17 +36,21 @@ pub(super) enum Kind {
     Fresh,
     /// It keeps connections for as long as they last, and repeats a request once.
     Pool,
+    /// It asks `DiscoverInstances` in place of DNS, as often as a client that resolves, and opens a connection for each
+    /// request.
+    Sdk,
     /// It resolves once.
     Never,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 3] = [Self::Fresh, Self::Pool, Self::Never];
+    pub(super) const ALL: [Self; 4] = [Self::Fresh, Self::Pool, Self::Sdk, Self::Never];
 
     const fn as_str(self) -> &'static str {
         match self {
             Self::Fresh => "fresh",
             Self::Pool => "pool",
+            Self::Sdk => "sdk",
             Self::Never => "never",
         }
     }
@@ -54,7 +60,7 @@ impl Kind {
         match self {
             Self::Fresh => rate,
             Self::Pool => rate / 2.0,
-            Self::Never => rate / 4.0,
+            Self::Sdk | Self::Never => rate / 4.0,
         }
     }
 
@@ -85,14 +91,11 @@ fn count(counter: &AtomicU64) {
 }
 
 /// A client of one service.
-#[derive(Debug)]
 pub(super) struct Client {
     pub(super) kind: Kind,
-    /// What it resolves.
-    pub(super) name: String,
     /// The number of the service.
     pub(super) number: usize,
-    pub(super) resolver: SocketAddr,
+    pub(super) source: Source,
     pub(super) port: u16,
     /// Between requests.
     pub(super) pause: Duration,
@@ -114,7 +117,7 @@ impl Client {
             ticks.tick().await;
             count(&tally.requests);
             let outcome = match self.kind {
-                Kind::Fresh | Kind::Never => once(&mut names).await,
+                Kind::Fresh | Kind::Sdk | Kind::Never => once(&mut names).await,
                 Kind::Pool => {
                     let connection = &mut pool[turn % CONNECTIONS];
                     let first = kept(&mut names, connection).await;
@@ -133,7 +136,7 @@ impl Client {
                     count(&tally.failed);
                     // Those that never resolve fail for as long as the tasks are gone.
                     if self.kind != Kind::Never {
-                        tracing::warn!("{}: a request of {:?} failed: {error:#}", self.name, self.kind);
+                        tracing::warn!("{}: a request of {:?} failed: {error:#}", names.service, self.kind);
                     }
                 }
             }
@@ -192,10 +195,44 @@ impl Connection {
     }
 }
 
+/// Where a client learns addresses.
+#[derive(Clone)]
+pub(super) enum Source {
+    Dns(dns::Client),
+    /// The answers are used for as long as those of DNS, in seconds.
+    Api(Arc<dyn CloudMap>, u32),
+}
+
+impl Source {
+    /// The addresses, and for how many seconds they may be used.
+    async fn resolve(&self, service: &str) -> Result<(Vec<IpAddr>, u32)> {
+        match self {
+            Self::Dns(client) => {
+                let name = format!("{service}.{ZONE}");
+                let mut answer = client.ask(&name, "A").await;
+                for _ in 1..QUERIES {
+                    if answer.is_err() {
+                        answer = client.ask(&name, "A").await;
+                    }
+                }
+                let records = answer?.records();
+                let ttl = records.iter().map(|record| record.ttl).min().unwrap_or_default();
+                Ok((records.iter().filter_map(|record| record.data.parse().ok()).collect(), ttl))
+            }
+            Self::Api(cloud_map, ttl) => {
+                let found = cloud_map.discover_instances(ZONE, service, &BTreeMap::new(), Lane::Instances).await?;
+                let healthy = found.instances.iter().filter(|instance| !found.unhealthy.contains(&instance.id));
+                let addresses = healthy.filter_map(|instance| instance.attributes.get(IPV4)?.parse().ok());
+                Ok((addresses.collect(), *ttl))
+            }
+        }
+    }
+}
+
 /// What a client has resolved.
 struct Names {
-    client: dns::Client,
-    name: String,
+    source: Source,
+    service: String,
     port: u16,
     /// Whether an answer is used for as long as its TTL says, or for ever.
     again: bool,
@@ -207,8 +244,8 @@ struct Names {
 impl Names {
     fn new(client: &Client, rng: Rng) -> Self {
         Self {
-            client: dns::Client::new(client.resolver),
-            name: client.name.clone(),
+            source: client.source.clone(),
+            service: objects::name(client.number),
             port: client.port,
             again: client.kind != Kind::Never,
             addresses: Vec::new(),
@@ -226,16 +263,9 @@ impl Names {
     }
 
     async fn resolve(&mut self) -> Result<()> {
-        let mut answer = self.client.ask(&self.name, "A").await;
-        for _ in 1..QUERIES {
-            if answer.is_err() {
-                answer = self.client.ask(&self.name, "A").await;
-            }
-        }
-        let records = answer.with_context(|| format!("failed to resolve {}", self.name))?.records();
-        let ttl = records.iter().map(|record| record.ttl).min().unwrap_or_default();
-        let addresses: Vec<IpAddr> = records.iter().filter_map(|record| record.data.parse().ok()).collect();
-        anyhow::ensure!(!addresses.is_empty(), "{} has no address", self.name);
+        let found = self.source.resolve(&self.service).await;
+        let (addresses, ttl) = found.with_context(|| format!("failed to resolve {}", self.service))?;
+        anyhow::ensure!(!addresses.is_empty(), "{} has no address", self.service);
         (self.addresses, self.until) = (addresses, Instant::now() + Duration::from_secs(ttl.into()));
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! The benchmark of Cutovers: many services move from ECS to pods and back, while clients of three kinds send requests.
+//! The benchmark of Cutovers: many services move from ECS to pods and back, while clients of all kinds send requests.
 //!
 //! One cluster has the objects, the pods of which are addresses of this process, and so are the tasks. The controller and the
 //! commands are the real ones; Cloud Map and its resolver are the emulator, ECS is [`EcsApi`]. docs/benchmarks.md explains it.
@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 use self::{
-    clients::{Client, Kind, Tally},
+    clients::{Client, Kind, Source, Tally},
     course::Course,
     objects::Objects,
     program::Program,
@@ -37,8 +37,16 @@ use self::{
     shares::Shares,
     trouble::Trouble,
 };
-use super::{figure::Figure, plan::Member, registry::Registry, side::Side};
-use crate::ecs::{Addresses, Definition, EcsApi, Machine, Model, Records};
+use super::{
+    figure::Figure,
+    plan::Member,
+    registry::{self, Registry},
+    side::Side,
+};
+use crate::{
+    dns,
+    ecs::{Addresses, Definition, EcsApi, Machine, Model, Records},
+};
 
 /// The Cloud Map namespace, which is a zone of DNS.
 const ZONE: &str = "internal";
@@ -49,6 +57,8 @@ const NAMESPACE: &str = "shop";
 const PORT: u16 = 8080;
 /// The caller of Cloud Map as which the commands are known.
 const OPERATOR: &str = "operator";
+/// The caller as which clients are known that ask Cloud Map itself.
+const CALLER: &str = "caller";
 /// `CreateService` is allowed five times a second.
 const CREATED_AT_ONCE: usize = 4;
 /// Percentage points between the share that is reached and that of new connections.
@@ -152,7 +162,7 @@ impl CutoverBench {
         let course = Course::follow(cluster, Arc::clone(&shares));
         let program = Program::new(plan, &api);
         let mut trouble = if plan.trouble { Some(Trouble::new(plan, &objects, &course, &shares).await?) } else { None };
-        let (tallies, clients) = self.start_clients(&shares);
+        let (tallies, clients) = self.start_clients(&shares).await?;
         let runtimes = Runtimes::start(plan)?;
         let (before, begun) = (registry.counters().await?, Instant::now());
         let mut times = Box::pin(self.there(&program, &course, trouble.as_mut())).await?;
@@ -216,17 +226,21 @@ impl CutoverBench {
     }
 
     /// The clients, and what becomes of their requests. They end when they are dropped.
-    fn start_clients(&self, shares: &Arc<Shares>) -> (BTreeMap<Kind, Arc<Tally>>, JoinSet<()>) {
+    async fn start_clients(&self, shares: &Arc<Shares>) -> Result<(BTreeMap<Kind, Arc<Tally>>, JoinSet<()>)> {
         let (plan, mut clients) = (&self.plan, JoinSet::new());
+        let resolver = dns::Client::new(SocketAddr::new(plan.resolver, 53));
+        let api = registry::caller(&plan.registry, CALLER).await?;
         let tallies: BTreeMap<Kind, Arc<Tally>> = Kind::ALL.into_iter().map(|kind| (kind, Arc::default())).collect();
         for (kind, tally) in &tallies {
             let pause = Duration::from_secs_f64(plan.services as f64 / kind.rate(f64::from(plan.rate)));
             for number in 0..plan.services {
                 let client = Client {
                     kind: *kind,
-                    name: format!("{}.{ZONE}", objects::name(number)),
                     number,
-                    resolver: SocketAddr::new(plan.resolver, 53),
+                    source: match kind {
+                        Kind::Fresh | Kind::Pool | Kind::Never => Source::Dns(resolver),
+                        Kind::Sdk => Source::Api(Arc::clone(&api), plan.ttl),
+                    },
                     port: PORT,
                     pause,
                     seed: plan.seed,
@@ -234,6 +248,6 @@ impl CutoverBench {
                 clients.spawn(client.run(Arc::clone(tally), Arc::clone(shares)));
             }
         }
-        (tallies, clients)
+        Ok((tallies, clients))
     }
 }

@@ -2,7 +2,6 @@
 //! request. `integration/clients` has their sources, and `integration/cutover-bench.sh` says which run.
 
 use std::{
-    ffi::OsString,
     process::{ExitStatus, Stdio},
     time::Duration,
 };
@@ -44,7 +43,7 @@ impl Runtimes {
             let mut program = Command::new(entry.path());
             program.args(&arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
             let child = program.spawn().with_context(|| format!("failed to run {}", entry.path().display()))?;
-            running.push((entry.file_name().into_string().map_err(not_text)?, child));
+            running.push((entry.file_name().to_string_lossy().into_owned(), child));
         }
         running.sort_by(|(left, _), (right, _)| left.cmp(right));
         Ok(Self { running, promised: plan.hide_tasks })
@@ -71,10 +70,6 @@ impl Runtimes {
         }
         Ok(figures)
     }
-}
-
-fn not_text(name: OsString) -> anyhow::Error {
-    anyhow::anyhow!("{} is not the name of a runtime", name.display())
 }
 
 /// The numbers of requests and of those that failed, which a client printed.

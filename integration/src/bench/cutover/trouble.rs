@@ -245,6 +245,7 @@ mod tests {
             rate: 1,
             seed: 1,
             trouble: true,
+            clients: None,
             host: None,
         }
     }

@@ -10,13 +10,7 @@ mod narrow;
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::Context as _;
-use aws_config::{BehaviorVersion, Region, SdkConfig};
-use aws_sdk_servicediscovery::config::{Credentials, SharedCredentialsProvider};
-use cloudmap_mcs::{
-    cloudmap::{self, AwsCloudMap, AwsSettings, CloudMap, Limits, Rates},
-    model::ClusterSetId,
-};
+use cloudmap_mcs::{cloudmap::CloudMap, model::ClusterSetId};
 use tokio::{
     sync::Mutex,
     task::JoinHandle,
@@ -25,6 +19,8 @@ use tokio::{
 
 use member::Member;
 use narrow::{Heads, Narrow};
+
+use super::registry;
 
 /// From the start of one cluster to the start of the next: each claims its id, for which the account has few calls.
 const START: Duration = Duration::from_millis(500);
@@ -106,17 +102,7 @@ impl Fleet {
 
     /// A cluster's own way to the registry, with the limits of its own and a name of its own.
     async fn port(&self, number: usize) -> anyhow::Result<Arc<dyn CloudMap>> {
-        let credentials = Credentials::new(Member::id(number), "emulator", None, None, "fleet");
-        let sdk = SdkConfig::builder()
-            .behavior_version(BehaviorVersion::latest())
-            .region(Region::new("us-east-1"))
-            .credentials_provider(SharedCredentialsProvider::new(credentials))
-            .build();
-        let settings = AwsSettings { endpoint: Some(self.shape.registry.clone()), ..AwsSettings::default() };
-        let rates = Rates::default();
-        let aws = AwsCloudMap::configured(&sdk, &settings, Limits::new(&rates, None)).await;
-        let metrics = cloudmap::Metrics::new(&prometheus::Registry::new())?;
-        Ok(cloudmap::limited(aws.context("failed to connect a cluster of the fleet")?, &rates, metrics))
+        registry::caller(&self.shape.registry, &Member::id(number)).await
     }
 }
 
