@@ -43,7 +43,7 @@ FROM sources AS build
 ARG CLOUDMAP_MCS_BUILD_COMMIT
 ARG CLOUDMAP_MCS_BUILD_DATE
 # As build_dist in integration/stages.sh.
-ENV RUSTFLAGS="-C link-arg=-Wl,-z,pack-relative-relocs"
+ENV RUSTFLAGS="-C force-unwind-tables=no -C link-arg=-Wl,-z,pack-relative-relocs"
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/source/target,sharing=locked \
     cargo build --profile dist --locked --package cloudmap-mcs --bin cloudmap-mcs --target "$(cat /target)" \

@@ -68,11 +68,11 @@ docs: ## Write docs/reference from the code, and the facts of AWS that nobody ha
 	@$(STAGES) use_target; CLOUDMAP_MCS_WRITE_DOCS=1 cargo test --quiet --workspace --lib -- tests::reference aws_smoke::tests
 
 build: ## The binary as images have it (some minutes)
-	@$(STAGES) use_target; build_dist; echo "built: $$CARGO_TARGET_DIR/dist/cloudmap-mcs"
+	@$(STAGES) use_target; build_dist; echo "built: $$DIST"
 
 image: ## A container image of it as a file (IMAGE=name:tag, IMAGE_TAR=file); with Docker, use the Dockerfile instead
 	@$(STAGES) use_target; build_dist; \
-		$(TESTBED) image "$(IMAGE)" "$(or $(IMAGE_TAR),cloudmap-mcs.tar)" "$$CARGO_TARGET_DIR/dist/cloudmap-mcs"
+		$(TESTBED) image "$(IMAGE)" "$(or $(IMAGE_TAR),cloudmap-mcs.tar)" "$$DIST"
 
 emulator-image: ## The same of the emulator of Cloud Map (EMULATOR_IMAGE=name:tag, IMAGE_TAR=file); target `emulator` of the Dockerfile
 	@$(STAGES) use_target; build_release --bin cloudmap-emulator; \

@@ -77,7 +77,7 @@ main() {
 	elif [ -z "${CONTROLLER:-}" ]; then
 		# The binary that users get.
 		build_dist >&2
-		CONTROLLER=$CARGO_TARGET_DIR/dist/cloudmap-mcs
+		CONTROLLER=$DIST
 	fi
 	WORK=$(mktemp -d)
 	finally finish

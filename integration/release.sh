@@ -72,9 +72,9 @@ step_binary() {
 	need musl-gcc "the C compiler for static programs (Debian: musl-tools)" rustup "rustup (https://rustup.rs), for the target $target"
 	rustup target add "$target"
 	use_target
-	CARGO_BUILD_TARGET=$target build_dist
+	build_dist "$target"
 	mkdir -p "$work/$name"
-	cp LICENSE "$CARGO_TARGET_DIR/$target/dist/cloudmap-mcs" "$work/$name/"
+	cp LICENSE "$DIST" "$work/$name/"
 	"$work/$name/cloudmap-mcs" --version
 	ln -s cloudmap-mcs "$work/$name/kubectl-mcs"
 	"$work/$name/cloudmap-mcs" man "$work/$name/man"
@@ -100,8 +100,8 @@ step_image() {
 		build_dist
 		# As for tests: with another time, cargo compiles all that has C in it, and what needs it, once more.
 		(unset SOURCE_DATE_EPOCH && build_release --bin cloudmap-emulator)
-		for binary in dist/cloudmap-mcs release/cloudmap-emulator; do
-			"$TESTBED" image "$(image "${binary#*/}")" "$RELEASE/${binary#*/}-$VERSION-image-$ARCHITECTURE.tar" "$CARGO_TARGET_DIR/$binary"
+		for binary in "$DIST" "$CARGO_TARGET_DIR/release/cloudmap-emulator"; do
+			"$TESTBED" image "$(image "${binary##*/}")" "$RELEASE/${binary##*/}-$VERSION-image-$ARCHITECTURE.tar" "$binary"
 		done
 	fi
 }

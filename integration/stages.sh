@@ -135,15 +135,21 @@ build_facts() {
 	export CLOUDMAP_MCS_BUILD_COMMIT CLOUDMAP_MCS_BUILD_DATE
 }
 
-# build_dist: the controller as users have it, for CARGO_BUILD_TARGET if that is set. No path of this machine is in it.
+# build_dist [TARGET]: builds the controller as users have it, for this machine or for a target of Rust, and sets DIST to the
+# file. No path of this machine is in it.
 build_dist() {
+	local target=${1:-$(rustc -vV | sed -n 's/^host: //p')}
 	local paths="--remap-path-prefix=$ROOT=/source --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=/crates"
-	local smaller="-C link-arg=-Wl,-z,pack-relative-relocs"
+	# Nobody unwinds a stack where a panic ends the process (see Cargo.toml).
+	local smaller="-C force-unwind-tables=no"
 	build_facts
 	# Bits instead of 24 bytes for each address that the loader corrects: from glibc 2.36, which the image has. What is linked
 	# statically must do without.
-	case ${CARGO_BUILD_TARGET:-} in *musl) smaller='' ;; esac
-	(cd "$ROOT" && RUSTFLAGS="$paths $smaller" cargo build --profile dist --locked --package cloudmap-mcs --bin cloudmap-mcs)
+	case $target in *-linux-gnu) smaller+=" -C link-arg=-Wl,-z,pack-relative-relocs" ;; esac
+	# With the target, even if it is this machine, the flags are not those of build scripts, which do unwind.
+	(cd "$ROOT" && RUSTFLAGS="$paths $smaller" \
+		cargo build --profile dist --locked --package cloudmap-mcs --bin cloudmap-mcs --target "$target")
+	DIST=$CARGO_TARGET_DIR/$target/dist/cloudmap-mcs
 }
 
 # packages PACKAGE...: installs packages of Debian, where that is possible.
@@ -193,7 +199,7 @@ promtool() {
 # checkout built for this one's. So whoever comes second throws the workspace's own crates away; the dependencies stay.
 # Whoever comes while another one is at work gets a folder of its own.
 use_target() {
-	local owner package profile
+	local owner package profile folder targets=()
 	[ -z "${CARGO_TARGET_DIR:-}" ] || return 0
 	CARGO_TARGET_DIR=$CLOUDMAP_MCS_CACHE/target/$(rustc --version | tr -c '[:alnum:].\n' - | tr -s -)
 	mkdir -p "$CARGO_TARGET_DIR"
@@ -203,9 +209,12 @@ use_target() {
 	mkdir -p "$CARGO_TARGET_DIR"
 	owner=$CARGO_TARGET_DIR/.checkout
 	if [ -f "$owner" ] && [ "$(cat "$owner")" != "$ROOT" ]; then
+		for folder in "$CARGO_TARGET_DIR"/*/dist; do
+			[ ! -d "$folder" ] || targets+=(--target "$(basename "$(dirname "$folder")")")
+		done
 		for profile in dev release dist; do
 			for package in cloudmap-mcs cloudmap-mcs-integration; do
-				(cd "$ROOT" && cargo clean --quiet --profile "$profile" --package "$package")
+				(cd "$ROOT" && cargo clean --quiet --profile "$profile" --package "$package" "${targets[@]}")
 			done
 		done
 	fi
