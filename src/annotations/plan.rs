@@ -37,10 +37,18 @@ use crate::{
     model::{Conditions, Endpoint, EndpointPort, IpFamily, Pairs, ServicePort, Target, addresses::check},
 };
 
+/// Most instances that are planned for one object, over all its names. Two annotations have room for thousands of names
+/// and thousands of addresses, of which each name gets all.
+const MOST_INSTANCES: usize = 50_000;
+
+/// Most refusals that are kept of one object. Nobody reads more Events.
+const MOST_REFUSALS: usize = 100;
+
 /// What an object requests, as far as it is possible.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Planned {
-    /// The targets; `None` if the Cloud Map namespaces are not known yet, in which case nothing may be concluded.
+    /// The targets; `None` if the Cloud Map namespaces are not known yet, or if they would get too many instances, in which
+    /// cases nothing may be concluded.
     pub wanted: Option<BTreeMap<Target, Wanted>>,
     /// What is not possible.
     pub refusals: Vec<Refusal>,
@@ -73,7 +81,7 @@ pub struct Refusal {
 }
 
 /// The backends of a target, before they become instances.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Backends {
     endpoints: Vec<Endpoint>,
     hosts: BTreeSet<Arc<str>>,
@@ -127,6 +135,8 @@ struct Planner<'a> {
     pods: Arc<ByAddress>,
     refusals: Vec<Refusal>,
     found: BTreeMap<Target, Backends>,
+    /// How many more instances may be planned; `None` if there are too many.
+    room: Option<usize>,
     /// Whether it is not known yet what the Namespace allows, on which a target depends.
     unknown: bool,
 }
@@ -134,7 +144,8 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn new(origin: Origin<'a>, settings: &'a AnnotationSettings, rights: &'a Rights, pods: &Arc<ByAddress>) -> Self {
         let (refusals, found, unknown) = Default::default();
-        Self { origin, settings, rights, pods: Arc::clone(pods), refusals, found, unknown }
+        let room = Some(MOST_INSTANCES);
+        Self { origin, settings, rights, pods: Arc::clone(pods), refusals, found, room, unknown }
     }
 
     fn namespace(&self) -> &'a str {
@@ -171,11 +182,19 @@ impl<'a> Planner<'a> {
             self.named(named, request.adopt.clone(), service, endpoints);
         }
         if let Some(hosts) = request.hosts {
-            let Some(zones) = zones else { return Planned { wanted: None, refusals: self.refusals } };
+            let Some(zones) = zones else { return Planned { wanted: None, refusals: kept(self.refusals) } };
             self.hosts(&hosts, request.adopt.or(flag).as_ref(), zones);
         }
+        if self.room.is_none() {
+            let message = format!(
+                "its host names and addresses are more than {MOST_INSTANCES} instances together, because each name gets all \
+                 addresses: list fewer of either. Until then, existing instances stay as they are"
+            );
+            let refusals = vec![Refusal { reason: EventReason::InvalidAnnotation, message }];
+            return Planned { wanted: None, refusals };
+        }
         if self.unknown {
-            return Planned { wanted: None, refusals: self.refusals };
+            return Planned { wanted: None, refusals: kept(self.refusals) };
         }
         let Self { mut refusals, found, pods, .. } = self;
         let wishes = Wishes::read(annotations)
@@ -203,9 +222,7 @@ impl<'a> Planner<'a> {
             };
             wanted.insert(target, Wanted { creation, traffic, ..found });
         }
-        refusals.sort();
-        refusals.dedup();
-        Planned { wanted: Some(wanted), refusals }
+        Planned { wanted: Some(wanted), refusals: kept(refusals) }
     }
 
     fn refuse(&mut self, reason: EventReason, message: String) {
@@ -223,17 +240,26 @@ impl<'a> Planner<'a> {
             return self.refuse(EventReason::NotHeadless, message);
         }
         let backends = Backends { ttl, ttl_asked, adopt, ..pods(service, endpoints) };
-        self.add(target, backends);
+        self.add(target, &backends);
     }
 
     fn hosts(&mut self, hosts: &Hosts, adopt: Option<&Adopt>, zones: &Zones) {
         let all = hosts.names.iter().map(|host| (host, false)).chain(hosts.internal.iter().map(|host| (host, true)));
+        // All names get the same.
+        let (mut outside, mut inside) = (None, None);
         for (host, internal) in all {
+            if self.room.is_none() {
+                return;
+            }
             let target = zones.target(host, self.settings);
-            let backends = match self.backends(&hosts.targets, internal) {
-                Ok(backends) => {
-                    Backends { ttl: hosts.ttl, ttl_asked: hosts.ttl_asked, adopt: adopt.cloned(), ..backends }
-                }
+            let made = if internal { &mut inside } else { &mut outside };
+            let made = made.get_or_insert_with(|| {
+                let (ttl, ttl_asked, adopt) = (hosts.ttl, hosts.ttl_asked, adopt.cloned());
+                let made = self.backends(&hosts.targets, internal);
+                made.map(|backends| Backends { ttl, ttl_asked, adopt, ..backends })
+            });
+            let backends: &Backends = match made {
+                Ok(backends) => backends,
                 Err(message) => {
                     let no_address = format!("host name {host:?}: {message}");
                     match target {
@@ -247,7 +273,7 @@ impl<'a> Planner<'a> {
                 && hosts.targets.is_empty()
             {
                 // Even if the name itself is a domain, which is no service: the pods' names are below it.
-                self.pod_names(host, endpoints, &backends, zones);
+                self.pod_names(host, endpoints, backends, zones);
             }
             match target {
                 Ok(target) => self.add(target, backends),
@@ -266,17 +292,21 @@ impl<'a> Planner<'a> {
                 names.entry(format!("{pod}.{host}")).or_default().push(endpoint.clone());
             }
         }
+        self.take(names.len());
         for (name, endpoints) in names {
+            if self.room.is_none() {
+                return;
+            }
             if let Ok(target) = zones.target(&name, self.settings) {
                 let (families, adopt) = (all.families.clone(), all.adopt.clone());
                 let Backends { ttl, ttl_asked, .. } = *all;
-                self.add(target, Backends { endpoints, families, ttl, ttl_asked, adopt, ..Backends::default() });
+                self.add(target, &Backends { endpoints, families, ttl, ttl_asked, adopt, ..Backends::default() });
             }
         }
     }
 
     /// Adds a target. Two names can mean the same target, which then gets the instances of both.
-    fn add(&mut self, target: Target, backends: Backends) {
+    fn add(&mut self, target: Target, backends: &Backends) {
         if let Err(invalid) = validate(&target) {
             return self.refuse(EventReason::InvalidName, invalid.to_string());
         }
@@ -288,6 +318,11 @@ impl<'a> Planner<'a> {
             }
             Verdict::Refused(why) => return self.refuse(EventReason::NotAllowed, why),
         }
+        self.take(backends.endpoints.len() + backends.hosts.len());
+        if self.room.is_none() {
+            return;
+        }
+        let backends = backends.clone();
         match self.found.entry(target) {
             Entry::Vacant(vacant) => {
                 vacant.insert(backends);
@@ -302,6 +337,11 @@ impl<'a> Planner<'a> {
                 there.adopt = there.adopt.take().or(backends.adopt);
             }
         }
+    }
+
+    /// Takes the room for so many instances, if there still is so much.
+    fn take(&mut self, instances: usize) {
+        self.room = self.room.and_then(|room| room.checked_sub(instances));
     }
 
     /// Removes addresses that can never be an endpoint.
@@ -362,6 +402,14 @@ impl<'a> Planner<'a> {
             )),
         }
     }
+}
+
+/// The refusals as they are reported: sorted, each once.
+fn kept(mut refusals: Vec<Refusal>) -> Vec<Refusal> {
+    refusals.sort();
+    refusals.dedup();
+    refusals.truncate(MOST_REFUSALS);
+    refusals
 }
 
 fn pods(service: &Service, endpoints: &[Endpoint]) -> Backends {

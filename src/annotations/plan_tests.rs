@@ -390,3 +390,29 @@ fn addresses_that_cannot_be_endpoints_are_left_out_and_reported() {
         ("internal/web:  (nothing yet)".to_owned(), vec!["AddressSkipped"])
     );
 }
+
+/// Two annotations of 64 KiB, which any user of a namespace may write.
+#[test]
+fn names_and_addresses_are_bounded_together_and_what_is_registered_stays() {
+    let names = |count: usize, zone: &str| (0..count).map(|n| format!("w{n}.{zone}")).collect::<Vec<_>>().join(",");
+    let targets = (0..5_000).map(|n| format!("10.0.{}.{}", n / 250, n % 250 + 1)).collect::<Vec<_>>().join(",");
+    let asks = |names: &str| {
+        planned(
+            &service(&[(HOSTNAME, names), (TARGET, targets.as_str())], &json!({"type": "NodePort"}), &json!([])),
+            &[],
+        )
+    };
+    let ten = asks(&names(10, "internal")).wanted.unwrap();
+    assert_eq!(ten.values().map(|wanted| wanted.instances.len()).collect::<Vec<_>>(), [5_000; 10]);
+    let pods: Vec<_> = (0..250).map(|n| pod(&format!("10.0.0.{n}"), true, Some(&format!("p{n}")))).collect();
+    let of_pods = |names: &str| planned(&headless(&[(HOSTNAME, names)]), &pods);
+    for too_many in
+        [asks(&names(11, "internal")), asks(&names(3_000, "internal")), of_pods(&names(3_000, "example.org"))]
+    {
+        assert_eq!((&too_many.wanted, reasons(&too_many)), (&None, vec!["InvalidAnnotation"]));
+        assert!(too_many.refusals[0].message.contains("existing instances stay"), "{:?}", too_many.refusals);
+    }
+    assert_eq!(of_pods(&names(60, "internal")).wanted.unwrap().len(), 60 + 60 * 250);
+    let elsewhere = asks(&names(3_000, "example.org"));
+    assert_eq!((elsewhere.wanted, elsewhere.refusals.len()), (Some(BTreeMap::new()), MOST_REFUSALS));
+}
