@@ -44,11 +44,53 @@ impl<T: std::ops::Deref<Target = EndpointSlice>> SliceIndex<T> {
     pub(super) fn names_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = &ServiceKey> {
         let first = (ServiceKey::new(namespace.clone(), ""), Arc::default());
         let names = self.slices.range(first..).map(|((name, _), _)| name);
-        names.take_while(move |name| name.namespace == *namespace)
+        distinct(names.take_while(move |name| name.namespace == *namespace))
     }
 
-    /// Sorted; a name with several slices comes several times.
+    /// Sorted, each once.
     pub(super) fn names(&self) -> impl Iterator<Item = &ServiceKey> {
-        self.slices.keys().map(|(name, _)| name)
+        distinct(self.slices.keys().map(|(name, _)| name))
+    }
+}
+
+/// Each name once. A name with several slices comes several times, one after the other.
+fn distinct<'a>(names: impl Iterator<Item = &'a ServiceKey>) -> impl Iterator<Item = &'a ServiceKey> {
+    let mut last = None;
+    names.filter(move |name| last.replace(*name) != Some(*name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::objects::{AddressType, SourceSlice};
+
+    fn slice(namespace: &str, service: &str, name: &str) -> Arc<SourceSlice> {
+        Arc::new(SourceSlice(EndpointSlice {
+            key: ServiceKey::new(namespace, name).into(),
+            uid: "u".into(),
+            deleting: false,
+            service: Some(service.into()),
+            managed_by: None,
+            service_import: None,
+            source_cluster: None,
+            address_type: AddressType::V4,
+            ports: [].into(),
+            endpoints: Box::default(),
+        }))
+    }
+
+    /// Whoever looks at all slices of each name would do so as many times as there are slices.
+    #[test]
+    fn a_name_comes_once_however_many_slices_it_has() {
+        let mut index = SliceIndex::new(|slice| slice.service.as_ref());
+        for (namespace, service) in [("shop", "web"), ("shop", "api"), ("blog", "web")] {
+            for n in 0..3 {
+                index.update(None, Some(&slice(namespace, service, &format!("{service}-{n}"))));
+            }
+        }
+        let [blog, api, web] = [("blog", "web"), ("shop", "api"), ("shop", "web")].map(|(a, b)| ServiceKey::new(a, b));
+        assert_eq!(index.names().collect::<Vec<_>>(), [&blog, &api, &web]);
+        assert_eq!(index.names_in(&"shop".into()).collect::<Vec<_>>(), [&api, &web]);
+        assert_eq!(index.get(&web).len(), 3);
     }
 }
