@@ -237,7 +237,8 @@ impl Claims {
     /// Targets that an owner has lost, or moved away from, and still keeps.
     pub(super) fn handed_over_by(&self, owner: &ClaimOwner) -> impl Iterator<Item = &Target> {
         let standing = |target: &&Target| self.standings.get(*target);
-        self.due.keys().filter(move |target| {
+        // Not `due`: thousands of new claims may wait there for their delay, and each changed object asks this.
+        self.kept_until.keys().filter(move |target| {
             standing(target).is_some_and(|(held, standing)| {
                 held == owner && matches!(standing, Standing::HandsOver | Standing::Keeps)
             })
