@@ -214,6 +214,8 @@ pub struct Elector<S> {
     observed: Option<(String, Instant)>,
     /// When another replica was last seen to hold the Lease, or may have held it unseen.
     rival: Option<Instant>,
+    /// Whether a write that takes the Lease was sent, and its answer is not known.
+    claiming: bool,
     /// Whether this replica acts, as last logged.
     acting: bool,
 }
@@ -241,6 +243,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
             held: None,
             observed: None,
             rival: None,
+            claiming: false,
             acting: false,
         };
         (elector, leadership)
@@ -331,6 +334,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
 
     async fn contend_with_another(&mut self, record: Record, version: String) -> Result<(), Error> {
         self.end_term("another replica holds it");
+        self.claiming = false;
         let now = Instant::now();
         self.rival = Some(now);
         let since = match &self.observed {
@@ -377,7 +381,9 @@ impl<S: LeaseStore + Clone> Elector<S> {
         let record = Record { yields: (self.trouble)(), bid: None, streams, ..record };
         // The time counts from before the call: others see the write later than this.
         let begun = Instant::now();
+        self.claiming = self.held.is_none();
         let version = call(self.store.write(&record, version.as_deref())).await?;
+        self.claiming = false;
         let until = Some(begun + self.timing.act_for);
         self.observed = None;
         let begins = self.held.replace((record, version)).is_none();
@@ -419,9 +425,14 @@ impl<S: LeaseStore + Clone> Elector<S> {
         let held = self.held.take();
         self.leadership.set(None);
         self.metrics.leader.set(0);
-        let Some((record, version)) = held else { return };
-        let released = match call(self.store.write(&record.released(), Some(&version))).await {
-            // The answer to the last renewal was lost.
+        let written = match held {
+            Some((record, version)) => call(self.store.write(&record.released(), Some(&version))).await,
+            // It may have been taken at the last moment.
+            None if self.claiming => Err(Error::Conflict),
+            None => return,
+        };
+        let released = match written {
+            // The answer to the last renewal, or to the first write, was lost.
             Err(Error::Conflict) => match call(self.store.read()).await {
                 Ok(Some((record, version))) if record.holder.as_ref() == Some(&self.identity) => {
                     call(self.store.write(&record.released(), Some(&version))).await.map(drop)

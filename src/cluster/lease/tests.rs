@@ -425,6 +425,19 @@ async fn the_lease_is_released_even_if_the_last_answer_was_lost() {
     assert_eq!(shared.holder(), None);
 }
 
+/// All pods are told to stop at once: one releases the Lease, and the next one takes it before it hears of that.
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_released_even_if_it_was_taken_while_the_replica_was_told_to_stop() {
+    let shared = Shared::default();
+    let last = Replica::start(&shared, "a");
+    last.connection.deaf.store(true, Ordering::Relaxed);
+    seconds(1).await;
+    assert_eq!(shared.holder().as_deref(), Some("a"));
+    last.connection.deaf.store(false, Ordering::Relaxed);
+    last.stop().await;
+    assert_eq!(shared.holder(), None);
+}
+
 /// The API server is stopped, or refuses connections. Nobody else can lead meanwhile, so there is no reason for a new
 /// term afterwards.
 #[tokio::test(start_paused = true)]
