@@ -209,7 +209,7 @@ condition! {
     /// Reasons of [`ExportCondition::Registered`].
     RegisteredReason, ExportCondition::Registered;
     Registered => True, "Registered", None, "the ready endpoints are instances", "",
-        "With a [share of the traffic](../shares.md), some of them are, and the message has the requested share, the reached one \
+        "With a [share of the traffic](../shares.md), some of them are, and the message has the requested share, the chosen one \
          and the next. It also has what the user should know: [limits](../instances.md#limits), attributes that are left out, a \
          TTL that cannot be changed, records of other types than requested.";
     Pending => False, "Pending", None,
@@ -307,7 +307,7 @@ condition! {
     CutoverReason, CutoverCondition::Progressing;
     Shifting => True, "Shifting", None,
         "the share of the step is reached, or as near as possible, and lasts for its interval", "",
-        "The message has the requested share, the reached one and the next, and the interval if it was raised.";
+        "The message has the requested share, the chosen one and the next, and the interval if it was raised.";
     Registering => True, "Registering", None,
         "the pods of the step are not all registered yet", "If it lasts, look at the ServiceExport or the annotated object",
         "The interval begins when they are. Time in which they are not does not count.";

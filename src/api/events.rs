@@ -95,7 +95,7 @@ events! {
     DnsAnswersLimited => "DnsAnswersLimited", Warning, ["Service", "Ingress"], "a DNS answer does not contain all healthy instances: a [limit](../instances.md#limits)";
     DiscoveryLimited => "DiscoveryLimited", Warning, ["Service", "Ingress"], "a discovery does not return all instances by default: a [limit](../instances.md#limits)";
     NearlyFull => "NearlyFull", Warning, ["Service", "Ingress"], "the Cloud Map service can take only few more instances: a [limit](../instances.md#limits)";
-    ShareReached => "ShareReached", Normal, ["Service", "Ingress"], "the [share of the traffic](../shares.md) that the registered instances have, beside the requested one";
+    ShareReached => "ShareReached", Normal, ["Service", "Ingress"], "the [share of the traffic](../shares.md) that the chosen pods have when they are registered, beside the requested one";
     ShareLimited => "ShareLimited", Warning, ["Service", "Ingress"], "the requested [share of the traffic](../shares.md) needs more ready pods, or fewer instances of others";
     TtlNotChanged => "TtlNotChanged", Warning, ["Service", "Ingress"], "AWS refuses to change the TTL, and the controller tries again";
     RecordsDiffer => "RecordsDiffer", Warning, ["Service", "Ingress"], "the service has other types of records than requested, which nobody can change";

@@ -356,8 +356,8 @@ fn of_the_instances() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_share_mean_ratio",
-            "Mean share of the traffic, of the Cloud Map services in which this cluster has one: requested, reached, and the most \
-             that can be reached with the pods that are ready",
+            "Mean share of the traffic, of the Cloud Map services in which this cluster has one: requested, reached by the pods \
+             that are registered, and the most that can be reached with the pods that are ready",
             Some("share"),
             |seen| {
                 let shares = seen.instances.map(|figures| figures.shares).filter(|shares| shares.targets > 0);

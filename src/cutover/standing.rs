@@ -92,7 +92,7 @@ impl Facing {
         })
     }
 
-    /// What is reached, for people.
+    /// What is requested and chosen, for people.
     pub fn text(&self) -> String {
         let places = self.places();
         let said = places.iter().filter_map(|place| {

@@ -29,7 +29,7 @@ pub(super) fn pods(world: &World) -> Vec<String> {
 const PODS: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
 
 #[tokio::test(start_paused = true)]
-async fn imports_have_the_pods_that_are_registered_and_the_export_says_what_is_reached() {
+async fn imports_have_the_pods_that_are_registered_and_the_export_says_what_is_chosen() {
     let world = World::new();
     ecs(&world);
     let (mut blue, green) = (world.cluster("blue"), world.cluster("green"));
@@ -42,12 +42,12 @@ async fn imports_have_the_pods_that_are_registered_and_the_export_says_what_is_r
         (
             "40%",
             1,
-            "40 % of the traffic is requested, and 33.33 % reached (1 instance beside 2 of others); the next share is 50 %",
+            "40 % of the traffic is requested, and 33.33 % chosen (1 instance beside 2 of others); the next share is 50 %",
         ),
-        ("50%", 2, "50 % of the traffic is requested, and 50 % reached (2 instances beside 2 of others)"),
+        ("50%", 2, "50 % of the traffic is requested, and 50 % chosen (2 instances beside 2 of others)"),
         ("90%", 3, "a larger share needs more ready pods"),
-        ("0%", 0, "0 % of the traffic is requested, and 0 % reached"),
-        ("50%", 2, "50 % reached"),
+        ("0%", 0, "0 % of the traffic is requested, and 0 % chosen"),
+        ("50%", 2, "50 % chosen"),
     ] {
         put(&blue, share);
         let says =
@@ -150,11 +150,11 @@ async fn an_annotated_service_says_by_events_what_became_of_its_share() {
     };
     put("40%");
     let text = noted("ShareReached").await;
-    assert!(text.contains("Cloud Map service shop/web: 40 %") && text.contains("33.33 % reached"), "{text}");
+    assert!(text.contains("Cloud Map service shop/web: 40 %") && text.contains("33.33 % chosen"), "{text}");
     until("one is registered", || pods(&world).len() == 1).await;
     put("75%");
     let text = noted("ShareLimited").await;
-    assert!(text.contains("75 %") && text.contains("50 % reached") && text.contains("more ready pods"), "{text}");
+    assert!(text.contains("75 %") && text.contains("50 % chosen") && text.contains("more ready pods"), "{text}");
     until("both are registered", || pods(&world).len() == 2).await;
     put("-3%");
     let text = noted("InvalidAnnotation").await;

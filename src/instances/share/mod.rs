@@ -202,7 +202,7 @@ impl Families {
 pub struct Reached {
     /// The requested share; `None` if it cannot be read and none was known before.
     pub asked: Option<Share>,
-    /// Number of pods that are registered for it.
+    /// Number of pods that are chosen for it. They are registered as fast as AWS takes them.
     pub ours: usize,
     /// Number of pods that could be registered.
     pub ready: usize,
@@ -215,7 +215,7 @@ pub struct Reached {
 }
 
 impl Reached {
-    /// The share that the registered pods have.
+    /// The share that the chosen pods have when they are registered.
     pub fn share(self) -> Share {
         Share::reached(self.ours, self.others)
     }
@@ -231,7 +231,8 @@ impl Reached {
         self.asked.is_some_and(|asked| asked > self.most() && self.ours == self.ready && !hides)
     }
 
-    /// A sentence for the user, without its full stop.
+    /// A sentence for the user, without its full stop. It says what is chosen: this does not change with each pod that is
+    /// registered.
     pub fn text(self) -> String {
         let Self { asked, ours, ready, others, hidden, to_hide: _ } = self;
         let (is, next) = (self.share(), Share::reached(ours + 1, others));
@@ -244,17 +245,17 @@ impl Reached {
         let counted = format!("{ours} {instances} beside {others} of others{hidden}");
         if self.asked.is_some_and(Share::is_none) && ours > 0 {
             return format!(
-                "{asked}, and {is} reached ({counted}): nobody else's instances are sure to stay, and the name must not be empty"
+                "{asked}, and {is} chosen ({counted}): nobody else's instances are sure to stay, and the name must not be empty"
             );
         }
         if ours < ready {
-            format!("{asked}, and {is} reached ({counted}); the next share is {next}")
+            format!("{asked}, and {is} chosen ({counted}); the next share is {next}")
         } else if self.is_limited() {
             format!(
-                "{asked}, and {is} reached ({counted}): a larger share needs more ready pods, or fewer instances of others"
+                "{asked}, and {is} chosen ({counted}): a larger share needs more ready pods, or fewer instances of others"
             )
         } else {
-            format!("{asked}, and {is} reached ({counted})")
+            format!("{asked}, and {is} chosen ({counted})")
         }
     }
 }

@@ -73,7 +73,7 @@ fn beside_two_tasks_two_pods_reach_the_nearest_share_from_below() {
 }
 
 #[test]
-fn users_read_what_was_requested_what_is_reached_and_what_can_be_reached() {
+fn users_read_what_was_requested_what_is_chosen_and_what_can_be_reached() {
     let reached = |asked: &str, ours, ready, others| Reached {
         asked: asked.parse().ok(),
         ours,
@@ -86,17 +86,17 @@ fn users_read_what_was_requested_what_is_reached_and_what_can_be_reached() {
         (
             reached("40%", 1, 2, 2),
             false,
-            &["40 %", "33.33 % reached (1 instance beside 2 of others)", "the next share is 50 %"][..],
+            &["40 %", "33.33 % chosen (1 instance beside 2 of others)", "the next share is 50 %"][..],
         ),
-        (reached("50%", 2, 2, 2), false, &["50 %", "50 % reached (2 instances beside 2 of others)"]),
-        (reached("60%", 2, 2, 2), true, &["60 %", "50 % reached", "more ready pods, or fewer instances of others"]),
+        (reached("50%", 2, 2, 2), false, &["50 %", "50 % chosen (2 instances beside 2 of others)"]),
+        (reached("60%", 2, 2, 2), true, &["60 %", "50 % chosen", "more ready pods, or fewer instances of others"]),
         (
             reached("0%", 0, 2, 2),
             false,
-            &["0 % of the traffic", "0 % reached (0 instances", "the next share is 33.33 %"],
+            &["0 % of the traffic", "0 % chosen (0 instances", "the next share is 33.33 %"],
         ),
-        (reached("0%", 1, 2, 0), false, &["0 % of the traffic", "100 % reached", "must not be empty"]),
-        (reached("abc", 2, 2, 2), false, &["No valid share was requested yet", "50 % reached"]),
+        (reached("0%", 1, 2, 0), false, &["0 % of the traffic", "100 % chosen", "must not be empty"]),
+        (reached("abc", 2, 2, 2), false, &["No valid share was requested yet", "50 % chosen"]),
     ] {
         let text = reached.text();
         assert!(parts.iter().all(|part| text.contains(part)), "{text}");

@@ -423,7 +423,7 @@ impl Engine {
         for target in std::mem::take(&mut self.changed) {
             self.news = true;
             if let Some(state) = self.targets.get_mut(&target) {
-                let counts = state.count_all();
+                let counts = state.count_all(self.desired.get(&target).map(Arc::as_ref));
                 self.counts -= std::mem::replace(&mut state.counted, counts);
                 self.counts += counts;
             }

@@ -171,7 +171,7 @@ pub struct TargetShare {
     pub reached: Reached,
     /// Number of ready pods that are known to be registered. While writes wait or run, it differs from `reached.ours`.
     pub registered: usize,
-    /// The addresses of the pods that are registered for it.
+    /// The addresses of the pods that are chosen for it.
     pub addresses: Arc<BTreeSet<IpAddr>>,
     /// Number of pods that are not ready, and are not being deleted.
     pub unready: usize,
@@ -314,11 +314,11 @@ pub struct ShareFigures {
     pub targets: usize,
     /// Number of those whose share needs more pods than are ready, or fewer instances of others.
     pub limited: usize,
-    /// Number of ready pods that are not registered.
+    /// Number of ready pods that are not chosen.
     pub held_back: usize,
     /// Requested shares, in hundredths of a percent.
     pub asked: usize,
-    /// Reached shares, likewise.
+    /// The shares that the registered pods have, likewise.
     pub reached: usize,
     /// The largest shares that can be reached with the pods that are ready, likewise.
     pub reachable: usize,

@@ -313,21 +313,20 @@ pub(super) fn is_alive(desired: &TargetDesired, id: &str) -> bool {
     find(&desired.instances, id).is_some_and(InstanceSpec::is_ready)
 }
 
-impl From<Reached> for ShareFigures {
-    fn from(reached: Reached) -> Self {
+impl ShareFigures {
+    /// Those of one target, in which so many pods are registered.
+    pub(super) fn of(reached: Reached, registered: usize) -> Self {
         let hundredths = |share: Share| usize::from(share.hundredths());
         Self {
             targets: 1,
             limited: reached.is_limited().into(),
             held_back: reached.ready - reached.ours,
             asked: reached.asked.map(hundredths).unwrap_or_default(),
-            reached: hundredths(reached.share()),
+            reached: hundredths(Share::reached(registered, reached.others)),
             reachable: hundredths(reached.most()),
         }
     }
-}
 
-impl ShareFigures {
     pub(super) fn combined(self, other: Self, with: fn(usize, usize) -> usize) -> Self {
         let Self { targets, limited, held_back, asked, reached, reachable } = other;
         Self {

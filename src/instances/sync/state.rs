@@ -286,12 +286,13 @@ impl State {
         self.own.values().filter(|digest| digest.is_some()).count()
     }
 
-    pub(super) fn count_all(&self) -> Counts {
+    pub(super) fn count_all(&self, desired: Option<&TargetDesired>) -> Counts {
         let pending = self.pending.as_ref().map_or(0, VecDeque::len);
         let pages = if self.seen == Seen::Never { 0 } else { self.pages() };
         let queued = pending + self.untold.len() + self.retry.len();
-        let share = self.part.as_ref().and_then(|part| part.status());
-        let shares = share.map(|share| ShareFigures::from(share.reached)).unwrap_or_default();
+        let share = self.part.as_ref().and_then(|part| part.status()).zip(desired);
+        let shares = share.map(|(share, desired)| ShareFigures::of(share.reached, self.registered_pods(desired)));
+        let shares = shares.unwrap_or_default();
         Counts { registered: self.registered(), queued, pages, shares }
     }
 

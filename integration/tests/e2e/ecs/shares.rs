@@ -66,7 +66,7 @@ async fn steps(world: &World, namespace: &str, orders: &Service) -> Result<()> {
             "120%" => ("False", "from \"0%\" to \"100%\""),
             "75%" => ("True", "more ready pods"),
             "40%" => ("True", "the next share is 50 %"),
-            _ => ("True", "reached"),
+            _ => ("True", "chosen"),
         };
         eventually(&format!("the export says what became of {share}"), NAMES, async || {
             let export = here.expect(SERVICE_EXPORT, &world.namespace, "orders").await?;

@@ -107,9 +107,10 @@ async fn a_pod_that_is_chosen_counts_as_registered_when_it_is() {
     let (world, web) = (World::new(fake), target("shop", "web"));
     world.desire([(web.clone(), shared("50%", ready(1..=9)))]);
     let chosen = |status: &TargetStatus| status.share.as_ref().is_some_and(|share| share.reached.ours > 0);
-    assert_eq!(world.until(&web, chosen).await.share.unwrap().registered, 0);
+    let reached = || world.handle.figures().borrow().shares.reached;
+    assert_eq!((world.until(&web, chosen).await.share.unwrap().registered, reached()), (0, 0));
     world.registered(&web, 3).await;
-    assert_eq!(world.status(&web).share.unwrap().registered, 3);
+    assert_eq!((world.status(&web).share.unwrap().registered, reached()), (3, 5_000));
 }
 
 #[tokio::test(start_paused = true)]
