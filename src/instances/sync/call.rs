@@ -43,6 +43,10 @@ pub(super) enum Call {
     ListServices {
         namespace_id: Arc<str>,
     },
+    /// The same for the records alone.
+    ListRecords {
+        namespace_id: Arc<str>,
+    },
     CreateService {
         target: Target,
         namespace_id: Arc<str>,
@@ -119,6 +123,7 @@ pub(super) enum Event {
         namespace_id: Arc<str>,
         result: Result<Vec<Service>, Error>,
     },
+    Records(Result<Vec<Service>, Error>),
     ServiceCreated {
         target: Target,
         result: Result<CreateService, Error>,
@@ -177,6 +182,7 @@ impl Event {
             Self::Namespaces(_)
             | Self::NamespaceCreated { .. }
             | Self::Services { .. }
+            | Self::Records(_)
             | Self::Recalled(_)
             | Self::Remembered(_) => None,
             Self::Marked { target, .. } => target.as_ref(),
@@ -229,6 +235,7 @@ impl Performer {
                 let result = cloudmap.list_services(&namespace_id).await;
                 Event::Services { namespace_id, result }
             }
+            Call::ListRecords { namespace_id } => Event::Records(cloudmap.list_services(&namespace_id).await),
             Call::CreateService { target, namespace_id, dns, custom_health_check } => {
                 let new = NewService {
                     namespace_id,

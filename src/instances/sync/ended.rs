@@ -26,7 +26,7 @@ impl Engine {
     fn take_in(&mut self, event: Event, now: Instant) {
         let class = match &event {
             Event::Inspected { .. } => Class::Inspect,
-            Event::Read { .. } => Class::Read,
+            Event::Read { .. } | Event::Records(_) => Class::Read,
             Event::Written { .. } | Event::HealthSet { .. } => Class::Write,
             Event::TtlSet { .. } => Class::Change,
             Event::Polled { .. } => {
@@ -83,6 +83,7 @@ impl Engine {
                 }
                 self.wake_unresolved(now);
             }
+            Event::Records(result) => self.records_listed(result, now),
             Event::ServiceCreated { target, result } => self.service_created(&target, result, now),
             Event::Inspected { target, result } => self.inspected(&target, result, now),
             Event::Read { target, begun, result } => self.was_read(&target, begun, result, now),

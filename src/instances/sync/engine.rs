@@ -21,6 +21,7 @@ use super::{
     polls::Poll,
     readback::Unpolled,
     state::{Class, Counts, Phase, Place, Reading, Seen, State, Unread, Want},
+    ttl::RECORDS,
     writes::OPERATIONS,
 };
 use crate::{
@@ -58,6 +59,8 @@ pub(super) struct Engine {
     pub(super) drifted: u64,
     pub(super) drift_next: Instant,
     pub(super) drift_last: Option<Target>,
+    pub(super) records_next: Instant,
+    pub(super) records_last: Option<Arc<str>>,
     pub(super) hiding: Hiding,
 }
 
@@ -87,6 +90,8 @@ impl Engine {
             running: 0,
             drifted: 0,
             drift_last: None,
+            records_next: now + RECORDS,
+            records_last: None,
             hiding: Hiding::default(),
         }
     }
@@ -217,7 +222,8 @@ impl Engine {
         // What waits for a free place is woken by the call that frees one.
         let poll = self.polls.first_key_value().map(|((at, _), _)| *at).filter(|_| self.may_poll());
         let drift = Some(self.drift_next).filter(|_| self.may_check());
-        [timer, poll, drift, self.hiding.wake()].into_iter().flatten().min()
+        let records = Some(self.records_next).filter(|_| self.may_check());
+        [timer, poll, drift, records, self.hiding.wake()].into_iter().flatten().min()
     }
 
     /// The next call to make now, if there is one.
@@ -249,7 +255,7 @@ impl Engine {
                 }
             }
         }
-        self.drift_check(now)
+        self.drift_check(now).or_else(|| self.records_check(now))
     }
 
     pub(super) fn in_flight(&self, class: Class) -> usize {

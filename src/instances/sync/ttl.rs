@@ -1,20 +1,35 @@
 //! Sets the requested TTL on the records of services that we may change. Nothing else of a service is ever changed.
 
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
 use tokio::time::Instant;
 
 use super::{
     TargetDesired,
+    call::Call,
     engine::Engine,
     failure::back_off,
-    state::{Phase, State},
+    state::{Class, Phase, State},
 };
 use crate::{
-    cloudmap::{DnsRecord, Error, ErrorKind},
+    cloudmap::{DnsRecord, Error, ErrorKind, Service},
     instances::ownership::Control,
     model::Target,
 };
 
+/// How often the records in a Cloud Map namespace are listed: somebody else may change a TTL.
+pub(super) const RECORDS: Duration = Duration::from_mins(10);
+
 impl State {
+    /// Whether the service has records that we may change.
+    fn has_records(&self) -> bool {
+        self.place().is_some_and(|place| place.control != Control::Others && !place.records.is_empty())
+    }
+
     /// The TTL that the records should get now.
     pub(super) fn wanted_ttl(&self, desired: &TargetDesired, now: Instant) -> Option<u32> {
         let place = self.place().filter(|place| place.refused_until.is_none())?;
@@ -33,6 +48,43 @@ impl State {
 }
 
 impl Engine {
+    /// The next namespace whose records are listed, spread evenly over the period.
+    pub(super) fn records_check(&mut self, now: Instant) -> Option<Call> {
+        if now < self.records_next || !self.may_check() {
+            return None;
+        }
+        let with_records = self.targets.iter().filter(|(_, state)| state.has_records());
+        let names: BTreeSet<Arc<str>> = with_records.map(|(target, _)| target.namespace.clone()).collect();
+        self.records_next = now + RECORDS / u32::try_from(names.len().max(1)).unwrap_or(u32::MAX);
+        let last = self.records_last.take();
+        let next = names.iter().find(|name| last.as_ref() < Some(*name)).or_else(|| names.first())?;
+        self.records_last = Some(next.clone());
+        let (_, namespaces) = self.namespaces.rows.as_ref()?;
+        let namespace_id = namespaces.get(next)?.id.clone();
+        *self.in_flight.entry(Class::Read).or_default() += 1;
+        Some(Call::ListRecords { namespace_id })
+    }
+
+    /// Takes the records from a listing. It may be older than a change of ours: who sets a TTL looks at the service first.
+    /// What the listing lacks, and everything after a failure, stays as it was.
+    pub(super) fn records_listed(&mut self, result: Result<Vec<Service>, Error>, now: Instant) {
+        let Ok(services) = result else { return };
+        let records = services.into_iter().filter_map(|service| Some((service.id, service.dns?.records)));
+        let records: BTreeMap<Arc<str>, Vec<DnsRecord>> = records.collect();
+        let mut changed = Vec::new();
+        for (target, state) in self.targets.iter_mut().filter(|(_, state)| state.has_records()) {
+            let Phase::Resolved(place) = &mut state.phase else { continue };
+            let listed = records.get(&place.service_id).filter(|listed| **listed != place.records);
+            if let Some(listed) = listed {
+                place.records.clone_from(listed);
+                changed.push(target.clone());
+            }
+        }
+        for target in changed {
+            self.wake_target(&target, now);
+        }
+    }
+
     pub(super) fn ttl_set(&mut self, target: &Target, result: Result<Option<Vec<DnsRecord>>, Error>, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         state.ttl.in_flight = false;

@@ -1,4 +1,4 @@
-//! What is done while nothing changes: reading every target again.
+//! What is done while nothing changes: reading every target again. (`ttl.rs` lists records again.)
 
 use std::{ops::Bound, time::Duration};
 

@@ -81,12 +81,35 @@ async fn the_ttl_of_a_shared_or_api_only_service_is_never_changed() {
         world.registered(&target("shop", name), 1).await;
     }
     world.registered(&target("api", "web"), 1).await;
-    sleep(Duration::from_mins(10)).await;
-    assert_eq!(world.count(Operation::UpdateService), 0);
+    let listings = world.count(Operation::ListServices);
+    sleep(Duration::from_mins(25)).await;
+    assert_eq!((world.count(Operation::UpdateService), world.count(Operation::ListServices)), (0, listings));
     for name in names {
         assert_eq!(ttls(&world.service(name)), [(RecordType::A, 10)]);
         assert!(world.instances(name).contains(&ecs(1)));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ttl_that_somebody_else_changed_is_set_again_after_the_next_listing() {
+    let fake = Fake::new();
+    fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
+    let world = World::new(fake);
+    let web = target("shop", "web");
+    world.desire([(web.clone(), with_ttl(specs("uid-1", "web", [1], "a"), 60, false))]);
+    world.registered(&web, 1).await;
+    let id = world.service("web").id;
+    world.fake.registry().services.get_mut(&id).unwrap().dns = dns(&[IpFamily::V4], 600);
+    world.fake.fault(Operation::ListServices, Fault::Refused(ErrorKind::AccessDenied));
+    sleep(Duration::from_mins(15)).await;
+    assert_eq!(ttls(&world.service("web")), [(RecordType::A, 600)], "the listing failed");
+    sleep(Duration::from_mins(10)).await;
+    assert_eq!(ttls(&world.service("web")), [(RecordType::A, 60)]);
+    let listings = world.count(Operation::ListServices);
+    sleep(Duration::from_hours(1)).await;
+    let counts = [Operation::ListServices, Operation::UpdateService].map(|operation| world.count(operation));
+    assert_eq!(counts, [listings + 6, 1], "one listing in ten minutes, and one change");
+    assert_eq!((reasons(&world, &web), world.instances("web").len()), (vec![], 1));
 }
 
 #[tokio::test(start_paused = true)]
