@@ -159,7 +159,7 @@ impl Engine {
             let held = entry.and_then(|entry| entry.services.get(&key.1));
             let Some((namespace, held)) = namespace.zip(held) else {
                 // The namespace does not exist (any more). A listing will show this.
-                self.schedule.failed(&key, 0, now);
+                self.schedule.skipped(&key, now);
                 continue;
             };
             self.looking += 1;
@@ -401,11 +401,37 @@ mod tests {
         instances::Owner,
     };
 
+    fn settings() -> DiscoverySettings {
+        let cluster = "c1".parse().unwrap();
+        DiscoverySettings::new(Owner { clusterset: None, cluster, cluster_uid: "u".into() })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn services_of_a_missing_namespace_leave_the_budget_to_others() {
+        let (fake, now) = (Fake::new(), Instant::now());
+        let settings = DiscoverySettings { calls_per_second: 1.0, ..settings() };
+        let mut engine = Engine::new(&settings, now);
+        engine.subscribe(&BTreeSet::from(["gone", "there"].map(Arc::from)), now);
+        for name in ["gone", "there"] {
+            let id = fake.registry().add_namespace(name, NamespaceKind::Http);
+            fake.registry().add_service(&id, "web", "ecs", "");
+        }
+        let mut namespaces = fake.list_namespaces(Lane::Instances).await.unwrap();
+        engine.done(Event::Namespaces(Ok(namespaces.clone())), now);
+        for namespace in &namespaces {
+            let result = fake.list_services(&namespace.id).await;
+            engine.done(Event::Services { namespace: namespace.name.clone(), result }, now);
+        }
+        namespaces.retain(|namespace| *namespace.name == *"there");
+        engine.done(Event::Namespaces(Ok(namespaces)), now);
+        let call = engine.next(now);
+        assert!(matches!(&call, Some(Call::Instances((name, _), _)) if **name == *"there"), "{call:?}");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn subscriptions_that_come_and_go_leave_nothing_behind() {
         let fake = Fake::new();
-        let cluster = "c1".parse().unwrap();
-        let settings = Arc::new(DiscoverySettings::new(Owner { clusterset: None, cluster, cluster_uid: "u".into() }));
+        let settings = Arc::new(settings());
         let mut engine = Engine::new(&settings, Instant::now());
         for round in 0..20 {
             let name: Arc<str> = format!("shop-{round}").into();

@@ -129,6 +129,12 @@ impl<K: Ord + Clone> Schedule<K> {
         }
     }
 
+    /// As [`failed`](Self::failed), for a turn that took no call.
+    pub(super) fn skipped(&mut self, key: &K, now: Instant) {
+        self.tokens += 1.0;
+        self.failed(key, 0, now);
+    }
+
     /// When to call [`next`](Self::next) again.
     pub(super) fn wake(&self, now: Instant) -> Option<Instant> {
         let (_, due) = self.first_due(now)?;
