@@ -157,6 +157,16 @@ impl Namespace {
         (self.created, self.kind, &self.id)
     }
 
+    /// Whether this and the other one are in one account and region.
+    pub fn is_beside(&self, other: &Self) -> bool {
+        self.place().is_some() && self.place() == other.place()
+    }
+
+    /// `arn:aws:servicediscovery:eu-central-1:111122223333` of an ARN that goes on with `:namespace/`.
+    fn place(&self) -> Option<&str> {
+        self.arn.rsplit_once(':').map(|(place, _)| place)
+    }
+
     /// The one of these that its name stands for: of several with the name, the first one by [`Self::precedence`].
     pub fn named<'a>(all: &'a [Self], name: &str) -> Option<&'a Self> {
         all.iter().filter(|namespace| *namespace.name == *name).min_by_key(|namespace| namespace.precedence())

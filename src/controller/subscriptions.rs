@@ -189,7 +189,7 @@ impl Subscriptions {
                         let meanwhile = if found.is_absent() && importing.from.len() > 1 {
                             "it counts as empty as soon as another one that the annotation names was read"
                         } else {
-                            "what was imported from it stays meanwhile"
+                            "what was imported from it stays meanwhile, unless it was deleted"
                         };
                         let text = format!(
                             "There is no Cloud Map namespace {from} in this account and region. Create it, or correct the \

@@ -25,6 +25,8 @@ use crate::{
 const NAMESPACES: Duration = Duration::from_mins(1);
 /// The same while one is missing, so a user who creates it does not wait longer.
 const MISSING: Duration = Duration::from_secs(15);
+/// For how long complete listings must lack a namespace until it counts as deleted.
+const DELETED: Duration = Duration::from_mins(1);
 /// Time to the second listing of a namespace's services. Only a service that two listings in a row lack does not exist.
 const SECOND_LISTING: Duration = Duration::from_secs(5);
 /// Minimum time between two listings of a namespace's services.
@@ -88,6 +90,8 @@ pub(super) struct Engine {
 /// A subscribed Cloud Map namespace.
 struct Entry {
     namespace: Option<Namespace>,
+    /// What `namespace` was before it was missing, and since when its account and region have lacked it.
+    lost: Option<(Namespace, Option<Instant>)>,
     trouble: Option<Trouble>,
     listings: u32,
     pages: usize,
@@ -132,6 +136,7 @@ impl Engine {
                     name.clone(),
                     Entry {
                         namespace: None,
+                        lost: None,
                         trouble: None,
                         listings: 0,
                         pages: 1,
@@ -250,7 +255,16 @@ impl Engine {
             if (id(&found), &trouble) != (id(&entry.namespace), &entry.trouble) {
                 self.changed.insert(name.clone());
             }
+            let lost = entry.namespace.take().map(|former| (former, None)).or_else(|| entry.lost.take());
+            entry.lost = lost.filter(|_| found.is_none());
             (entry.namespace, entry.trouble) = (found, trouble);
+            if entry.is_deleted(&all, now) && entry.listings < LISTINGS {
+                entry.listings = LISTINGS;
+                for label in std::mem::take(&mut entry.services).into_keys() {
+                    self.schedule.remove(&(name.clone(), label));
+                }
+                self.changed.insert(name.clone());
+            }
         }
         let missing = self.namespaces.values().any(|entry| entry.namespace.is_none());
         self.namespaces_due = now + if missing { MISSING } else { NAMESPACES };
@@ -385,6 +399,17 @@ impl Engine {
             }
         }
         figures
+    }
+}
+
+impl Entry {
+    /// Whether its namespace was deleted, after a complete listing of the account's own namespaces. AWS deletes no
+    /// namespace that has services, so they are gone as well. A listing of another account, by mistake, proves nothing.
+    fn is_deleted(&mut self, all: &[Namespace], now: Instant) -> bool {
+        let Some((former, since)) = &mut self.lost else { return false };
+        let of_its_place = all.iter().any(|there| there.is_beside(former));
+        *since = since.or(Some(now)).filter(|_| of_its_place);
+        since.is_some_and(|since| now.duration_since(since) >= DELETED)
     }
 }
 

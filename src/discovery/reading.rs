@@ -151,7 +151,8 @@ pub struct Discovered {
 pub struct NamespaceFound {
     /// The services, by the name of the ServiceImport.
     pub services: BTreeMap<Arc<str>, Arc<ServiceFound>>,
-    /// Whether all services were listed twice, so that a service which is not in `services` does not exist.
+    /// Whether all services were listed twice, or the namespace was deleted, so that a service which is not in `services`
+    /// does not exist.
     pub listed: bool,
     /// The problem with the namespace, if there is one.
     pub trouble: Option<Trouble>,

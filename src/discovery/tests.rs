@@ -291,13 +291,26 @@ async fn a_missing_namespace_is_reported_and_later_found_and_affects_no_other() 
     add_instance(&fake, &web, "b", "10.0.0.2");
     world.until("it is found", Duration::from_secs(20), |world| world.octets("later", "web") == Some(vec![2])).await;
     assert_eq!(world.trouble("later"), None);
-    // It disappears again, as if the region or account were changed by mistake.
+    // It disappears again, as if the account were changed by mistake.
+    let arn = |arn: &str| fake.registry().namespaces[0].arn = arn.into();
+    arn("arn:another-account:there");
     fake.registry().namespaces.retain(|namespace| *namespace.name != *"later");
     world
         .until("it is missed", Duration::from_mins(2), |world| world.trouble("later") == Some(Trouble::NotFound))
         .await;
-    tokio::time::sleep(Duration::from_mins(2)).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
     assert_eq!(world.octets("later", "web"), Some(vec![2]), "what was read stays");
+
+    // It is the same account, so the namespace was deleted, and AWS deletes none that has services.
+    arn("arn:there");
+    tokio::time::sleep(Duration::from_secs(50)).await;
+    assert_eq!(world.octets("later", "web"), Some(vec![2]), "it may be a slip of the listing");
+    world.until("what was in it is gone", SOON * 10, |world| world.octets("later", "web").is_none()).await;
+    assert!(world.found().namespaces["later"].listed && world.trouble("later") == Some(Trouble::NotFound));
+    let later = add_namespace(&fake, "later");
+    let web = add_service(&fake, &later, "web");
+    add_instance(&fake, &web, "c", "10.0.0.3");
+    world.until("it is created again", SOON * 8, |world| world.octets("later", "web") == Some(vec![3])).await;
 }
 
 #[tokio::test(start_paused = true)]
