@@ -110,9 +110,10 @@ fn only_port(front: &Front) -> Option<u16> {
     }
 }
 
-/// Fits backends under a service. `exported` are the endpoints that Kubernetes clusters export under the name. An
-/// address that is already among them counts once, and the numbers on which they listen show which port of the service
-/// a backend's number means.
+/// Fits backends under a service. `exported` are the endpoints that Kubernetes clusters export under the name, and
+/// whether their cluster is heard. An address that is already exported by such a cluster counts once. (One of a silent
+/// cluster may belong to somebody else by now.) The numbers on which all exported endpoints listen show which port of the
+/// service a backend's number means.
 ///
 /// If the service has one port, a backend's number belongs to it. If it has several, the number belongs to the port
 /// whose exported endpoints listen on that number, or else to the port with that number. A backend without a number
@@ -121,15 +122,17 @@ fn only_port(front: &Front) -> Option<u16> {
 /// did when the endpoints that showed it are gone. If nothing shows a number, it is the number of the port.
 pub fn fit<'a>(
     front: &Front,
-    exported: impl IntoIterator<Item = &'a Endpoint>,
+    exported: impl IntoIterator<Item = (&'a Endpoint, bool)>,
     backends: &[Backend],
     before: &Numbers,
 ) -> Fitted {
     let mut known: BTreeSet<IpAddr> = BTreeSet::new();
     let mut listens = Numbers::new();
-    for endpoint in exported {
-        known.extend(endpoint.ipv4.map(IpAddr::V4));
-        known.extend(endpoint.ipv6.map(IpAddr::V6));
+    for (endpoint, is_heard) in exported {
+        if is_heard {
+            known.extend(endpoint.ipv4.map(IpAddr::V4));
+            known.extend(endpoint.ipv6.map(IpAddr::V6));
+        }
         for port in endpoint.ports.iter() {
             listens.entry(port.name.clone()).or_default().insert(port.port);
         }

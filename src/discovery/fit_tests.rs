@@ -48,7 +48,7 @@ fn pod(ip: &str, ports: &[(&str, u16)]) -> Endpoint {
 
 /// Under a service under which nothing was served before.
 fn fit<'a>(front: &Front, exported: impl IntoIterator<Item = &'a Endpoint>, backends: &[Backend]) -> Fitted {
-    super::fit(front, exported, backends, &Numbers::new())
+    super::fit(front, exported.into_iter().map(|endpoint| (endpoint, true)), backends, &Numbers::new())
 }
 
 /// The endpoints that fit, as `<address>:<number><name>`.
@@ -143,7 +143,7 @@ fn a_number_that_was_known_stays_when_the_pods_go() {
     let place = |exported: &[Endpoint], backends: &[Backend], before: &[(&str, &[u16])]| {
         let before = before.iter().map(|(name, numbers)| (Arc::from(*name), numbers.iter().copied().collect()));
         let before: Numbers = before.collect();
-        texts(&super::fit(&one, exported, backends, &before))
+        texts(&super::fit(&one, exported.iter().map(|endpoint| (endpoint, true)), backends, &before))
     };
     let pods = [pod("10.1.0.1", &[("http", 8080)])];
     let none = [at("10.0.0.1", None)];

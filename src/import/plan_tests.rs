@@ -88,7 +88,7 @@ pub(in crate::import) struct Scene {
     pub(in crate::import) unknown: Unknown,
     settling: bool,
     pub(in crate::import) families: Vec<IpFamily>,
-    silent: BTreeMap<ClusterId, u64>,
+    pub(in crate::import) silent: BTreeMap<ClusterId, u64>,
     pub(in crate::import) discovered: Picture,
     pub(in crate::import) import: Option<ServiceImport>,
     derived: Option<Service>,

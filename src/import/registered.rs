@@ -31,7 +31,10 @@ pub(super) fn decides(observed: &Observed<'_>) -> bool {
 /// The endpoints that fit the service, and its families: those of the decided service, or else those of the import.
 pub(super) fn fit(observed: &Observed<'_>, decided: Option<&ClusterSetService>) -> (Vec<IpFamily>, Fitted) {
     let Some(front) = decided.map(Front::of).or_else(|| present(observed)) else { return Default::default() };
-    let exported = observed.sources.values().flat_map(|source| source.endpoints);
+    let exported = observed.sources.iter().flat_map(|(cluster, source)| {
+        let is_heard = !observed.silent.contains_key(cluster);
+        source.endpoints.iter().map(move |endpoint| (endpoint, is_heard))
+    });
     let fitted = discovery::fit(&front, exported, &observed.discovered.backends, &served(observed));
     (front.ip_families, fitted)
 }

@@ -65,6 +65,18 @@ fn discovered_instances_of_a_name_that_nobody_exports_are_a_service() {
     assert_eq!(scene.plan(), Plan::Keep);
 }
 
+/// A silent cluster may be lost, and the VPC may have given its addresses to ECS tasks.
+#[test]
+fn an_address_of_a_silent_cluster_hides_no_discovered_instance() {
+    let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"]), ("third", 2, &["10.0.0.2"])]);
+    scene.discovered = picture(&[backend("10.0.0.1", 3000), backend("10.0.0.2", 3000)]);
+    assert!(addresses(&scene.plan(), "ecs-prod").is_empty());
+    scene.silent = [("there".parse::<ClusterId>().unwrap(), 5)].into();
+    let plan = scene.plan();
+    assert_eq!(addresses(&plan, "ecs-prod"), ["10.0.0.1"]);
+    assert_eq!(addresses(&plan, "there"), ["10.0.0.1"], "its last exports count");
+}
+
 #[test]
 fn discovered_instances_join_an_export_without_changing_it() {
     let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]);
