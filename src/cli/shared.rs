@@ -24,10 +24,10 @@ pub struct PlaceArgs {
 /// How to reach the cluster.
 #[derive(Debug, Clone, Args)]
 pub struct ClusterArgs {
-    /// Kubeconfig file. Without it: the pod's own service account, or $KUBECONFIG, or ~/.kube/config.
+    /// Kubeconfig file. Without it: $KUBECONFIG, or ~/.kube/config, or the pod's own service account.
     #[arg(long, env = "CLOUDMAP_MCS_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig.
+    /// Context of the kubeconfig. Without it: the current one.
     #[arg(long, env = "CLOUDMAP_MCS_CONTEXT", value_name = "NAME")]
     pub context: Option<String>,
 }
@@ -70,7 +70,7 @@ pub struct IdentityArgs {
 pub struct AwsArgs {
     /// AWS region of the registry. Without it: the SDK's default chain ($AWS_REGION, profile, instance metadata).
     ///
-    /// Also the attribute `REGION` of instances.
+    /// It is also the value of the attribute `REGION` of instances.
     #[arg(long, env = "CLOUDMAP_MCS_REGION", value_name = "REGION")]
     pub region: Option<String>,
     /// Role to assume for all Cloud Map calls, with the credentials of the SDK's default chain (IRSA, Pod Identity, ...).

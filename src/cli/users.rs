@@ -21,22 +21,23 @@ pub struct UsersArgs {
     /// Read only the logs: neither a cluster nor AWS. Users then remain addresses, unless a log says who they are.
     #[arg(long, conflicts_with = "contexts")]
     pub offline: bool,
-    /// Kubeconfig file. Without it: the pod's own service account, or $KUBECONFIG, or ~/.kube/config.
+    /// Kubeconfig file. Without it: $KUBECONFIG, or ~/.kube/config, or the pod's own service account.
     #[arg(long, env = "CLOUDMAP_MCS_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
-    /// Contexts of the kubeconfig, separated by commas: the clusters whose pods may use the name. Without it: one cluster.
+    /// Contexts of the kubeconfig, separated by commas, one for each cluster whose pods may use the name. Without it:
+    /// one cluster, that of the current context.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub contexts: Vec<String>,
     /// How to reach the registry.
     #[command(flatten)]
     pub aws: AwsArgs,
-    /// An address of the name's tasks, with their port if it is known, as in `10.0.1.4:8080` or `[2001:db8::4]:8080`; may be
-    /// given several times. Flow logs are searched for these and for those that Cloud Map has now, which forgets tasks that
-    /// ended.
+    /// An address of one of the name's tasks, with the port if you know it, as in `10.0.1.4:8080` or
+    /// `[2001:db8::4]:8080`. May be given several times. Flow logs are searched for these addresses and for those that
+    /// are in Cloud Map now. Give those of tasks that ended, which Cloud Map no longer has.
     #[arg(long = "address", value_name = "ADDRESS")]
     pub addresses: Vec<TaskAddress>,
-    /// The fields of flow logs in a custom format that have no line with them, as in `"${version} ${srcaddr} ..."`. Files in S3
-    /// begin with such a line.
+    /// The fields of flow logs in a custom format, as in `"${version} ${srcaddr} ..."`. Needed only if the files do not
+    /// begin with a line that names the fields; files in S3 do.
     #[arg(long, value_name = "FIELDS")]
     pub flow_format: Option<String>,
     /// Output format.
