@@ -8,12 +8,12 @@ use crate::api::names;
 /// The commands for CoreDNS.
 #[derive(Debug, Subcommand)]
 pub enum CorednsCommand {
-    /// Name everything that is missing, each with its remedy, and what would change. Fails if something is missing.
+    /// List what is missing, each with its remedy, and what `apply` would change. Fails if something is missing.
     Check(CorednsPlace),
     /// Add what is missing: the zone in the Corefile (and in that of NodeLocal DNSCache), and the permission to read
     /// ServiceImports. Everything else in the Corefile stays as it is.
     Apply(CorednsWriteArgs),
-    /// The inverse of `apply`.
+    /// Undo `apply`.
     Remove(CorednsWriteArgs),
 }
 
@@ -46,12 +46,13 @@ pub struct CorednsWriteArgs {
     /// Show the changes, and make none.
     #[arg(long)]
     pub dry_run: bool,
-    /// The managed add-on of EKS: read its configuration values (`configurationValues` of `aws eks describe-addon`, JSON or
-    /// YAML) from this file, or from standard input if it is `-`, and print them with the changed Corefile, for
-    /// `aws eks update-addon`. The ConfigMap is not written.
+    /// For the managed add-on of EKS: read its configuration values from this file, or from the standard input if it is
+    /// `-`, and print them with the changed Corefile. The input is `configurationValues` of `aws eks describe-addon`,
+    /// as JSON or YAML. The output is for `aws eks update-addon`. The ConfigMap is not written.
     #[arg(long, value_name = "FILE", conflicts_with = "write_managed")]
     pub addon_values: Option<String>,
-    /// Write the ConfigMap even if the managed add-on of EKS, helm or k3s manages it, whose next update may overwrite it.
+    /// Write the ConfigMap even if the managed add-on of EKS, helm or k3s manages it. Its next update may then
+    /// overwrite the change.
     #[arg(long)]
     pub write_managed: bool,
 }

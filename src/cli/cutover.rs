@@ -21,19 +21,19 @@ pub enum CutoverCommand {
         after_help = "Exit status: 0 if it is ready, 1 if there are warnings, 2 if something blocks it or nothing can be read."
     )]
     Plan(CutoverPlanArgs),
-    /// Begin a cutover, or go on with one under other steps. A pause, a hold or a way back ends.
+    /// Begin a cutover, or continue one with other steps. Ends a pause, a hold or a roll-back.
     Start(CutoverStartArgs),
     /// Put a share of the traffic in force at once, and hold it.
     Shift(CutoverShiftArgs),
-    /// Keep the share as it is.
+    /// Pause the steps: the share stays as it is until `resume`.
     Pause(CutoverEditArgs),
-    /// End a pause, a hold or a way back: the steps go on.
+    /// End a pause, a hold or a roll-back. The steps go on.
     Resume(CutoverEditArgs),
     /// Say how far Cutovers are.
-    #[command(after_help = "Exit status: 0 if all go on by themselves or are at their end, 1 if one needs somebody.")]
+    #[command(after_help = "Exit status: 0 if all go on by themselves or are at their end, 1 if somebody must act.")]
     Status(CutoverStatusArgs),
-    /// Register all pods, if there are as many as tasks. When they are registered, print the commands that stop the tasks, or
-    /// stop them (--scale-ecs).
+    /// Register all pods, if no fewer pods are ready than tasks have traffic. When all are registered, print the
+    /// commands that stop the tasks, or stop them (--scale-ecs).
     #[command(
         after_help = "Exit status: 0 if all is done that could be done now, 1 if something was refused or failed, or if tasks did not stop."
     )]
@@ -68,7 +68,7 @@ pub struct EcsArgs {
     /// Name or ARN of the ECS cluster. Without it, all clusters of the account and region are searched.
     #[arg(long, value_name = "NAME")]
     pub ecs_cluster: Option<String>,
-    /// Names or ARNs of ECS services in that cluster. With them, nothing is listed.
+    /// Names or ARNs of ECS services in that cluster, separated by commas. With it, ECS is not searched for them.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', requires = "ecs_cluster")]
     pub ecs_service: Vec<String>,
     /// Another address for ECS, such as an emulator. With --cloudmap-endpoint and without this flag, ECS is not asked. For
@@ -89,7 +89,8 @@ pub struct CutoverPlanArgs {
     /// Where the ECS service is.
     #[command(flatten)]
     pub ecs: EcsArgs,
-    /// The steps, in percent; without them, those of the Cutover that is there.
+    /// The steps, in percent, separated by commas. Without it: those of the Cutover if it exists, otherwise
+    /// 5,25,50,100.
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent)]
     pub steps: Vec<u8>,
     /// Output format.
@@ -103,33 +104,37 @@ pub struct CutoverStartArgs {
     /// What all changes have.
     #[command(flatten)]
     pub edit: CutoverEditArgs,
-    /// The steps, in percent. They rise.
+    /// The steps, in percent, separated by commas. Each is higher than the one before.
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent, default_value = "5,25,50,100")]
     pub steps: Vec<u8>,
-    /// How long a step lasts at least, in whole seconds.
+    /// How long a step lasts at least after its share is reached, at least 1s; fractions of a second are dropped.
+    /// Without it: 5m. The controller raises it if the TTL of the DNS records needs more.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub every: Option<Duration>,
-    /// The wave: it waits until lower waves in its namespace are finished.
+    /// The wave, a number: the steps wait until all Cutovers of the namespace with a lower number are Finished. Without
+    /// it: 0.
     #[arg(long, value_name = "NUMBER")]
     pub wave: Option<u32>,
-    /// Hide ECS tasks where the pods could not have the share otherwise, so that clients do not use them when they stop. The
-    /// controller needs --hide-tasks.
+    /// Hide ECS tasks where the pods cannot have the share otherwise: mark them as unhealthy in Cloud Map, so that no
+    /// client uses them when they stop. The controller needs --hide-tasks.
     #[arg(long)]
     pub hide_tasks: bool,
-    /// Have a guard look at each step, and take the traffic back if something is wrong: DNS, DiscoverInstances, and TCP
-    /// connections to the pods. The other flags of the guard imply this one.
+    /// Check each step with a guard, and take the traffic back if it finds something wrong. The guard looks at DNS,
+    /// DiscoverInstances, and TCP connections to the pods. The other flags of the guard imply this one.
     #[arg(long)]
     pub guard: bool,
-    /// Send the pods a GET for this path instead: they have to answer with a status from 200 to 399.
+    /// Path for the guard's HTTP checks, instead of TCP connections: the pods must answer a GET with a status from 200
+    /// to 399.
     #[arg(long, value_name = "PATH")]
     pub guard_path: Option<String>,
-    /// The port of the pods. The default is the one with which they are registered.
+    /// Port of the pods for the guard's checks. Without it: the port with which the pods are registered.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub guard_port: Option<u16>,
-    /// A query for the Prometheus of the controller's flag --guard-prometheus. It has one value.
+    /// Query for the guard, which it sends to the Prometheus of the controller's flag --guard-prometheus. The result
+    /// must be one value.
     #[arg(long, value_name = "QUERY", requires = "guard_max")]
     pub guard_query: Option<String>,
-    /// The highest good value of the query.
+    /// The highest value of the query that is still good.
     #[arg(long, value_name = "NUMBER", requires = "guard_query", allow_negative_numbers = true)]
     pub guard_max: Option<String>,
 }
@@ -191,7 +196,8 @@ pub struct CutoverFinishArgs {
     /// Where the ECS service is.
     #[command(flatten)]
     pub ecs: EcsArgs,
-    /// Also with fewer ready pods than tasks, or if these cannot be counted. With --scale-ecs also if the tasks serve others.
+    /// Finish even if fewer pods are ready than tasks have traffic, if pods are not ready, or if either cannot be
+    /// counted. With --scale-ecs: also stop tasks that serve others, such as a load balancer.
     #[arg(long)]
     pub force: bool,
     /// Set the desired count of the ECS services to 0, with your own role, and wait until no task runs. Only for Cutovers that

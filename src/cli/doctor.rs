@@ -5,14 +5,15 @@ use super::{OutputFormat, PlaceArgs};
 /// Flags of `doctor`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 if nothing failed; 1 if something failed. What could not be checked is SKIP, which fails nothing.\n\
-                        Without the temporary pods it needs what the ClusterRole and the Role cloudmap-mcs-reader allow, and credentials for AWS."
+    after_help = "Exit status: 0 if nothing failed; 1 if something failed. What could not be checked is SKIP, and does not count as failed.\n\
+                        It needs credentials for AWS, and what the ClusterRole and the Role cloudmap-mcs-reader allow. The temporary pods need more: see docs/doctor.md."
 )]
 pub struct DoctorArgs {
     /// Where to run.
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// Contexts of the kubeconfig, separated by commas: the clusters of the ClusterSet. Without it: one cluster.
+    /// Contexts of the kubeconfig, separated by commas, one for each cluster of the ClusterSet. Without it: only the
+    /// cluster of --context.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "context")]
     pub contexts: Vec<String>,
     /// Check nothing in AWS.
@@ -29,19 +30,22 @@ pub struct DoctorArgs {
 /// How `doctor` tries the network: with two or more clusters, temporary pods in each.
 #[derive(Debug, Args)]
 pub struct ProbeArgs {
-    /// Also try names with one cluster.
+    /// Also create temporary pods with a single cluster. They resolve the name of a ServiceImport. With two or more
+    /// clusters (--contexts), `doctor` creates such pods anyway.
     #[arg(long, conflicts_with = "no_probe")]
     pub probe: bool,
-    /// Create no pods.
+    /// Create no temporary pods. The network between the clusters is then not tried.
     #[arg(long)]
     pub no_probe: bool,
-    /// Image of the temporary pods; it has this program. Without it: that of the controller in the cluster.
+    /// Image of the temporary pods. It must contain this program. Without it: the image of the controller in the
+    /// cluster.
     #[arg(long, value_name = "IMAGE")]
     pub probe_image: Option<String>,
-    /// Port on which the temporary pods listen: one that your exported Services use, if security groups admit only those.
+    /// TCP port on which the temporary pods listen, from 1024. If security groups admit only the ports of your exported
+    /// Services, give one of those.
     #[arg(long, value_name = "PORT", default_value_t = 8080, value_parser = clap::value_parser!(u16).range(1024..))]
     pub probe_port: u16,
-    /// Namespace of the temporary pods. Without it: that of the controller.
+    /// Namespace of the temporary pods. Without it: the namespace of the controller.
     #[arg(long, short, value_name = "NAME")]
     pub namespace: Option<String>,
 }

@@ -7,17 +7,18 @@ use super::PlaceArgs;
 /// Flags of `gather`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "It reads no Secrets. Values whose names look secret are replaced. The file index.txt says what is in the bundle, \
-                        and what could not be read. Look through it before you send it: it has names, addresses and logs."
+    after_help = "It reads no Secrets. Values are replaced if their names look as if they were secret. The file index.txt says what is in the bundle, \
+                        and what could not be read. Look through the bundle before you send it: it contains names, addresses and logs."
 )]
 pub struct GatherArgs {
     /// Where to run.
     #[command(flatten)]
     pub place: PlaceArgs,
-    /// The file; `-` for the standard output. Without it: `cloudmap-mcs-TIME.tar.gz` in this folder.
+    /// File to write; `-` for the standard output. Without it: `cloudmap-mcs-TIME.tar.gz` in the current folder.
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Objects and Events of this namespace only, besides those of the controller; may be given several times.
+    /// Gather objects and Events of this namespace only, besides those of the controller. May be given several times.
+    /// Without it: of all namespaces.
     #[arg(long, short, value_name = "NAME")]
     pub namespace: Vec<String>,
 }

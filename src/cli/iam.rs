@@ -23,14 +23,14 @@ pub struct IamArgs {
 /// What `iam` prints beside policies.
 #[derive(Debug, Subcommand)]
 pub enum IamCommand {
-    /// Print the trust policy of a role: who may take it.
+    /// Print the trust policy of a role, which says who may assume it.
     Trust(TrustArgs),
 }
 
 /// What a policy must know.
 #[derive(Debug, Args)]
 pub struct PolicyArgs {
-    /// What the role is for; several are separated by commas, and add up.
+    /// What the role is for. Several modes are separated by commas, and their permissions add up.
     #[arg(long, value_enum, value_name = "MODES", value_delimiter = ',', default_value = "instances")]
     pub mode: Vec<Mode>,
     /// Id of the account that has the registry.
@@ -42,11 +42,12 @@ pub struct PolicyArgs {
     /// Id of the ClusterSet.
     #[arg(long, value_name = "ID", value_parser = parsed::<ClusterSetId>)]
     pub clusterset: Option<ClusterSetId>,
-    /// If one cluster alone has the role: its id; while it changes its id, both, separated by commas. The role may then
-    /// not write what the ledger keeps of other clusters.
+    /// Id of the cluster, if the role is for one cluster alone. The role may then not write the parts of the ledger
+    /// that belong to other clusters. While the cluster changes its id: both ids, separated by commas.
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = parsed::<ClusterId>)]
     pub cluster_id: Vec<ClusterId>,
-    /// For `annotated`: `kubectl get namespace kube-system -o jsonpath='{.metadata.uid}'`.
+    /// For `annotated`: UID of the namespace kube-system, from `kubectl get namespace kube-system -o
+    /// jsonpath='{.metadata.uid}'`.
     #[arg(long, value_name = "UID", value_parser = word)]
     pub cluster_uid: Option<String>,
     /// For `imports`, `aws-mcs` and `gates`: names of Cloud Map namespaces (their HttpName).
@@ -64,10 +65,10 @@ pub struct PolicyArgs {
     /// For `cutover`: names of ECS clusters whose tasks may be stopped.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = word)]
     pub ecs_clusters: Vec<String>,
-    /// For `assume-role`: the role of the registry.
+    /// For `assume-role`: ARN of the role in the registry's account.
     #[arg(long, value_name = "ARN", value_parser = role)]
     pub role_arn: Option<String>,
-    /// What to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = IamFormat::Json)]
     pub format: IamFormat,
 }
@@ -75,10 +76,10 @@ pub struct PolicyArgs {
 /// Flags of `iam trust`.
 #[derive(Debug, Args)]
 pub struct TrustArgs {
-    /// Who takes the role.
+    /// Who may assume the role.
     #[arg(long = "for", value_name = "WHO", value_enum)]
     pub who: Trusted,
-    /// Id of the account that has the clusters; for `account`, of the one that has the role.
+    /// Id of the account that has the clusters. For `account`: id of the account that has the role.
     #[arg(long, value_name = "ID", value_parser = account)]
     pub account: String,
     /// Region of the clusters.
@@ -87,24 +88,26 @@ pub struct TrustArgs {
     /// The controller's service account.
     #[arg(long, value_name = "NAMESPACE/NAME", default_value = "cloudmap-mcs-system/cloudmap-mcs", value_parser = service_account)]
     pub service_account: (String, String),
-    /// For `irsa`: `aws eks describe-cluster --query cluster.identity.oidc.issuer`, one for each cluster.
+    /// For `irsa`: URL of the OIDC issuer of each cluster, separated by commas, from `aws eks describe-cluster --query
+    /// cluster.identity.oidc.issuer`.
     #[arg(long, value_name = "URLS", value_delimiter = ',', value_parser = issuer, required_if_eq("who", "irsa"))]
     pub oidc_issuer: Vec<String>,
-    /// For `pod-identity`: names of the clusters. Without it, any cluster of the account.
+    /// For `pod-identity`: names of the clusters, separated by commas. Without it: all clusters of the account in this
+    /// region.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = word)]
     pub cluster: Vec<String>,
-    /// For `account`: the clusters' roles, which may be of several accounts.
+    /// For `account`: ARNs of the clusters' roles, separated by commas. They may be in several accounts.
     #[arg(long, value_name = "ARNS", value_delimiter = ',', value_parser = role, required_if_eq("who", "account"))]
     pub role_arn: Vec<String>,
-    /// For `account`: the external id that the controllers are to say (`--assume-role-external-id`).
+    /// For `account`: the external id that the controllers send (`--assume-role-external-id`).
     #[arg(long, value_name = "ID", value_parser = word)]
     pub external_id: Option<String>,
-    /// What to print.
+    /// Output format.
     #[arg(long, value_enum, default_value_t = IamFormat::Json)]
     pub format: IamFormat,
 }
 
-/// Who takes a role.
+/// Who may assume a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Trusted {
     /// The controller's pods, by IAM roles for service accounts.
@@ -120,7 +123,7 @@ pub enum Trusted {
 pub enum IamFormat {
     /// The document itself, for `aws iam create-policy`.
     Json,
-    /// HCL: a document and a policy, or role, that has it.
+    /// HCL: the document, and a policy or a role that uses it.
     Terraform,
     /// A template with the policy or the role.
     Cloudformation,

@@ -10,10 +10,11 @@ use crate::model::{ClusterId, PublicKey};
 pub enum TrustCommand {
     /// Print the key of every cluster: the one that signs, and the one that this cluster has pinned.
     List(TrustListArgs),
-    /// Accept another key of a cluster, after it was rebuilt or lost its key. Compare the key with what `trust list` prints in
-    /// that cluster.
+    /// Accept a new key of a cluster that was rebuilt or lost its key. First compare the key with what `trust list`
+    /// prints in that cluster.
     Accept(TrustAcceptArgs),
-    /// Replace the key of this cluster. The old one hands over to the new one, so the others follow by themselves.
+    /// Replace the key of this cluster. The old key signs that the new one replaces it. Clusters with `--trust=tofu`
+    /// then accept the new one by themselves; clusters with `--trust=pinned` must get it before.
     Rotate(TrustRotateArgs),
 }
 
@@ -37,7 +38,7 @@ pub struct TrustAcceptArgs {
     /// Id of the cluster.
     #[arg(value_parser = parsed::<ClusterId>)]
     pub cluster: ClusterId,
-    /// The key. Without it: print the key that the cluster has now, and accept nothing.
+    /// The key to accept. Without it: print the key that the cluster has now, and accept nothing.
     #[arg(long, value_name = "KEY", value_parser = parsed::<PublicKey>)]
     pub key: Option<PublicKey>,
 }

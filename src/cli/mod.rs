@@ -89,24 +89,24 @@ pub enum Command {
     /// What runs in the temporary pods of `doctor`.
     #[command(subcommand, hide = true)]
     Probe(ProbeCommand),
-    /// Say what is wrong, where, and what to do: in the ClusterSet as this cluster sees it, or with one name.
+    /// Say what is wrong, where, and what to do. Without a name: in the ClusterSet, as this cluster sees it.
     Status(StatusArgs),
-    /// Say who still uses a name of Cloud Map, from logs of DNS, of the API and of connections: before its ECS tasks are
-    /// switched off.
+    /// Find out who still uses a Cloud Map name, before its ECS tasks are stopped. Reads logs of DNS, of the API and of
+    /// connections.
     Users(Box<UsersArgs>),
     /// Move the traffic of a Cloud Map service from ECS tasks to pods, step by step and back.
     #[command(subcommand)]
     Cutover(Box<CutoverCommand>),
     /// Serve a page that shows what `status` says, for a browser on this machine.
     Page(PageArgs),
-    /// Write a bundle for a bug report, without secrets: the controller, its logs, its objects, its status.
+    /// Write a bundle for a bug report: the controller, its logs, objects and status. Secrets are left out.
     Gather(GatherArgs),
     /// Print the CustomResourceDefinitions as YAML.
     Crds,
     /// Inspect the ledger, through which the clusters of the ClusterSet exchange their exports.
     #[command(subcommand)]
     Ledger(LedgerCommand),
-    /// The keys with which the clusters sign what they say in the ledger.
+    /// List, accept and replace the keys with which the clusters sign their heads in the ledger.
     #[command(subcommand)]
     Trust(TrustCommand),
     /// Remove this cluster from its ClusterSet: the leader withdraws its exports, instances and ledger pages.
@@ -118,7 +118,8 @@ pub enum Command {
     /// Let CoreDNS answer for clusterset.local. Run it on a workstation, as somebody who may edit kube-system.
     #[command(subcommand)]
     Coredns(CorednsCommand),
-    /// Print the IAM policies that the controller's role needs, or the role's trust policy. Calls nothing.
+    /// Print the IAM policies that the controller's role needs, or the role's trust policy. Calls neither AWS nor
+    /// Kubernetes.
     Iam(Box<IamArgs>),
     /// Print the completions for a shell.
     Completions {

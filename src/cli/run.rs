@@ -63,8 +63,8 @@ pub struct RunArgs {
     /// verified on AWS. See docs/cutover.md.
     #[arg(long, env = "CLOUDMAP_MCS_HIDE_TASKS")]
     pub hide_tasks: bool,
-    /// URL of the Prometheus that the guards of Cutovers ask, such as `http://prometheus.monitoring:9090`. What it answers
-    /// decides about the steps of whoever may write Cutovers, and no more of it is shown.
+    /// URL of the Prometheus that the guards of Cutovers ask, such as `http://prometheus.monitoring:9090`. Whoever may
+    /// write Cutovers decides what is asked, and sees of the answer only whether a value is too high.
     #[arg(long, env = "CLOUDMAP_MCS_GUARD_PROMETHEUS", value_name = "URL", value_parser = prometheus_url)]
     pub guard_prometheus: Option<String>,
     /// How many Cloud Map listings a second the drift checks of instances may use. This determines how often each target is
@@ -74,14 +74,16 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_DRIFT_CALLS_PER_SECOND", value_name = "N", default_value = "10", value_parser = rate)]
     pub drift_calls_per_second: f64,
 
-    /// Only Cloud Map namespaces of this domain and its subdomains take the host names of annotated Services (with a leading
-    /// dot: only subdomains). Several are separated by commas. Without it all namespaces do. As in external-dns.
+    /// Register the host names of annotated Services only in Cloud Map namespaces of this domain and its subdomains.
+    /// With a leading dot: only of its subdomains. Several domains are separated by commas. Without it: in all
+    /// namespaces. As in external-dns.
     #[arg(long, env = "CLOUDMAP_MCS_DOMAIN_FILTER", value_name = "DOMAIN", value_delimiter = ',')]
     pub domain_filter: Vec<String>,
-    /// Only Cloud Map namespaces of this kind take the host names of annotated Services. Without it all do, including
-    /// API-only ones. As in external-dns.
+    /// Register the host names of annotated Services only in Cloud Map namespaces of this kind. Without it: in all
+    /// namespaces, including API-only ones. As in external-dns.
     ///
-    /// Where namespaces of several kinds share a name, and the oldest is of another kind, names in it are refused.
+    /// If several namespaces have one name, only the oldest counts. If the oldest is of another kind, names in it are
+    /// refused.
     #[arg(long, env = "CLOUDMAP_MCS_AWS_ZONE_TYPE", value_name = "TYPE", value_enum)]
     pub aws_zone_type: Option<ZoneKind>,
     /// Owner id of the external-dns that this controller replaces. Where external-dns annotations name a service that
@@ -99,40 +101,40 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_DRY_RUN")]
     pub dry_run: bool,
 
-    /// Which Cloud Map services the annotations on ServiceExports, Services and Ingresses may name: with `open` all, as in
-    /// external-dns; with `granted` only those in the annotation `cloudmap-mcs/may-register` on their Namespace, in addition
-    /// to an export's own name.
+    /// Which Cloud Map services the annotations on ServiceExports, Services and Ingresses may name. With `open`: all,
+    /// as in external-dns. With `granted`: only those that the annotation `cloudmap-mcs/may-register` on their
+    /// Namespace lists, and an export's own name.
     #[arg(long, env = "CLOUDMAP_MCS_REGISTRATION_POLICY", value_enum, default_value_t = RegistrationPolicy::Open)]
     pub registration_policy: RegistrationPolicy,
 
-    /// How long a new claim to a Cloud Map name that an annotation gives must have been visible to the other clusters before
-    /// the controller registers instances there.
+    /// How long a new claim to a Cloud Map name must be visible to the other clusters before the controller registers
+    /// instances there. Applies to names that an annotation gives.
     #[arg(long, env = "CLOUDMAP_MCS_CLAIM_DELAY", value_name = "DURATION", default_value = "10s", value_parser = duration)]
     pub claim_delay: Duration,
 
     /// Label selector of the namespaces that may export Services, as in `kubectl get -l`: `team in (a, b),!private`.
     /// ServiceExports in other namespaces report that they are not allowed. Without it all namespaces may export.
     ///
-    /// Also `kubernetes.io/metadata.name notin (default, kube-system)`. Changes of labels take effect. Annotated Services are not
-    /// concerned.
+    /// Another example: `kubernetes.io/metadata.name notin (default, kube-system)`. Changes of labels take effect
+    /// without a restart. Annotated Services are not affected.
     #[arg(long, env = "CLOUDMAP_MCS_EXPORT_NAMESPACES", value_name = "SELECTOR", value_parser = parsed::<NamespaceSelector>)]
     pub export_namespaces: Option<NamespaceSelector>,
 
-    /// Cloud Map namespaces, separated by commas, whose foreign instances (ECS tasks and everything else that this ClusterSet
-    /// did not register) are imported into every Kubernetes namespace without the annotation
+    /// Cloud Map namespaces to import from, separated by commas. Their foreign instances (ECS tasks and everything else
+    /// that this ClusterSet did not register) are imported into every Kubernetes namespace without the annotation
     /// `cloudmap.controller/import-from`. `{namespace}` stands for the name of the Kubernetes namespace.
     #[arg(long, env = "CLOUDMAP_MCS_IMPORT_FROM", value_name = "NAMES", value_parser = parsed::<ImportFrom>)]
     pub import_from: Option<ImportFrom>,
-    /// How many Cloud Map calls a second these imports may use. This determines how often each service is read; see the
-    /// metric `cloudmap_mcs_import_period_seconds`. One call a second costs 2.63 USD a month.
+    /// How many Cloud Map calls a second the imports of foreign instances may use. This determines how often each
+    /// service is read; see the metric `cloudmap_mcs_import_period_seconds`. One call a second costs 2.63 USD a month.
     ///
     /// From 0.1 to 1000.
     #[arg(long, env = "CLOUDMAP_MCS_IMPORT_CALLS_PER_SECOND", value_name = "N", default_value = "60", value_parser = rate)]
     pub import_calls_per_second: f64,
 
-    /// Other clusters of this ClusterSet still run the AWS Cloud Map MCS Controller for K8s. Register every export with the
-    /// instance ids and attributes of that controller, one instance per endpoint and port, and import its exports. It must
-    /// not run in this cluster. See docs/moving-from-aws-mcs-controller.md.
+    /// Set this while other clusters of this ClusterSet still run the AWS Cloud Map MCS Controller for K8s. Registers
+    /// every export with the instance ids and attributes of that controller, one instance per endpoint and port, and
+    /// imports its exports. That controller must not run in this cluster. See docs/moving-from-aws-mcs-controller.md.
     #[arg(long, env = "CLOUDMAP_MCS_AWS_MCS_COMPAT", conflicts_with = "instances_namespace")]
     pub aws_mcs_compat: bool,
 
@@ -146,29 +148,32 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_DERIVED_NAME", value_name = "TEMPLATE", value_parser = parsed::<DerivedNaming>)]
     pub derived_name: Option<DerivedNaming>,
 
-    /// Whose heads in the ledger count: `open`: everybody's who may write it; `tofu` (trust on first use): those that have the
-    /// key with which a cluster was first accepted; `pinned`: only those that have a key in the ConfigMap
-    /// `cloudmap-mcs-trust`. Unless it is `open`, this cluster signs. See docs/trust.md.
+    /// Which heads in the ledger count. With `open`: all heads, whoever wrote them. With `tofu` (trust on first use):
+    /// those that are signed with the key with which a cluster was first accepted. With `pinned`: only those that are
+    /// signed with a key in the ConfigMap `cloudmap-mcs-trust`. Unless it is `open`, this cluster signs its own heads.
+    /// See docs/trust.md.
     #[arg(long, env = "CLOUDMAP_MCS_TRUST", value_enum, default_value_t = Mode::Tofu)]
     pub trust: Mode,
-    /// Whether the leaders of the clusters also tell each other their endpoints directly, in milliseconds: `auto` wherever they
-    /// reach each other and sign (see `--trust`), or `off`. See docs/stream.md.
+    /// Whether the leaders of the clusters also send each other their endpoints directly, which takes milliseconds.
+    /// With `auto`: wherever they reach each other and sign (see `--trust`). With `off`: never. See docs/stream.md.
     #[arg(long, env = "CLOUDMAP_MCS_STREAM", value_enum, default_value_t = Streaming::Auto)]
     pub stream: Streaming,
     /// The TCP port on which the leader listens for the leaders of other clusters. NetworkPolicies and security groups must let
     /// them connect; one direction is enough.
     #[arg(long, env = "CLOUDMAP_MCS_STREAM_PORT", value_name = "PORT", default_value_t = STREAM_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     pub stream_port: u16,
-    /// The addresses under which other clusters reach the leader, at most 4 of them, where they are not those of its pod.
+    /// IP addresses at which other clusters reach the leader, separated by commas, at most 4. Without it: the addresses
+    /// of the leader's pod.
     #[arg(long, env = "CLOUDMAP_MCS_STREAM_ADDRESSES", value_name = "IP,...", value_delimiter = ',')]
     pub stream_addresses: Vec<IpAddr>,
-    /// How often to read the ledger: 200ms to 20s.
+    /// How often to read the ledger, from 200ms to 20s.
     #[arg(long, env = "CLOUDMAP_MCS_LEDGER_TICK", value_name = "DURATION", default_value = "1s", value_parser = tick)]
     pub ledger_tick: Duration,
     /// Remove the endpoints of a cluster whose ledger has not advanced for this long, at least 5m. Off by default, because
     /// the pods of a cluster still serve while its controller is down.
     ///
-    /// They come back when it advances. Until then they stay removed, also across restarts of this controller.
+    /// The endpoints come back when the ledger advances again. Until then they stay removed, also across restarts of
+    /// this controller.
     #[arg(long, env = "CLOUDMAP_MCS_STALE_CLUSTER_TTL", value_name = "DURATION", value_parser = stale_ttl)]
     pub stale_cluster_ttl: Option<Duration>,
 
@@ -177,8 +182,9 @@ pub struct RunArgs {
     /// On nodes without IPv6: `0.0.0.0` with the same port.
     #[arg(long, env = "CLOUDMAP_MCS_LISTEN", value_name = "ADDRESS", default_value = "[::]:8080")]
     pub listen: SocketAddr,
-    /// Address on which to serve a page for people: what `cloudmap-mcs status` says, in a browser. It only reads, but asks
-    /// nobody who they are. With 127.0.0.1:8090, those see it who may `kubectl port-forward`. Off by default.
+    /// Address on which to serve a page for people: what `cloudmap-mcs status` says, in a browser. The page only reads,
+    /// but it has no login. With 127.0.0.1:8090, only users who may `kubectl port-forward` to the pod see it. Off by
+    /// default.
     #[arg(long, env = "CLOUDMAP_MCS_PAGE_LISTEN", value_name = "ADDRESS")]
     pub page_listen: Option<SocketAddr>,
     /// How many names to reconcile at once.

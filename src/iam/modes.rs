@@ -33,18 +33,18 @@ pub enum Mode {
     Annotated,
     /// Registering in services that others created, and that annotations name.
     Joining,
-    /// Readiness gates of pods whose Services are in these Cloud Map namespaces (`--readiness-gates`), and guards of Cutovers
-    /// there. Beside the mode that registers them.
+    /// Readiness gates of pods whose Services are in these Cloud Map namespaces (`--readiness-gates`), and guards of
+    /// Cutovers there. Needed in addition to the mode that registers the pods.
     Gates,
-    /// Hiding ECS tasks in services that others created (`--hide-tasks`). Beside `joining`.
+    /// Hiding ECS tasks in services that others created (`--hide-tasks`). Needed in addition to `joining`.
     Hiding,
     /// Services in Cloud Map namespaces with DNS: Cloud Map writes to Route 53 with the permissions of its caller.
     Dns,
-    /// Denies the controllers every write in the services of other ClusterSets' ledgers, and in every ledger the actions that
-    /// none needs (`UpdateService`, `UpdateInstanceCustomHealthStatus`).
+    /// For the controllers' role: denies every write in the services of other ClusterSets' ledgers. In all ledgers, it
+    /// also denies the actions that no controller needs there (`UpdateService`, `UpdateInstanceCustomHealthStatus`).
     Deny,
-    /// Denies every write in the services of ledgers, and adding or removing their tag, to those who are no controllers, such
-    /// as ECS, external-dns and people.
+    /// For all other principals, such as ECS, external-dns and people: denies every write in the services of ledgers,
+    /// and adding or removing their tag.
     DenyOthers,
     /// `purge` and `forget`: for an administrator.
     People,

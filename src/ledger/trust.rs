@@ -33,7 +33,7 @@ const MAX_FORMER: usize = 12;
 /// Whom a cluster believes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Mode {
-    /// Everyone who may write the ledger. Nothing is signed.
+    /// All who may write to the ledger. Nothing is signed.
     #[default]
     Open,
     /// The key with which a cluster was first accepted.
