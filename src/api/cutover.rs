@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{crds, spec_may_be_absent};
 
-/// spec says how the traffic moves.
+/// spec says how the traffic moves to the pods.
 #[derive(CustomResource, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[kube(
     group = "cloudmap-mcs.io",
@@ -29,49 +29,51 @@ use super::{crds, spec_may_be_absent};
 #[serde(rename_all = "camelCase", default, remote = "Self")]
 #[schemars(extend("required" = ["steps"]))]
 pub struct CutoverSpec {
-    /// steps are the shares of the traffic that the pods get one after the other, in percent. They rise.
+    /// steps are the shares of the traffic that the pods get one after the other, in percent. Each is higher than the
+    /// one before.
     #[schemars(schema_with = "steps_schema")]
     #[serde(deserialize_with = "crds::null_as_default")]
     pub steps: Vec<i64>,
 
-    /// interval is the time that a step lasts at least after it was reached in Cloud Map, such as 5m. The default is 5m. It is
-    /// raised to the TTL of the DNS records and 30 s if it is shorter.
+    /// interval is the shortest time that a step lasts after its share was reached in Cloud Map, such as 5m. The
+    /// default is 5m. It is never shorter than the TTL of the DNS records plus 30 s.
     #[schemars(schema_with = "interval_schema")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<String>,
 
-    /// paused keeps the share as it is.
+    /// paused stops the steps: the share stays as it is.
     #[schemars(with = "bool")]
     #[serde(skip_serializing_if = "is_false", deserialize_with = "crds::null_as_default")]
     pub paused: bool,
 
-    /// shareOfTraffic is in force at once while it is set, in percent, whatever the steps are. Without it, the steps go on from
-    /// there.
+    /// shareOfTraffic is a share of the traffic in percent. While it is set, it is in force at once, whatever the steps
+    /// are. When it is removed, the steps go on from there.
     #[schemars(schema_with = "percent_schema")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_of_traffic: Option<i64>,
 
-    /// rollBack takes the traffic back from the pods, which keep one instance until somebody else has a healthy one.
+    /// rollBack takes the traffic back from the pods. One pod stays registered until somebody else has a healthy
+    /// instance.
     #[schemars(with = "bool")]
     #[serde(skip_serializing_if = "is_false", deserialize_with = "crds::null_as_default")]
     pub roll_back: bool,
 
-    /// hideTasks lets the controller mark ECS tasks as unhealthy where the pods could not have the share otherwise: clients
-    /// find them no more, and they still run. They are marked as healthy again on the way back. It needs the flag --hide-tasks,
-    /// and a Cloud Map service with a custom health check.
+    /// hideTasks lets the controller hide ECS tasks where the pods cannot have the share otherwise. It marks them as
+    /// unhealthy in Cloud Map: they still run, but clients no longer find them. On the way back it marks them as
+    /// healthy again. It needs the controller's flag --hide-tasks, and a Cloud Map service with a custom health check.
     #[schemars(with = "bool")]
     #[serde(skip_serializing_if = "is_false", deserialize_with = "crds::null_as_default")]
     pub hide_tasks: bool,
 
-    /// wave is a number: the steps of Cutovers wait until all those with a lower number in the namespace are Finished. The
+    /// wave is a number. The steps wait until all Cutovers of the namespace with a lower number are Finished. The
     /// default is 0.
     #[schemars(schema_with = "wave_schema")]
     #[serde(skip_serializing_if = "is_zero", deserialize_with = "crds::null_as_default")]
     pub wave: i64,
 
-    /// guard looks at each step: a step begins only while it finds that all is well, and the traffic goes back by itself when
-    /// it finds that something is wrong. Without a field it asks DNS and DiscoverInstances for the registered pods, and
-    /// connects to the ready pods.
+    /// guard checks each step. A step begins only while the guard finds that all is well. If it finds something wrong,
+    /// the traffic goes back to others, and stays there until the spec changes. An empty guard asks DNS and
+    /// DiscoverInstances for the registered pods, and connects to the ready pods.
     #[schemars(with = "CutoverGuard")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guard: Option<CutoverGuard>,
@@ -85,24 +87,24 @@ pub struct CutoverSpec {
     "message": "query and max belong together"
 }]))]
 pub struct CutoverGuard {
-    /// path is an HTTP path: ready pods have to answer a GET with a status from 200 to 399. Without it, they have to accept a
-    /// TCP connection.
+    /// path is an HTTP path. The ready pods must answer a GET for it with a status from 200 to 399. Without it, they
+    /// must accept a TCP connection.
     #[schemars(with = "String", extend("maxLength" = 1024, "pattern" = "^/"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 
-    /// port is the port of the pods. The default is the one with which they are registered.
+    /// port is the port of the pods that is checked. The default is the port with which they are registered.
     #[schemars(with = "i64", extend("minimum" = 1, "maximum" = 65535))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i64>,
 
-    /// query is a query for the Prometheus of the controller's flag --guard-prometheus. It has one value; none, or NaN, holds
-    /// the step.
+    /// query is a query, which the guard sends to the Prometheus of the controller's flag --guard-prometheus. Its
+    /// result must be one value. No value, NaN, or several values hold the step.
     #[schemars(with = "String", extend("minLength" = 1, "maxLength" = 4096))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
 
-    /// max is the highest good value of the query, such as "0.01".
+    /// max is the highest value of the query that is still good, such as "0.01".
     #[schemars(with = "String", extend("maxLength" = 32, "pattern" = "^-?[0-9]+([.][0-9]+)?$"))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max: Option<String>,
@@ -110,7 +112,7 @@ pub struct CutoverGuard {
 
 spec_may_be_absent!(CutoverSpec, "CutoverSpec");
 
-/// Where a Cutover is.
+/// How far a Cutover is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum CutoverPhase {
     /// Cutovers of lower waves are not finished.
@@ -165,7 +167,7 @@ impl std::fmt::Display for CutoverPhase {
     }
 }
 
-/// status says how far it is. The controller goes on from it, whichever replica leads.
+/// status says how far the Cutover is. The controller continues from it, whichever replica leads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CutoverStatus {
@@ -190,13 +192,13 @@ pub struct CutoverStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_of_traffic: Option<i64>,
 
-    /// stepSince is the time at which that share came in force.
+    /// stepSince is the time at which shareOfTraffic came into force.
     #[schemars(schema_with = "time_schema")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub step_since: Option<Time>,
 
-    /// waitedSeconds is for how long the share has been reached, of the interval that it lasts. It is written now and then, so
-    /// that another leader goes on with it.
+    /// waitedSeconds is the part of the interval that is over: for how many seconds the share has been reached. It is
+    /// written four times in an interval, so that another leader continues from it.
     #[schemars(with = "i64")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_seconds: Option<i64>,
@@ -206,27 +208,28 @@ pub struct CutoverStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reached: Option<String>,
 
-    /// reachable is the largest share that the pods that are ready can have beside the instances of others.
+    /// reachable is the largest share that the ready pods can have beside the instances of others.
     #[schemars(with = "String")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reachable: Option<String>,
 
-    /// hidden is the number of tasks that are hidden.
+    /// hidden is the number of ECS tasks that are hidden.
     #[schemars(with = "i64")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden: Option<i64>,
 
-    /// hiddenSince is the time at which the last of them was marked.
+    /// hiddenSince is the time at which the last of these tasks was marked as unhealthy.
     #[schemars(schema_with = "time_schema")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_since: Option<Time>,
 
-    /// guardFailure says that the guard found something wrong, so that the share is 0 % until the spec changes.
+    /// guardFailure says what the guard found. While it is set, the share is 0 %, until the spec changes.
     #[schemars(with = "GuardFailure")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guard_failure: Option<GuardFailure>,
 
-    /// conditions has Progressing, which says why the Cutover is where it is, and, with spec.hideTasks, TasksHidden.
+    /// conditions has Progressing, which says why the phase is what it is. With spec.hideTasks, it also has
+    /// TasksHidden.
     #[schemars(schema_with = "crds::conditions_schema")]
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crds::null_as_default")]
     pub conditions: Vec<Condition>,
@@ -236,7 +239,8 @@ pub struct CutoverStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", default)]
 pub struct GuardFailure {
-    /// generation is that of the spec under which it was found. It counts until there is another one.
+    /// generation is the generation of the spec under which the guard found it. The failure counts until the spec has
+    /// another generation.
     pub generation: i64,
 
     /// message says what was wrong.

@@ -107,8 +107,8 @@ pub struct CutoverStartArgs {
     /// The steps, in percent, separated by commas. Each is higher than the one before.
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent, default_value = "5,25,50,100")]
     pub steps: Vec<u8>,
-    /// How long a step lasts at least after its share is reached, at least 1s; fractions of a second are dropped.
-    /// Without it: 5m. The controller raises it if the TTL of the DNS records needs more.
+    /// How long a step lasts at least after its share was reached, at least 1s, in whole seconds. Without it: 5m. It is
+    /// never shorter than the TTL of the DNS records plus 30 s.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub every: Option<Duration>,
     /// The wave, a number: the steps wait until all Cutovers of the namespace with a lower number are Finished. Without
