@@ -182,13 +182,13 @@ condition! {
     Exported => True, "Exported", Some(EventReason::Exported), "the registry contains exactly this export", "", "";
     Pending => False, "Pending", None,
         "the export has been on its way for more than 3 s",
-        "Wait, and look at who leads and at the log of the leader",
-        "Before that, neither this nor a short error is reported. A cluster that is leaving says the same (`leave --undo`).";
+        "Wait. If it lasts, look at who leads, and at the log of the leader",
+        "In the first 3 s, neither this nor an error is reported. The condition is also `Pending` while the cluster leaves its ClusterSet (`leave --undo` ends that).";
     Outside => False, "Pending", Some(EventReason::NoClusterSet),
         "the cluster is in no ClusterSet", "Create the ClusterProperty `clusterset.k8s.io`, or set `--clusterset-id`", "";
     Failed => False, "Failed", Some(EventReason::Failed),
         "the message says why", "Remove the cause in the message; the controller tries again by itself",
-        "An error of AWS, in AWS's words; the cluster id belongs to another cluster; the identity is contradictory; the \
+        "Possible causes: an error of AWS, in AWS's words; the cluster id belongs to another cluster; the identity is contradictory; the \
          namespace may not export (`--export-namespaces`); the AWS controller of this cluster still holds the export \
          (`--aws-mcs-compat`); a record is larger than 2,500 bytes (use fewer or shorter labels, annotations or ports; until \
          then the last version that fitted stays, with the current endpoints); or `Valid` is False.";
@@ -201,27 +201,27 @@ condition! {
     NoConflicts => False, "NoConflicts", Some(EventReason::NoConflicts), "all exporting clusters agree", "", "";
     Conflict => True, "Conflict", Some(EventReason::Conflict),
         "exports of this name differ", "Make the exports equal; until then the oldest export wins",
-        "The message has the field, the value in use, the cluster that wins, and how many clusters disagree. Then it says what \
-         *this* cluster has and should change, or which other clusters differ. Several reasons are joined with commas.";
+        "The message has the field, the value in use, the cluster whose export wins, and how many clusters disagree. Then it says what \
+         *this* cluster must change, or which other clusters differ. Several reasons are joined with commas.";
 }
 
 condition! {
     /// Reasons of [`ExportCondition::Registered`].
     RegisteredReason, ExportCondition::Registered;
     Registered => True, "Registered", None, "the ready endpoints are instances", "",
-        "With a [share of the traffic](../shares.md), some of them are, and the message has the requested share, the chosen one \
-         and the next. It also has what the user should know: [limits](../instances.md#limits), attributes that are left out, a \
+        "With a [share of the traffic](../shares.md), only some of them are, and the message has the requested share, the chosen one \
+         and the next. The message also has remarks: [limits](../instances.md#limits), attributes that are left out, a \
          TTL that cannot be changed, records of other types than requested.";
     Pending => False, "Pending", None,
         "the registration is under way, or it waits for what the message names",
         "Wait, or look in `ledger show` for the older claim",
-        "A new claim to a named target must have been visible for `--claim-delay`, or a cluster that cannot be read may have \
-         an older claim.";
-    Disabled => False, "Disabled", None, "not requested, because of the annotation or `--instances=annotated`", "",
+        "A new claim to a target that an annotation names must be visible to the other clusters for `--claim-delay`. Or a cluster that \
+         cannot be read may have an older claim.";
+    Disabled => False, "Disabled", None, "no instances are requested, because of the annotation `cloudmap-mcs/instances` or of `--instances=annotated`", "",
         "With `--instances=none` there is no such condition.";
     NameConflict => False, "NameConflict", Some(EventReason::NameConflict),
         "an older claim holds the target", "Choose another service by annotation, or have the other claim removed",
-        "The older claim, or the claim of the namespace whose own name it is; the message names it.";
+        "The other claim is older, or it is of the Kubernetes namespace whose own name the target is. The message names it.";
     ForeignOwner => False, "ForeignOwner", Some(EventReason::ForeignOwner),
         "the Cloud Map service belongs to somebody else",
         "Join it with `cloudmap-mcs/share` or `cloudmap-mcs/service`, or name another one",
@@ -232,7 +232,7 @@ condition! {
         "the Cloud Map namespace does not exist, and the controller does not create it",
         "Create it, or name another one with `cloudmap-mcs/namespace`", "";
     LimitExceeded => False, "LimitExceeded", Some(EventReason::LimitExceeded),
-        "a Cloud Map quota is exhausted", "Raise it, or spread the instances",
+        "a Cloud Map quota is exhausted", "Have AWS raise the quota, or spread the instances over several services",
         "The controller tries again every minute.";
     InvalidAnnotation => False, "InvalidAnnotation", Some(EventReason::InvalidAnnotation),
         "an annotation is invalid", "The message says what to write, and where",
@@ -242,15 +242,15 @@ condition! {
     AddressFamilyMissing => False, "AddressFamilyMissing", Some(EventReason::AddressFamilyMissing),
         "endpoints lack what the service's DNS records require",
         "Give the Service that IP family, or name a Cloud Map service with other records",
-        "Or somebody else uses their instance ids. The message counts them.";
+        "Or somebody else has registered instances with their ids. The message has the number of endpoints.";
     Throttled => False, "Throttled", Some(EventReason::Throttled),
-        "AWS has throttled the calls that it needs for some time",
+        "AWS has throttled the calls for this export for some time",
         "Wait; or find what else in the account and region makes many calls (CloudTrail), and have it make fewer",
-        "All callers in an account and region share AWS's request rates, of `ListNamespaces` a call in two seconds. The message \
+        "All callers in an account and region share AWS's request rates, such as one `ListNamespaces` in two seconds. The message \
          names the operation. Existing instances stay, and the controller tries again every few seconds.";
     Failed => False, "Failed", Some(EventReason::Failed),
-        "AWS refused a call", "Remove the cause in the message: grant the permission, or set fewer attributes",
-        "For lack of permissions or another reason; the message has AWS's words. Or the instances would have [too many attributes](../instances.md#what); existing instances stay. The controller \
+        "AWS refused a call, or the instances would have too many attributes", "Remove the cause in the message: grant the permission, or set fewer attributes",
+        "The message has AWS's words, or says which [attributes](../instances.md#what) are too many. Existing instances stay. The controller \
          tries again, at least once a minute.";
 }
 
@@ -258,16 +258,15 @@ condition! {
     /// Reasons of [`ImportCondition::Ready`].
     ImportReadyReason, ImportCondition::Ready;
     Ready => True, "Ready", None, "the service can be used in this cluster", "",
-        "The message names clusters whose endpoints this cluster [cannot reach](../imports.md#ip-families) by any IP family that \
-         it serves.";
+        "The message names the clusters whose endpoints have [no IP family](../imports.md#ip-families) that this cluster serves.";
     Pending => False, "Pending", None,
         "the derived Service or an EndpointSlice cannot be written",
         "Remove the cause in the message: delete the foreign Service, or allow the write",
-        "A foreign Service has its name, or the API server refuses it.";
+        "A foreign Service has the name of the derived Service, or the API server refuses the write.";
     IpFamilyNotSupported => False, "IPFamilyNotSupported", None,
         "this cluster supports none of the IP families that the service is exported with",
-        "Export the service with an IP family of this cluster, too, from a cluster that has it, or use a load balancer that has \
-         both",
+        "Export the service also with an IP family of this cluster, from a cluster that has this family, or use a load balancer \
+         that has both",
         "The message has the families of each export; see [IP families](../imports.md#ip-families).";
 }
 
@@ -286,16 +285,16 @@ condition! {
     Registered => True, "Registered", None,
         "the pod is registered in Cloud Map, and discovery shows it", "", "";
     HeldBack => True, "HeldBack", None,
-        "the pod is not registered, because the Service requests a share of the traffic that fewer pods reach",
+        "the pod is not registered, because fewer pods are enough for the share of the traffic that the Service requests",
         "If it should be registered, raise `cloudmap-mcs/share-of-traffic`",
-        "It is registered when another pod goes, or a larger share is requested.";
+        "The pod is registered when another pod goes, or when a larger share is requested.";
     NotRegistered => True, "NotRegistered", Some(EventReason::NotRegistered),
         "no Service of the pod is registered in Cloud Map by this cluster",
         "If it should be, create the ServiceExport or the annotation; otherwise remove the gate from the pod template",
-        "Also if the Service is no longer registered. The gate opens 10 s after the pod began to wait for it alone.";
+        "The same holds if the Service is no longer registered. The gate opens 10 s after the pod began to wait only for it.";
     Refused => True, "Refused", Some(EventReason::Refused),
         "the pod cannot be registered; the message says why", "Follow the message, and see the Service or ServiceExport",
-        "The gate opens 10 s after the pod began to wait for it alone, because more waiting would not help.";
+        "The gate opens 10 s after the pod began to wait only for it, because more waiting would not help.";
     TimedOut => True, "TimedOut", Some(EventReason::TimedOut),
         "the pod waited for `--gate-timeout`, and Cloud Map does not show it yet; the message says what it waited for",
         "Look at the condition `Registered` of the ServiceExport, or at the Events of the annotated Service",
@@ -306,11 +305,11 @@ condition! {
     /// Reasons of [`CutoverCondition::Progressing`].
     CutoverReason, CutoverCondition::Progressing;
     Shifting => True, "Shifting", None,
-        "the share of the step is reached, or as near as possible, and lasts for its interval", "",
+        "the share of the step is reached, or as near as possible. The step lasts until its interval is over", "",
         "The message has the requested share, the chosen one and the next, and the interval if it was raised.";
     Registering => True, "Registering", None,
         "the pods of the step are not all registered yet", "If it lasts, look at the ServiceExport or the annotated object",
-        "The interval begins when they are. Time in which they are not does not count.";
+        "The interval begins when all are registered. Time in which some are not does not count.";
     AwaitsWave => True, "AwaitsWave", None,
         "a Cutover of a lower wave is not finished",
         "Finish the Cutover that the message names, or delete it, or give it a higher wave", "";
@@ -325,16 +324,16 @@ condition! {
     RollingBack => True, "RollingBack", None, "the pods are being deregistered", "", "";
     RolledBack => True, "RolledBack", Some(EventReason::RolledBack), "no pod is registered any more", "", "";
     LastInstance => False, "LastInstance", Some(EventReason::LastInstance),
-        "one pod stays registered, because the name would be empty without it",
-        "Start the tasks again; the pod goes when one of them is healthy", "";
-    Paused => False, "Paused", None, "`spec.paused` is set", "Take it away: `cloudmap-mcs cutover resume`", "";
-    Held => False, "Held", None, "`spec.shareOfTraffic` is set, which holds", "Take it away: `cloudmap-mcs cutover resume`", "";
+        "one pod stays registered, because without it the name would have no instance",
+        "Start the tasks again. The pod is deregistered when one of them is healthy", "";
+    Paused => False, "Paused", None, "`spec.paused` is set", "Remove it: `cloudmap-mcs cutover resume`", "";
+    Held => False, "Held", None, "`spec.shareOfTraffic` is set and holds the share", "Remove it: `cloudmap-mcs cutover resume`", "";
     PodsNotReady => False, "PodsNotReady", None,
         "pods of the Service are not ready, or there are none",
-        "Repair them; the steps go on by themselves", "More pods do not get traffic while some of them fail.";
+        "Repair them; then the steps go on by themselves", "No more pods get traffic while some are not ready.";
     GuardUnclear => False, "GuardUnclear", None,
         "the guard has not found that all is well; the message says what is missing",
-        "If it lasts, follow the message", "The steps go on when it has. The time until then does not count.";
+        "If it lasts, follow the message", "The steps go on when the guard finds that all is well. The time until then does not count.";
     GuardFailed => False, "GuardFailed", Some(EventReason::GuardFailed),
         "the guard found something wrong, and took the traffic back",
         "Repair what the message says, then `cloudmap-mcs cutover resume`, or change the spec", "The share is 0 % until then.";
@@ -352,25 +351,25 @@ condition! {
     /// Reasons of [`CutoverCondition::TasksHidden`], which is absent without `spec.hideTasks`.
     HidingReason, CutoverCondition::TasksHidden;
     Hidden => True, "Hidden", None,
-        "as many tasks are hidden as the share needs; the message says from when on they may be stopped", "", "";
+        "as many tasks are hidden as the share needs. The message says from when on they may be stopped", "", "";
     NoneToHide => True, "NoneToHide", None, "no task has to be hidden for this share", "", "";
     Hiding => False, "Hiding", None, "tasks are being marked as unhealthy", "Wait; do not stop tasks yet", "";
     Showing => False, "Showing", None, "tasks are being marked as healthy again", "Wait",
-        "Pods are withdrawn when clients find the tasks again.";
+        "The controller deregisters pods when clients find the tasks again.";
     FlagMissing => False, "FlagMissing", Some(EventReason::TasksNotHidden),
         "the controller runs without `--hide-tasks`",
-        "Start it with `--hide-tasks`, and grant `cloudmap-mcs iam --mode hiding`; or take `spec.hideTasks` away",
+        "Start it with `--hide-tasks`, and grant `cloudmap-mcs iam --mode hiding`; or remove `spec.hideTasks`",
         "The steps go on as without `spec.hideTasks`.";
     NoHealthCheck => False, "NoHealthCheck", Some(EventReason::TasksNotHidden),
-        "the Cloud Map service has no custom health check", "Take `spec.hideTasks` away",
-        "ECS creates its services with one. The steps go on as without `spec.hideTasks`.";
+        "the Cloud Map service has no custom health check", "Remove `spec.hideTasks`",
+        "ECS creates Cloud Map services with such a check. The steps go on as without `spec.hideTasks`.";
     NotPermitted => False, "NotPermitted", Some(EventReason::TasksNotHidden),
-        "IAM does not allow to mark tasks, or to read their health", "Grant what `cloudmap-mcs iam --mode hiding` prints",
+        "IAM does not allow the controller to mark tasks, or to read their health", "Grant what `cloudmap-mcs iam --mode hiding` prints",
         "The steps go on as without `spec.hideTasks`. The controller tries again every minute.";
     NotRecorded => False, "NotRecorded", Some(EventReason::TasksNotHidden),
         "the record of hidden tasks cannot be read or written, or is full",
         "Remove the cause in the message: allow the ConfigMap `cloudmap-mcs-hidden-tasks`, or hide fewer tasks at a time",
-        "Nothing is hidden that is not recorded before. The record takes 10,000 tasks.";
+        "The controller hides a task only after it has recorded it. The record takes 10,000 tasks.";
     NotMarked => False, "NotMarked", Some(EventReason::TasksNotHidden),
         "AWS refuses to mark a task; the message has its words", "Remove the cause in the message",
         "The controller tries again, at least once a minute.";
