@@ -36,20 +36,20 @@ table! {
     SET;
     /// On a ServiceExport: `true` or `false` turns its instances on or off, regardless of `--instances`.
     ANNOTATION_INSTANCES = "cloudmap-mcs/instances" on "ServiceExport":
-        "`true`, `false`"; "`--instances`"; "turns the export's instances on or off";
+        "`true`, `false`"; "`--instances`"; "turn the export's instances on or off";
     /// On a ServiceExport: the Cloud Map namespace of its instances, instead of the default one.
     ANNOTATION_TARGET_NAMESPACE = "cloudmap-mcs/namespace" on "ServiceExport":
-        "a Cloud Map namespace"; "`--instances-namespace`, or the name of its Namespace"; "the namespace of its instances. Names that begin with \
+        "a Cloud Map namespace"; "`--instances-namespace`, or the name of its Namespace"; "the Cloud Map namespace of the export's instances. Names that begin with \
         `clusterset-` are refused ([ledgers](../registrations.md#what-is-never-written))";
     /// On a ServiceExport: the Cloud Map service of its instances, instead of the default one.
     ANNOTATION_TARGET_SERVICE = "cloudmap-mcs/service" on "ServiceExport":
-        "a Cloud Map service"; "its own name"; "the service of its instances. An existing service of somebody \
-        else is joined";
+        "a Cloud Map service"; "its own name"; "the Cloud Map service of the export's instances. An existing service is joined, unless \
+        another ClusterSet, external-dns or ECS Service Connect owns it";
     /// On a ServiceExport or an annotated Service: with `true`, an existing Cloud Map service is joined that would
     /// otherwise be refused, because it only has the default name, or because another controller created it.
     ANNOTATION_SHARE = "cloudmap-mcs/share" on "ServiceExport", "Service", "Ingress":
-        "`true`, `false`"; "`false`"; "join an existing Cloud Map service that has the default name, or that another \
-        ClusterSet or external-dns created (never one of ECS Service Connect)";
+        "`true`, `false`"; "`false`"; "join a foreign Cloud Map service even if it only has the default name, or if another \
+        ClusterSet or external-dns created it (never one of ECS Service Connect)";
     /// On a ServiceExport or an annotated Service or Ingress: the share of the traffic that its instances get beside
     /// those of others, from `0%` to `100%`.
     ANNOTATION_SHARE_OF_TRAFFIC = "cloudmap-mcs/share-of-traffic" on "ServiceExport", "Service", "Ingress":
@@ -58,21 +58,21 @@ table! {
     /// On a ServiceExport or an annotated Service: take over the Cloud Map service and the instances of another controller,
     /// `external-dns/<owner id>` or `cloudmap-controller`.
     ANNOTATION_ADOPT = "cloudmap-mcs/adopt" on "ServiceExport", "Service", "Ingress":
-        "`external-dns/<owner id>`, `cloudmap-controller`"; "nothing"; "if the Namespace allows it: join a service that \
-        this controller created, and deregister its instances when ours are registered";
+        "`external-dns/<owner id>`, `cloudmap-controller`"; "nothing"; "if the Namespace allows it (`cloudmap-mcs/allow-adopt`): join a service that the \
+        controller in the value created, and deregister its instances when those of this cluster are registered";
     /// On a ServiceExport or an annotated Service: the records of a Cloud Map service that is created for it in a DNS
     /// namespace, `A`, `AAAA`, `A,AAAA`, `SRV` or `none`, instead of those of the Service's IP families.
     ANNOTATION_RECORDS = "cloudmap-mcs/dns-records" on "ServiceExport", "Service", "Ingress":
-        "`A`, `AAAA`, `A,AAAA`, `SRV`, `none`"; "the Service's IP families"; "the records of a service that is created \
-        in a DNS namespace";
+        "`A`, `AAAA`, `A,AAAA`, `SRV`, `none`"; "the Service's IP families"; "the types of the DNS records of a service that the controller \
+        creates in a DNS namespace";
     /// On a ServiceExport or an annotated Service: TTL of these records, in seconds.
     ANNOTATION_TTL = "cloudmap-mcs/dns-ttl" on "ServiceExport", "Service", "Ingress":
-        "seconds"; "60"; "the TTL of these records. A change takes effect in services that this ClusterSet created or \
-        that were adopted";
+        "seconds"; "60"; "the TTL of the DNS records. A change takes effect in services that this ClusterSet created or \
+        adopted";
     /// On a ServiceExport or an annotated Service: with `custom`, a Cloud Map service that is created gets a custom health
     /// check.
     ANNOTATION_HEALTH_CHECK = "cloudmap-mcs/health-check" on "ServiceExport", "Service", "Ingress":
-        "`custom`"; "none"; "a service that is created gets a custom health check, which [mirrors \
+        "`custom`"; "none"; "a service that the controller creates gets a custom health check, which [mirrors \
         readiness](../instances.md#readiness)";
     /// On a ServiceExport or an annotated Service or Ingress: attributes for its instances, `key=value` separated by commas
     /// or lines, or a JSON object.
@@ -85,8 +85,8 @@ table! {
     /// On a Namespace: from which controllers the objects in it may take over with [`ANNOTATION_ADOPT`]: values of that
     /// annotation, separated by commas, or `*`.
     ANNOTATION_ALLOW_ADOPT = "cloudmap-mcs/allow-adopt" on "Namespace":
-        "values of `cloudmap-mcs/adopt`, separated by commas, or `*`"; "nothing"; "from which controllers objects in this \
-        namespace may take over. The owner id of a service of external-dns is in the leader's log (`the Cloud Map service \
+        "values of `cloudmap-mcs/adopt`, separated by commas, or `*`"; "nothing"; "the controllers from which objects in this \
+        namespace may take over services. The owner id of a service of external-dns is in the leader's log (`the Cloud Map service \
         belongs to somebody else`) and in the description of the service. Without it, `cloudmap-mcs/adopt` is refused \
         (`NotAllowed`, `InvalidAnnotation`), and what was taken over before is withdrawn. `--txt-owner-id` allows its id \
         to all namespaces";
@@ -94,8 +94,8 @@ table! {
     /// `<Cloud Map namespace>/<service>` separated by commas, `*` for any text.
     ANNOTATION_MAY_REGISTER = "cloudmap-mcs/may-register" on "Namespace":
         "`<Cloud Map namespace>/<service>`, several separated by commas, `*` for any text (`internal/pay*, \
-        *.example.org/*`)"; "nothing"; "which services objects in this namespace may name with \
-        `--registration-policy=granted`. An export needs no grant for its own name, unless it shares an existing service";
+        *.example.org/*`)"; "nothing"; "with `--registration-policy=granted`: the services that objects in this namespace may \
+        name. An export needs no grant for its own name, unless it shares an existing service";
     /// On a Namespace: the Cloud Map namespaces whose instances are imported into it, separated by commas. An empty value
     /// imports none, regardless of `--import-from`.
     ANNOTATION_IMPORT_FROM = "cloudmap.controller/import-from" on "Namespace":
@@ -131,7 +131,7 @@ table! {
         "text"; ""; "why the leader [would rather not lead](../operations.md#frozen-watches-and-who-leads)";
     /// On the Lease: who would lead instead.
     ANNOTATION_BID = "cloudmap-mcs/bid" on "Lease":
-        "name of a replica"; ""; "the replica with fresh caches that answers";
+        "name of a replica"; ""; "the replica that offers to lead instead: its caches are fresh";
     /// On the Lease: the clusters with whose leaders the leader is connected.
     ANNOTATION_STREAMS = "cloudmap-mcs/streams" on "Lease":
         "cluster ids, separated by spaces"; ""; "the clusters with whose leaders the leader is connected by \
@@ -181,10 +181,10 @@ table! {
     EXTERNAL_DNS;
     /// Names for the external addresses.
     EXTERNAL_DNS_HOSTNAME = "hostname" on "Service", "Ingress":
-        "host names, separated by commas"; "nothing"; "names for the external addresses of the object";
+        "host names, separated by commas"; "nothing"; "names under which the external addresses of the object are registered";
     /// Names for the internal addresses.
     EXTERNAL_DNS_INTERNAL_HOSTNAME = "internal-hostname" on "Service":
-        "host names, separated by commas"; "nothing"; "names for its internal addresses";
+        "host names, separated by commas"; "nothing"; "names under which the internal addresses of the object are registered";
     /// Addresses in the place of those of the object.
     EXTERNAL_DNS_TARGET = "target" on "Service", "Ingress":
         "addresses or host names, separated by commas"; "the object's own"; "replaces the addresses of the object";
