@@ -173,19 +173,19 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
     Ok(vec![
         Family::gauge(
             "cloudmap_mcs_ledger_epoch",
-            "Term in which the own ledger is written",
+            "Epoch of the own ledger, which rises with each term of a leader",
             None,
             ledger(|status| status.epoch as f64),
         )?,
         Family::gauge(
             "cloudmap_mcs_ledger_delta_fill_ratio",
-            "How full the delta in the own head is; at 1 it is flushed into pages",
+            "How full the delta in the own head is, from 0 to 1; at 1 it is flushed into pages",
             None,
             ledger(|status| status.figures.delta_occupancy),
         )?,
         Family::gauge(
             "cloudmap_mcs_ledger_pages",
-            "Pages of the own ledger in Cloud Map: data of the tree, runs of changes that were appended to it, index, garbage",
+            "Pages of the own ledger in Cloud Map. The kind is data (of the tree), run (changes that were appended to the tree), index or garbage",
             Some("kind"),
             |seen| {
                 seen.ledger.as_deref().map_or_else(Values::new, |status| {
@@ -201,7 +201,7 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_stream_connected",
-            "Whether the leader of another cluster that says where it is is connected with this one (1) or cannot be reached (0)",
+            "1 while the leader of this cluster is connected by stream with the leader of the other cluster, 0 while it cannot reach that leader",
             Some("remote_cluster"),
             |seen| {
                 let Some(status) = seen.ledger.as_deref() else { return Values::new() };
@@ -229,13 +229,13 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_ledger_unpublished_seconds",
-            "How long the oldest change of this cluster that is not published waits; 0 if none does",
+            "How long the oldest unpublished change of this cluster has been waiting; 0 if none waits",
             None,
             ledger(|status| status.figures.unpublished.unwrap_or_default().as_secs_f64()),
         )?,
         Family::gauge(
             "cloudmap_mcs_ledger_heads",
-            "Heads in the ledger: of all clusters, also of those that left. From 1,000 on it cannot be read any more",
+            "Heads in the ledger, of all clusters, including those that left. From 1,000 heads on, the ledger cannot be read any more",
             None,
             ledger(|status| status.heads as f64),
         )?,
@@ -267,7 +267,7 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::counter(
             "cloudmap_mcs_ledger_compactions_total",
-            "Trees of pages that replaced a tree and the runs of changes that were appended to it",
+            "Compactions: new trees of pages, each of which replaced the former tree and its runs",
             ledger(|status| status.figures.compactions as f64),
         )?,
         Family::counter(
@@ -277,12 +277,12 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::counter(
             "cloudmap_mcs_ledger_abandoned_flushes_total",
-            "Flushes and compactions that were begun again",
+            "Flushes and compactions that were abandoned and begun again",
             ledger(|status| status.figures.flushes_abandoned as f64),
         )?,
         Family::counter(
             "cloudmap_mcs_ledger_flush_quota_waits_total",
-            "Waits of flushes for the quota of instances in a Cloud Map service",
+            "How often a flush waited because the quota of instances in a Cloud Map service was used up",
             ledger(|status| status.figures.flush_quota_waits as f64),
         )?,
         Family::counter(
@@ -292,14 +292,14 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_remote_lag_seconds",
-            "Time from the writing of a cluster's newest change, by its clock, to its application here, or of a later head that \
-             came sooner. It includes the difference of the clocks",
+            "Time from the writing of a cluster's newest change, by that cluster's clock, to its application here, by the clock of this \
+             leader. If a later head with the same change came sooner, its time counts. Wrong by the difference of the clocks",
             Some("remote_cluster"),
             remotes(|remote| remote.lag),
         )?,
         Family::gauge(
             "cloudmap_mcs_remote_silent_seconds",
-            "How long the ledger of a cluster has not advanced",
+            "Time since the ledger of a cluster last advanced",
             Some("remote_cluster"),
             remotes(|remote| Some(remote.silent)),
         )?,
@@ -322,13 +322,13 @@ fn of_the_instances() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_instances_queued_writes",
-            "Registrations and deregistrations that wait for their turn",
+            "Registrations and deregistrations of instances that have not been sent to AWS yet",
             None,
             instances(|figures| figures.queued as f64),
         )?,
         Family::gauge(
             "cloudmap_mcs_instances_running_operations",
-            "Operations of instances that AWS has not completed",
+            "Registrations and deregistrations of instances that AWS has accepted and not completed yet",
             None,
             instances(|figures| figures.running as f64),
         )?,
@@ -339,14 +339,14 @@ fn of_the_instances() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_instances_drift_period_seconds",
-            "Time in which the instances of every target are checked once",
+            "Period of the drift checks: in this time, the instances of every target are checked once",
             None,
             instances(|figures| figures.drift_period.as_secs_f64()),
         )?,
         Family::gauge(
             "cloudmap_mcs_share_targets",
-            "Cloud Map services in which this cluster has a share of the traffic: as near to the requested one as the numbers \
-             allow, or limited because it needs more ready pods or fewer instances of others",
+            "Cloud Map services in which this cluster has a share of the traffic. The state is near (as near to the requested share as \
+             whole pods allow) or limited (it needs more ready pods, or fewer instances of others)",
             Some("state"),
             |seen| {
                 let Some(shares) = seen.instances.map(|figures| figures.shares) else { return Values::new() };
@@ -356,8 +356,8 @@ fn of_the_instances() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_share_mean_ratio",
-            "Mean share of the traffic, of the Cloud Map services in which this cluster has one: requested, reached by the pods \
-             that are registered, and the most that can be reached with the pods that are ready",
+            "Mean share of the traffic, from 0 to 1, over the Cloud Map services in which this cluster has a share. The share is requested, \
+             reached by the registered pods, or reachable (the most that the ready pods can have)",
             Some("share"),
             |seen| {
                 let shares = seen.instances.map(|figures| figures.shares).filter(|shares| shares.targets > 0);
@@ -389,7 +389,7 @@ fn of_imports() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_import_unreadable_namespaces",
-            "Imported Cloud Map namespaces that could not be read",
+            "Imported Cloud Map namespaces that cannot be read",
             None,
             discovery(|figures| figures.unreadable_namespaces as f64),
         )?,
@@ -401,7 +401,7 @@ fn of_imports() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_import_unreadable_services",
-            "Cloud Map services in imported namespaces that could not be read",
+            "Cloud Map services in imported namespaces that cannot be read",
             None,
             discovery(|figures| figures.unreadable_services as f64),
         )?,
@@ -413,7 +413,8 @@ fn of_imports() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_import_period_seconds",
-            "Time from one reading of a service in an imported Cloud Map namespace to the next: idle, active",
+            "Time from one reading of a service in an imported Cloud Map namespace to the next. The services are idle, or active (they \
+             changed within the last minute)",
             Some("services"),
             |seen| {
                 seen.discovery.as_ref().map_or_else(Values::new, |figures| {
@@ -444,8 +445,8 @@ fn of_costs() -> prometheus::Result<Vec<Family>> {
     Ok(vec![
         Family::gauge(
             "cloudmap_mcs_estimated_monthly_calls",
-            "Calls per month, at the pace since this process started: all, and discovery (which AWS charges for). On the \
-             leader also imports: what reading imported Cloud Map namespaces comes to at its current period",
+            "Estimate of calls per month. The calls are all, or discovery (those for which AWS charges), both at the pace since this process \
+             started. On the leader also imports: reading imported Cloud Map namespaces at its current period",
             Some("of"),
             move |seen| {
                 let mut values = labelled([("all", seen.month.calls), ("discovery", seen.month.discovery_calls)]);
@@ -455,7 +456,8 @@ fn of_costs() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_estimated_monthly_cost_usd",
-            "Price of the calls for discovery and imports, per month. Instances and pages cost extra",
+            "Estimate of the price per month, in USD, of the calls that cloudmap_mcs_estimated_monthly_calls counts as discovery and \
+             imports. Instances and pages cost extra",
             Some("of"),
             move |seen| {
                 let mut values = labelled([("discovery", seen.month.usd)]);

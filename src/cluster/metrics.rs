@@ -46,7 +46,7 @@ impl Metrics {
             cache_age: GaugeVec::new(
                 opts!(
                     "cloudmap_mcs_kubernetes_cache_age_seconds",
-                    "Time since the API server last sent anything for a cache: how far behind it can be. Up to 60 s if nothing \
+                    "Time since the API server last sent anything for a cache. The cache can be behind by this time. It is up to 60 s if nothing \
                      changes"
                 ),
                 &["kind"],

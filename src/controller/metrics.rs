@@ -57,7 +57,7 @@ impl Metrics {
             )?,
             blocked: IntCounter::with_opts(opts!(
                 "cloudmap_mcs_import_blocked_total",
-                "Imports refused because of a foreign object, counted each time and every 10 minutes while it lasts"
+                "Imports that are refused because of a foreign object. Each attempt counts; while it lasts, there is one at least every 10 minutes"
             ))?,
             stale: IntGauge::with_opts(opts!(
                 "cloudmap_mcs_stale_clusters",
@@ -65,10 +65,13 @@ impl Metrics {
             ))?,
             unverified: IntGauge::with_opts(opts!(
                 "cloudmap_mcs_unverified_clusters",
-                "Clusters whose ledger could not be read since this replica leads"
+                "Clusters whose ledger this leader has not been able to read in its term"
             ))?,
             cluster_stale: IntGaugeVec::new(
-                opts!("cloudmap_mcs_cluster_stale", "1 for a cluster whose ledger does not advance"),
+                opts!(
+                    "cloudmap_mcs_cluster_stale",
+                    "1 while the ledger of a cluster has not advanced for more than 5 minutes"
+                ),
                 &["remote_cluster"],
             )?,
             cluster_expired: IntGaugeVec::new(
