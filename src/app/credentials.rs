@@ -75,7 +75,7 @@ async fn own(store: &KeyStore, mode: Mode, mine: Option<&StoredKey>) -> Result<(
     let (stored, made) = store.ensure(key).await.map_err(|error| error.to_string())?;
     let restored = made && mine.is_some();
     if restored {
-        warn!("the Secret {SECRET} was gone: somebody deleted it; it has the key of this leader again");
+        warn!("somebody deleted the Secret {SECRET}; this leader created it again with the same key");
     }
     Ok((Some(stored), restored))
 }
@@ -109,7 +109,9 @@ pub(super) async fn changed(store: &KeyStore, mode: Mode, known: &Result<Credent
         };
         match found {
             Ok(found) if known.as_ref() != Ok(&found) => return News::Others,
-            Err(error) if known.is_ok() => warn!(error, "the keys of the ledger cannot be read; those known stay"),
+            Err(error) if known.is_ok() => {
+                warn!(error, "the keys of the ledger cannot be read; known keys still count");
+            }
             Ok(_) | Err(_) => {}
         }
     }

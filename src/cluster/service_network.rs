@@ -46,12 +46,12 @@ pub async fn ip_families(client: &Client, namespace: &str) -> Result<Vec<IpFamil
                 return Ok(if families.is_empty() { BOTH.to_vec() } else { families });
             }
             Err(AskError::Api { source, .. }) if is_failure(&source) && begun.elapsed() < PATIENCE => {
-                warn!(error = %source, "the API server does not reveal its IP families yet");
+                warn!(error = %source, "cannot find out the IP families of this cluster yet: the dry run of a Service fails; trying again");
                 sleep(PAUSE).await;
             }
             Err(AskError::Api { source, .. }) if matches!(*source, kube::Error::Api(_)) => {
                 let families = families_of(&listed_ranges(client).await.ok().flatten().unwrap_or_default());
-                warn!(error = %source, ?families, "the API server refuses to try out its IP families; taking these");
+                warn!(error = %source, ?families, "cannot find out the IP families of this cluster: the dry run of a Service fails; these are assumed");
                 return Ok(families);
             }
             Err(error) => return Err(error),
@@ -77,7 +77,7 @@ pub async fn service_ranges(client: &Client, namespace: &str) -> Result<Arc<[Ran
         None => tried_ranges(client, namespace).await?,
     };
     if ranges.is_empty() {
-        warn!("the API server does not tell its ranges of Services: only allocated addresses are known");
+        warn!("the ranges of Services are not known: only addresses that Services have count as cluster IPs");
     } else {
         info!(?ranges, "ranges of Services of this cluster");
     }
@@ -100,7 +100,10 @@ pub async fn follow_ranges(client: Client, known: watch::Sender<Arc<[Range]>>) {
                 });
             }
             Ok(None) => {}
-            Err(error) => warn!(error = &error as &dyn std::error::Error, "the ServiceCIDRs cannot be read again"),
+            Err(error) => warn!(
+                error = &error as &dyn std::error::Error,
+                "cannot read the ServiceCIDRs again; the known ranges stay"
+            ),
         }
     }
 }

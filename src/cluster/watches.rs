@@ -167,7 +167,7 @@ impl Caches {
         let pods = tokio::time::timeout(REFRESHED_WITHIN, join(self.pods.refresh(), self.gated.refresh()));
         let (_, pods) = join(join_all(needed), pods).await;
         if pods.is_err() {
-            warn!("no new list of pods; the labels of instances stay as they are, and gates follow an old list");
+            warn!("no new list of pods yet: labels of instances stay as they are, and gates follow the old list");
         }
     }
 

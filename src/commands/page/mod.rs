@@ -92,7 +92,7 @@ pub(super) async fn beside(client: Client, listen: SocketAddr, place: PlaceArgs)
         if let Err(error) = serve(client.clone(), listen, place.clone(), By::Controller, say).await {
             error!(
                 error = &*error as &dyn std::error::Error,
-                "there is no page: give --page-listen an address of this machine with a port that nothing else uses"
+                "cannot serve the page: give --page-listen an address of this machine with a port that nothing else uses"
             );
         }
         sleep(AGAIN).await;

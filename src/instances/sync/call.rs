@@ -390,7 +390,7 @@ impl Performer {
         let instances = self.cloudmap.list_instances(service_id).await?;
         let unhealthy = if health { Some(self.cloudmap.unhealthy_instances(service_id).await) } else { None };
         if let Some(Err(error)) = &unhealthy {
-            warn!(service_id, %error, "cannot read the health of instances; what was known of it counts");
+            warn!(service_id, %error, "cannot read the health of instances; the health that was read before counts");
         }
         Ok(Inventory { instances, unhealthy: unhealthy.and_then(Result::ok) })
     }

@@ -307,7 +307,7 @@ impl Engine {
                 }
             }
             Err(error) => {
-                tracing::warn!(%error, "cannot read the record of hidden tasks; none is hidden until it is read");
+                tracing::warn!(%error, "cannot read the record of hidden tasks; no task is hidden until the record is read");
                 self.record_failed(&error, now);
             }
         }
@@ -335,7 +335,7 @@ impl Engine {
             Err(error) => {
                 // It may have been stored all the same. Nothing is hidden before it was read again.
                 hiding.version = None;
-                tracing::warn!(%error, "cannot store the record of hidden tasks; no other is hidden until it is stored");
+                tracing::warn!(%error, "cannot store the record of hidden tasks; no other task is hidden until the record is stored");
                 self.record_failed(&error, now);
             }
         }

@@ -90,8 +90,8 @@ pub(super) async fn depart(
             tracing::warn!(
                 clusterset,
                 cluster,
-                "this cluster was a member of another ClusterSet, where somebody goes on in its name: another cluster with the same UID \
-                 of its namespace kube-system, as after a restore from a backup. That membership is not ended"
+                "this cluster was a member of another ClusterSet, where another cluster still writes in its name. Both have the same UID of \
+                 their namespace kube-system, as after a restore from a backup. The membership in that ClusterSet is not ended"
             );
             return Ok(Outcome::Done);
         } else if let Some(looks) = &mut looks {

@@ -166,7 +166,7 @@ impl<L: Leadership> Keeper<L> {
                 warn!(
                     error = message,
                     clusterset = from.clusterset,
-                    "the former ClusterSet is not told yet that this cluster left"
+                    "cannot tell the former ClusterSet yet that this cluster left"
                 );
                 // Clusters that leave at the same time must not meet at the limits of their account each time.
                 sleep(DEPART_AGAIN + Duration::from_millis(env::random() % 30_000)).await;

@@ -196,7 +196,8 @@ pub fn spawn(
     let (term, sessions) = match network.zip(keys.as_ref()) {
         Some((network, keys)) => {
             let addresses = network.addresses();
-            let sessions = Sessions::new(network, &keys.current).map_err(|error| warn!(%error, "TLS cannot be used"));
+            let sessions = Sessions::new(network, &keys.current)
+                .map_err(|error| warn!(%error, "cannot use TLS; no stream to other leaders"));
             (term.streaming(addresses, Ids::new(env::random())), sessions.ok())
         }
         None => (term, None),

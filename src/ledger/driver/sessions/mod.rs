@@ -169,7 +169,7 @@ async fn accept_all(network: Arc<dyn Network>, tls: Arc<Tls>, events: mpsc::Send
         let mut listener = match network.listen().await {
             Ok(listener) => listener,
             Err(error) => {
-                warn!(%error, "cannot listen for the leaders of other clusters; they are told by the registry alone");
+                warn!(%error, "cannot listen for the leaders of other clusters, so changes may reach them only through the ledger; trying again");
                 sleep(LISTEN_AGAIN).await;
                 continue;
             }
