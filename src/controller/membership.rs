@@ -172,7 +172,7 @@ pub(super) fn membership(status: &Status, young: bool, cluster: &ClusterId) -> M
         Stage::Electing | Stage::Verifying => joining("Reading the own ledger"),
         Stage::Running => Membership::Member {
             trouble: error.map(|error| {
-                format!("The registry does not take it: {error} The controller tries again until it does.")
+                format!("The registry does not accept changes of this cluster: {error} The controller tries again until it does.")
             }),
         },
     }

@@ -69,7 +69,7 @@ impl Core {
                 let (named, more) = (left.first().cloned().unwrap_or_default(), left.len().saturating_sub(1));
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
                 let text = format!(
-                    "Cloud Map service {target} has instances that say that this cluster exports {key}, which it does not: {named}{more}. \
+                    "Cloud Map service {target} has instances of this cluster, which does not export {key}: {named}{more}. \
                      Its AWS Cloud Map MCS Controller left them, and other clusters import them. If no other cluster has the \
                      id \"{}\", deregister them.",
                     self.knowledge.local()

@@ -187,9 +187,9 @@ impl Subscriptions {
                     Trouble::NotFound if !importing.named => continue,
                     Trouble::NotFound => {
                         let meanwhile = if found.is_absent() && importing.from.len() > 1 {
-                            "it counts as empty as soon as another one that the annotation names was read"
+                            "it counts as empty as soon as another namespace of the annotation was read"
                         } else {
-                            "what was imported from it stays meanwhile, unless it was deleted"
+                            "until then, what was imported from it stays, unless the namespace was deleted"
                         };
                         let text = format!(
                             "There is no Cloud Map namespace {from} in this account and region. Create it, or correct the \

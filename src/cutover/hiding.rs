@@ -87,10 +87,13 @@ pub(super) fn tasks(
         let (reason, text) = troubled(*trouble, why);
         said(reason, format!("Tasks that were hidden cannot be shown again yet. {text}"))
     } else if showing {
-        said(HidingReason::Showing, "Tasks are being shown again. Pods go when clients find them.".to_owned())
+        said(
+            HidingReason::Showing,
+            "Tasks are being shown again. Pods are deregistered when clients find the tasks.".to_owned(),
+        )
     } else if spec.hide_tasks && !observed.may_hide {
         let text = "The controller runs without --hide-tasks, so no task is hidden, and the steps go on without it. Start it \
-                    with --hide-tasks, and grant what `cloudmap-mcs iam --mode hiding` prints; or take spec.hideTasks away.";
+                    with --hide-tasks, and grant what `cloudmap-mcs iam --mode hiding` prints; or remove spec.hideTasks.";
         said(HidingReason::FlagMissing, text.to_owned())
     } else if let Some((trouble, why)) = all.iter().find_map(|tasks| tasks.trouble.as_ref()) {
         let (reason, text) = troubled(*trouble, why);
@@ -123,11 +126,11 @@ fn troubled(trouble: HidingTrouble, why: &str) -> (HidingReason, String) {
     match trouble {
         HidingTrouble::NoHealthCheck => (
             HidingReason::NoHealthCheck,
-            "The Cloud Map service has no custom health check, so no task can be hidden. Take spec.hideTasks away.".to_owned(),
+            "The Cloud Map service has no custom health check, so no task can be hidden. Remove spec.hideTasks.".to_owned(),
         ),
         HidingTrouble::NotRecorded => (
             HidingReason::NotRecorded,
-            format!("No task is hidden that is not recorded before: {why}. Allow the ConfigMap cloudmap-mcs-hidden-tasks."),
+            format!("No task can be hidden, because it must be recorded before: {why}. Allow the ConfigMap cloudmap-mcs-hidden-tasks."),
         ),
         HidingTrouble::RecordFull => (
             HidingReason::NotRecorded,
@@ -142,7 +145,7 @@ fn troubled(trouble: HidingTrouble, why: &str) -> (HidingReason, String) {
         ),
         HidingTrouble::AccessDenied => (
             HidingReason::NotPermitted,
-            format!("AWS denies to mark tasks: {why}. Grant what `cloudmap-mcs iam --mode hiding` prints."),
+            format!("AWS does not allow the controller to mark tasks: {why}. Grant what `cloudmap-mcs iam --mode hiding` prints."),
         ),
         HidingTrouble::Failed => (HidingReason::NotMarked, format!("AWS refuses to mark a task: {why}.")),
     }
@@ -293,7 +296,7 @@ mod tests {
         let stuck = TargetTasks { showing: true, hidden: 2, trouble, ..TargetTasks::default() };
         let verdict = said(&spec, &status, (&facing(Some(stuck), 0), false), None).verdict.unwrap();
         assert_eq!(verdict.reason, HidingReason::NotPermitted.as_str());
-        assert!(verdict.message.starts_with("Tasks that were hidden cannot be shown again yet. AWS denies"));
+        assert!(verdict.message.starts_with("Tasks that were hidden cannot be shown again yet. AWS does not allow"));
     }
 
     #[test]

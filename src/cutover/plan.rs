@@ -323,13 +323,16 @@ fn step(course: &Course, observed: &Observed<'_>, share: Option<u8>) -> Next {
         }
         None if observed.guard.is_none() || observed.waited >= interval => return finished(facing, share),
         None => {
-            format!("It is finished {} after this one is reached, if the guard finds nothing wrong.", words(interval))
+            format!(
+                "The Cutover is finished {} after this step is reached, if the guard finds nothing wrong.",
+                words(interval)
+            )
         }
         Some(next) if observed.waited >= interval => return begin(next),
         Some(next) => {
             let raised = if interval > course.interval {
                 format!(
-                    " The interval of {} is too short: it is the TTL of {} s and {} s.",
+                    " The interval of {} is too short: the TTL of {} s plus {} s counts instead.",
                     words(course.interval),
                     facing.ttl(),
                     super::course::SETTLE.as_secs()

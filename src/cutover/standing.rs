@@ -117,7 +117,7 @@ impl Facing {
         let unready: usize = self.shares().map(|share| share.unready).max().unwrap_or_default();
         if unready > 0 && !asked.is_none() {
             let text = format!(
-                "{} not ready. The steps go on when all are: repair them, or take them away.",
+                "{} not ready. The steps go on when all are: repair them, or remove them.",
                 if unready == 1 { "1 pod is".to_owned() } else { format!("{unready} pods are") }
             );
             return Err((CutoverReason::PodsNotReady, text));

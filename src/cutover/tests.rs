@@ -355,7 +355,7 @@ fn an_interval_is_not_shorter_than_clients_use_an_answer_and_that_is_said() {
     };
     let (_, share, _, message) = with(89, 60);
     assert_eq!(share, Some(5));
-    assert!(message.contains("10s is too short: it is the TTL of 60 s and 30 s"), "{message}");
+    assert!(message.contains("10s is too short: the TTL of 60 s plus 30 s counts instead"), "{message}");
     assert_eq!(with(90, 60).1, Some(25));
     assert_eq!(with(SETTLE.as_secs(), 0).1, Some(25));
     let default = CutoverSpec { interval: None, ..spec() };

@@ -73,7 +73,10 @@ pub fn plan(observed: &Observed<'_>) -> Verdict {
         let text = format!("Registered in Cloud Map, where discovery shows it: {}.", shown.join(", "));
         Verdict::Open(GateReason::Registered, text)
     } else if !held_back.is_empty() {
-        let text = format!("Other pods reach the share of the traffic that is requested: {}.", held_back.join(", "));
+        let text = format!(
+            "Not registered, because fewer pods are enough for the share of the traffic that is requested: {}.",
+            held_back.join(", ")
+        );
         Verdict::Open(GateReason::HeldBack, text)
     } else if !refused.is_empty() {
         let text = format!("It cannot be registered: {}", refused.join(" "));

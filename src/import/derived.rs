@@ -68,7 +68,10 @@ impl DerivedNaming {
             return (name.into(), None);
         };
         let instead = hashed(key);
-        (instead.clone().into(), Some(format!("The derived Service is {instead}, not as --derived-name says: {why}.")))
+        (
+            instead.clone().into(),
+            Some(format!("The derived Service has the name {instead} instead of that of --derived-name: {why}.")),
+        )
     }
 
     /// Whether headless imports have a derived Service as well. DNS servers that know the multicluster zone do not need

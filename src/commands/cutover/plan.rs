@@ -294,7 +294,7 @@ fn capacity(pods: &Pods, registry: &Registry, found: &mut Findings) {
     }
     if *unready > 0 {
         let text = format!("{unready} pods are not ready: no step begins before they are");
-        found.add(Grade::Warning, about, text, "repair them, or take them away");
+        found.add(Grade::Warning, about, text, "repair them, or remove them");
     }
     let [v4, v6] = [IpAddr::is_ipv4, IpAddr::is_ipv6].map(|is_of| pods.addresses.iter().any(is_of));
     let lacks = registry
@@ -416,7 +416,7 @@ fn hiding(facts: &Facts, found: &mut Findings) {
         found.add(Grade::Warning, about, format!("no task is hidden ({})", said.reason), said.message.clone());
     } else if !service.custom_health_check && wanted {
         let text = "the service has no custom health check, so no task can be hidden";
-        found.add(Grade::Warning, about, text, "take spec.hideTasks away");
+        found.add(Grade::Warning, about, text, "remove spec.hideTasks");
     } else if service.custom_health_check && !registry.ecs.is_empty() {
         let wait = stoppable_after(registry.ttl()).as_secs();
         let text = if wanted {

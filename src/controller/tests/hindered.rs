@@ -44,7 +44,7 @@ async fn a_registry_that_refuses_the_ledger_is_said_on_annotated_services() {
     world.fail();
     blue.want("api", "10.0.0.2");
     let text = blue.until_noted("api", "Failed").await;
-    assert!(text.contains("does not take it"), "{text}");
+    assert!(text.contains("does not accept changes"), "{text}");
     sleep(Duration::from_mins(2)).await;
     assert!(!blue.said("web").contains(&"Failed".to_owned()));
     world.heal();

@@ -31,8 +31,8 @@ pub(super) struct Unpolled {
 /// What the user of a target should know in whose writes that was denied.
 pub(super) fn notice(problem: &str) -> Notice {
     let message = format!(
-        "The controller may not ask whether AWS has finished a write, and reads the instances back instead, which takes \
-         longer: {problem}"
+        "The controller may not ask AWS whether a write is finished. It reads the instances back instead, which takes longer: \
+         {problem}"
     );
     Notice { reason: EventReason::AccessDenied, message }
 }
