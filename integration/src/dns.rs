@@ -12,6 +12,8 @@ use tokio::net::{TcpStream, UdpSocket};
 
 /// For one attempt, as resolvers have it.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// Datagrams get lost, and a machine may stand still for longer than an attempt lasts.
+const ATTEMPTS: u32 = 5;
 const UDP_PAYLOAD: u16 = 1232;
 
 /// Why there is no answer.
@@ -40,7 +42,7 @@ pub enum Transport {
     Tcp,
 }
 
-/// A client of one server. It caches nothing and does not try again.
+/// A client of one server. It caches nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
     server: SocketAddr,
@@ -68,14 +70,22 @@ impl Client {
     /// Asks for records such as `A` of a name; a dot at its end makes no difference.
     ///
     /// # Errors
-    /// If there is no answer. A response code that is not `NOERROR` is an answer.
+    /// If there is no answer, after some attempts. A response code that is not `NOERROR` is an answer.
     pub async fn ask(&self, name: &str, kind: &str) -> Result<Answer, Error> {
         let mut parsed = Name::from_ascii(name).map_err(|source| Error::Name { text: name.to_owned(), source })?;
         parsed.set_fqdn(true);
         let kind = kind.parse().map_err(|source| Error::Kind { text: kind.to_owned(), source })?;
-        self.ask_name(parsed, kind).await.map(|message| Answer { message })
+        let mut left = ATTEMPTS;
+        loop {
+            left -= 1;
+            match self.ask_name(parsed.clone(), kind).await {
+                Err(Error::Silence { .. }) if left > 0 => {}
+                outcome => return outcome.map(|message| Answer { message }),
+            }
+        }
     }
 
+    /// A single attempt.
     pub(crate) async fn ask_name(&self, name: Name, kind: RecordType) -> Result<Message, Error> {
         let mut message = Message::query();
         message.metadata.recursion_desired = true;

@@ -16,6 +16,9 @@ use tokio::net::TcpStream;
 use super::wait::{PROPAGATION, changed, eventually};
 use crate::emulator::{Counters, Fault, Snapshot, Write, sdk_config};
 
+/// For an answer of the emulator. It ends only a wait that would not end: watchers ask all the time, and fail with one answer.
+const PATIENCE: Duration = Duration::from_mins(2);
+
 /// Attributes of instances by instance id.
 pub type Instances = BTreeMap<String, BTreeMap<String, String>>;
 
@@ -203,9 +206,9 @@ impl Registry {
             ensure!(status.is_success(), "{status}: {}", String::from_utf8_lossy(&body));
             Ok(serde_json::from_slice(&body)?)
         };
-        tokio::time::timeout(Duration::from_secs(10), ask)
+        tokio::time::timeout(PATIENCE, ask)
             .await
-            .unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within 10 s")))
+            .unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {PATIENCE:?}")))
             .with_context(|| format!("failed to ask the emulator at {} for {route}", self.authority))
     }
 }
