@@ -20,8 +20,8 @@ use super::registry::Registry;
 use super::stage::{Clusters, Stage};
 use super::wait::{NAMES, PODS, PROPAGATION, eventually, holds};
 
-/// A scenario that takes longer hangs.
-const LIMIT: Duration = Duration::from_mins(20);
+/// A scenario that takes longer hangs. On a machine that others keep busy some take several times the usual.
+const LIMIT: Duration = Duration::from_mins(45);
 
 /// What tells this run's namespaces from those that an earlier, killed one left.
 static RUN: LazyLock<String> = LazyLock::new(|| format!("{:08x}", rand::random::<u32>()));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use cloudmap_mcs_integration::emulator::{Effect, Fault};
 use cloudmap_mcs_integration::scenario::{
-    DEPLOYMENT, SERVICE_IMPORT, World, eventually, holds, holds_for, manifests, name_of, system_namespace,
+    DEPLOYMENT, NAMES, SERVICE_IMPORT, World, eventually, holds, holds_for, manifests, name_of, system_namespace,
 };
 use serde_json::{Value, json};
 
@@ -18,7 +18,7 @@ pub(crate) const CHECKS: &[Check] = &[
 ];
 
 /// A cluster is called stale after five minutes of silence, of which those do not count in which the observer was silent.
-const STALE: Duration = Duration::from_mins(7);
+const STALE: Duration = Duration::from_mins(15);
 
 async fn of_a_cluster_is_visible_and_withdraws_nothing(world: &World) -> Result<()> {
     let [first, _, third] = world.three();
@@ -43,7 +43,7 @@ async fn of_a_cluster_is_visible_and_withdraws_nothing(world: &World) -> Result<
     third.controller().settle().await?;
     outcome?;
     answered?;
-    eventually("it is not stale any more", Duration::from_mins(1), async || {
+    eventually("it is not stale any more", NAMES, async || {
         let import = first.expect(SERVICE_IMPORT, &world.namespace, "web").await?;
         holds(!says_stale(&import, &third.id), "the import's conditions do not call it stale", &import)
     })
@@ -68,7 +68,7 @@ async fn is_visible(world: &World) -> Result<()> {
         holds(stale > 0.0, "the metric says so", &stale)
     })
     .await?;
-    eventually(&format!("the import says that {} is stale", third.id), Duration::from_secs(30), async || {
+    eventually(&format!("the import says that {} is stale", third.id), NAMES, async || {
         let import = first.expect(SERVICE_IMPORT, &world.namespace, "web").await?;
         holds(facts::clusters_of(&import).contains(&third.id), "it is still in its status", &import)?;
         holds(says_stale(&import, &third.id), "a condition says so and names it", &import)
@@ -122,7 +122,7 @@ async fn of_sight_withdraws_nothing(world: &World) -> Result<()> {
     }
     // And it sees again.
     world.apply(first, manifests::endpoint_slice("web", "web", &addresses[..3])).await?;
-    eventually("it follows again", Duration::from_mins(1), async || {
+    eventually("it follows again", NAMES, async || {
         let now = world.imported_addresses(second, "web", first).await?;
         holds(now.len() == 3, "three endpoints are left", &now)
     })

@@ -1,7 +1,6 @@
 //! EndpointSlices: their labels, and what of the endpoints they carry.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use anyhow::Result;
 use cloudmap_mcs_integration::scenario::{
@@ -213,10 +212,8 @@ async fn are_the_same_after_a_restart(world: &World) -> Result<()> {
     second.controller().settle().await?;
     // It works again when a change arrives: by then it has had its say about everything else, too.
     facts::export(world, first, manifests::single_stack("later", &[manifests::http(80)])).await?;
-    eventually("the new leader imports", Duration::from_secs(90), async || {
-        second.expect(SERVICE_IMPORT, &world.namespace, "later").await
-    })
-    .await?;
+    eventually("the new leader imports", PODS, async || second.expect(SERVICE_IMPORT, &world.namespace, "later").await)
+        .await?;
     let after = versions().await?;
     holds(before == after, &format!("every slice is what it was: {before:?}"), &after)
 }

@@ -16,7 +16,7 @@ const NAME: &str = "cloudmap-mcs";
 const DEFINITIONS: [&str; 3] =
     ["serviceexports.multicluster.x-k8s.io", "serviceimports.multicluster.x-k8s.io", "clusterproperties.about.k8s.io"];
 /// Shorter than the limit of scenarios, so that all is put back.
-const LIMIT: Duration = Duration::from_mins(6);
+const LIMIT: Duration = Duration::from_mins(25);
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned()
@@ -63,7 +63,7 @@ async fn helm(cluster: &Cluster, arguments: &[&str]) -> Result<String> {
     let namespace = system_namespace();
     run(Command::new(program)
         .args(["--kube-context", &cluster.context, "--namespace", &namespace])
-        .args(["--timeout", "120s"])
+        .args(["--timeout", "10m"])
         .args(arguments))
     .await
 }

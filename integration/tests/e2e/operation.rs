@@ -10,7 +10,7 @@ use cloudmap_mcs_integration::scenario::{
 };
 
 /// For a killed controller: another replica must see that the Lease has run out, and then the change must cross.
-const TAKEOVER: Duration = Duration::from_mins(4);
+const TAKEOVER: Duration = Duration::from_mins(8);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_replicas_run_and_one_leads() {

@@ -23,7 +23,7 @@ const SOURCE_CLUSTER: &str = "multicluster.kubernetes.io/source-cluster";
 const EXPORTS: [&str; 3] = ["web", "both", "db"];
 const FINALIZER: &str = "multicluster.k8s.aws/service-export-finalizer";
 /// Shorter than the limit of scenarios, so that all is put back.
-const LIMIT: Duration = Duration::from_mins(7);
+const LIMIT: Duration = Duration::from_mins(25);
 /// Longer than clients and CoreDNS keep an answer of `clusterset.local`.
 const DNS_TTL: Duration = Duration::from_secs(10);
 
