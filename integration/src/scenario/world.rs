@@ -375,8 +375,7 @@ impl World {
         of_family: impl Fn(&str) -> bool,
     ) -> Result<BTreeSet<String>> {
         let pods = cluster.list(POD, &self.namespace, &format!("app={name}")).await?;
-        let addresses = pods.iter().flat_map(|pod| pod["status"]["podIPs"].as_array().into_iter().flatten());
-        let addresses = addresses.filter_map(|address| address["ip"].as_str()).filter(|address| of_family(address));
+        let addresses = pods.iter().flat_map(addresses_of).filter(|address| of_family(address));
         Ok(addresses.map(ToOwned::to_owned).collect())
     }
 
@@ -419,7 +418,8 @@ impl World {
         Ok(ready_addresses(slices.iter()))
     }
 
-    /// Waits until every cluster has exactly the ready addresses that the Service has in its own cluster.
+    /// Waits until every cluster has exactly the ready addresses that the Service has in its own cluster. Where there are pods of
+    /// its name, these are theirs: Kubernetes may not have written its own EndpointSlices yet.
     pub async fn followed(&self, source: &Cluster, name: &str) -> Result<BTreeSet<String>> {
         self.followed_within(PROPAGATION, source, name).await
     }
@@ -431,6 +431,14 @@ impl World {
             let what = format!("{} has the addresses of {name} in {}", cluster.context, source.context);
             addresses = eventually(&what, deadline, async || {
                 let wanted = self.local_addresses(source, name).await?;
+                let pods = source.list(POD, &self.namespace, &format!("app={name}")).await?;
+                for pod in &pods {
+                    let known = addresses_of(pod).any(|address| wanted.contains(address));
+                    holds(known, &format!("{} is an endpoint in its own cluster", name_of(pod)), &wanted)?;
+                }
+                let of_pods: BTreeSet<_> = pods.iter().flat_map(addresses_of).collect();
+                let stays = wanted.iter().find(|address| !pods.is_empty() && !of_pods.contains(address.as_str()));
+                holds(stays.is_none(), "pods that went are no endpoints in their own cluster", &stays)?;
                 let imported = self.imported_addresses(cluster, name, source).await?;
                 holds(imported == wanted, &format!("{what}, which are {wanted:?}"), &imported)?;
                 Ok(wanted)
@@ -511,6 +519,11 @@ pub fn explained(error: &anyhow::Error) -> String {
 /// The name of an object.
 pub fn name_of(object: &Value) -> &str {
     object["metadata"]["name"].as_str().unwrap_or_default()
+}
+
+/// The addresses of a pod.
+fn addresses_of(pod: &Value) -> impl Iterator<Item = &str> {
+    pod["status"]["podIPs"].as_array().into_iter().flatten().filter_map(|address| address["ip"].as_str())
 }
 
 /// A condition of an object, or null.
