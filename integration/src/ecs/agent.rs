@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 use tokio::process::Command;
 
-/// For a command of the agent.
-const PATIENCE: Duration = Duration::from_mins(1);
+/// For a command of the agent. Those of all scenarios that change hosts wait for each other.
+const PATIENCE: Duration = Duration::from_mins(5);
 
 /// Starts and stops tasks.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ use aws_sdk_servicediscovery::{Client, Error};
 use crate::emulator::sdk_config;
 
 /// For an operation, whatever the emulator's latencies.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(3);
 const PAUSE: Duration = Duration::from_millis(50);
 /// The pauses grow to this: hundreds of operations at once must not use up the calls that AWS allows.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);

@@ -17,7 +17,7 @@ use super::{add, keep};
 use crate::scenario::eventually;
 
 /// For a process to take connections.
-const START: Duration = Duration::from_secs(30);
+const START: Duration = Duration::from_mins(3);
 /// ECS gives containers 30 s between SIGTERM and SIGKILL (`stopTimeout`); these need none of it.
 const GRACE: Duration = Duration::from_secs(2);
 /// For a health check to be answered.

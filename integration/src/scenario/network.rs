@@ -12,6 +12,10 @@ use super::wait::{PODS, eventually, holds};
 const NAMESPACE_OF_CLIENTS: &str = "mcs-e2e-client";
 const CLIENT: &str = "client";
 
+/// Some scenarios ask once: a machine that stands still for ten seconds must not cost them the answer.
+const TRIES: &str = "+tries=4";
+const TIME: &str = "+time=10";
+
 impl Cluster {
     /// Starts the client pod, if it does not run yet, and waits for it.
     pub async fn start_client(&self) -> Result<()> {
@@ -36,13 +40,13 @@ impl Cluster {
 
     /// The answers to `dig NAME TYPE` in a pod; none for NXDOMAIN. Addresses are in their canonical form.
     pub async fn dig(&self, name: &str, record: &str) -> Result<BTreeSet<String>> {
-        let output = self.ask(CLIENT, &["dig", "+short", "+tries=3", "+time=3", name, record]).await?;
+        let output = self.ask(CLIENT, &["dig", "+short", TRIES, TIME, name, record]).await?;
         Ok(output.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect())
     }
 
     /// What the DNS server says to `dig NAME TYPE` in a pod: `NOERROR`, `NXDOMAIN`, ...
     pub async fn dig_status(&self, name: &str, record: &str) -> Result<String> {
-        let command = ["dig", "+noall", "+comments", "+tries=3", "+time=3", name, record];
+        let command = ["dig", "+noall", "+comments", TRIES, TIME, name, record];
         let output = self.ask(CLIENT, &command).await?;
         let status = output.split("status: ").nth(1).and_then(|rest| rest.split(',').next());
         status.map(ToOwned::to_owned).with_context(|| format!("dig says no status: {output}"))

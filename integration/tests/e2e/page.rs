@@ -45,7 +45,7 @@ struct Program {
 async fn start(command: &mut Command, before: &str) -> Result<Program> {
     let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
     let mut lines = BufReader::new(child.stdout.take().context("no output")?).lines();
-    let said = tokio::time::timeout(Duration::from_mins(1), first(&mut lines, before)).await;
+    let said = tokio::time::timeout(Duration::from_mins(5), first(&mut lines, before)).await;
     let address = said.with_context(|| format!("{command:?} does not say {before:?}"))??;
     // Nobody may block on a full pipe.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
@@ -96,7 +96,7 @@ impl Browser {
     async fn call(&self, path: &str, body: Option<&Value>) -> Result<Value> {
         let url = format!("http://127.0.0.1:{}/{path}", self.driver.address);
         let mut command = Command::new("curl");
-        command.args(["--silent", "--show-error", "--max-time", "60", &url]).kill_on_drop(true);
+        command.args(["--silent", "--show-error", "--max-time", "300", &url]).kill_on_drop(true);
         if let Some(body) = body {
             command.args(["--header", "Content-Type: application/json", "--data", &body.to_string()]);
         }

@@ -15,8 +15,8 @@ use tokio::net::TcpStream;
 
 use super::{ids, two_tasks};
 
-/// For a pod or a task on a machine that is busy. The address of one that ended never answers.
-const ANSWER: Duration = Duration::from_secs(15);
+/// For a pod or a task on a machine that is busy, or stands still. The address of one that ended never answers.
+const ANSWER: Duration = Duration::from_mins(1);
 
 /// Waits until the pods of all clusters, and nobody else, are found in every way.
 async fn found(world: &World, task: &Task) -> Result<()> {
