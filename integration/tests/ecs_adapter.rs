@@ -205,7 +205,7 @@ async fn until(ecs: &AwsEcs, what: &str, is_so: impl Fn(&Service) -> bool) {
         if is_so(&seen) {
             return;
         }
-        assert!(begun.elapsed() < Duration::from_secs(30), "{what}: {seen:?}");
+        assert!(begun.elapsed() < Duration::from_mins(5), "{what}: {seen:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

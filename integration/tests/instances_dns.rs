@@ -27,7 +27,7 @@ use cloudmap_mcs_integration::{
 use tokio::{sync::watch, time::Instant};
 
 /// Nothing here is decided by it: only how long a test that fails waits.
-const PATIENCE: Duration = Duration::from_mins(1);
+const PATIENCE: Duration = Duration::from_mins(5);
 const TASK: &str = "0db8dbd2185c4c0184e80f58fee8ba1d";
 const NOT_READY: Conditions = Conditions { ready: false, serving: false, terminating: false };
 

@@ -65,7 +65,7 @@ async fn start_moto(program: &str) -> (Child, String) {
         .spawn()
         .unwrap_or_else(|error| panic!("failed to start MOTO_SERVER={program}: {error}"));
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    let endpoint = tokio::time::timeout(Duration::from_mins(2), async {
+    let endpoint = tokio::time::timeout(Duration::from_mins(10), async {
         let mut seen = Vec::new();
         while let Some(line) = lines.next_line().await.unwrap() {
             if let Some((_, address)) = line.split_once("Running on ") {
@@ -75,7 +75,7 @@ async fn start_moto(program: &str) -> (Child, String) {
         }
         panic!("moto ended without serving: {}", seen.join("\n"));
     });
-    let endpoint = endpoint.await.expect("moto serves within two minutes");
+    let endpoint = endpoint.await.expect("moto serves within ten minutes");
     // It logs every request: what is not read would block it.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
     (child, endpoint)
