@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, time::timeout};
 
 use super::*;
-use crate::cloudmap::{Counted, Metrics, Rates};
+use crate::cloudmap::{Counted, Metrics, Rate, Rates};
 
 /// The requests that the server received.
 type Requests = Arc<Mutex<Vec<Request>>>;
@@ -237,12 +237,13 @@ async fn a_listing_that_repeats_a_page_ends() {
 async fn the_ledger_waits_for_nobody_on_further_pages_either() {
     let script = [json!({"NextToken": "a"}), json!({"Namespaces": [{"Id": "ns-1", "Name": "shop", "Type": "HTTP"}]})];
     let server = serve(script.iter().map(|page| (200, page.to_string())).collect()).await;
-    let limits = Limits::new(&Rates::default(), None);
+    let slow = Rate::new(0.001, 10.0, 5.0);
+    let limits = Limits::new(&Rates::default().with(Operation::ListNamespaces, slow), None);
     let settings = AwsSettings { endpoint: Some(server.url.clone()), ..AwsSettings::default() };
     let cloudmap = AwsCloudMap::configured(&sdk(), &settings, limits.clone()).await.unwrap();
-    // The others wait for four seconds now.
+    // The others wait for a thousand seconds now.
     limits.throttled(Operation::ListNamespaces);
-    let listed = timeout(Duration::from_secs(3), cloudmap.list_namespaces(Lane::Ledger)).await.expect("it waits");
+    let listed = timeout(Duration::from_mins(5), cloudmap.list_namespaces(Lane::Ledger)).await.expect("it waits");
     assert_eq!(listed.unwrap().len(), 1);
 }
 

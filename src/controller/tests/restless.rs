@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// So long at most, or a loop that yields to nobody would never let the test end.
-const RESTLESS: Duration = Duration::from_secs(20);
+const RESTLESS: Duration = Duration::from_mins(3);
 
 /// Whenever the controller looks at its clock, which it does for each input, there is another change.
 struct Restless {
