@@ -128,7 +128,10 @@ mod tests {
         }
         assert!(net.probe(at, Some("/bad")).await.unwrap_err().contains("500"));
         assert!(net.probe(at, Some("/none")).await.unwrap_err().contains("404"));
-        let nobody = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap().local_addr().unwrap();
+        // Kept, or another test may get the port and listen.
+        let kept = tokio::net::TcpSocket::new_v4().unwrap();
+        kept.bind(SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+        let nobody = kept.local_addr().unwrap();
         for path in [None, Some("/good")] {
             let error = net.probe(nobody, path).await.unwrap_err();
             assert!(error.contains("refused"), "{error}");

@@ -7,7 +7,7 @@ use axum::{
     http::{Method, Response, Uri, header},
 };
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 
 use super::*;
 use crate::model::ServiceKey;
@@ -206,7 +206,10 @@ async fn who_connects_learns_whether_the_right_one_answers() {
 
 #[tokio::test]
 async fn who_connects_to_nobody_says_why() {
-    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    // Kept, or another test may get the port and listen.
+    let kept = TcpSocket::new_v4().unwrap();
+    kept.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let closed = kept.local_addr().unwrap();
     let tried = program::attempt(vec![(closed, "b".to_owned())], None).await;
     let Outcome::Failed(why) = &tried.connected[0].outcome else { panic!("{tried:?}") };
     assert!(why.contains("refused"), "{why}");
