@@ -8,7 +8,7 @@ testbed() { "$TESTBED" "$1" --apiservers-only "${@:2}" >&2; }
 
 # wait_for URL WHAT: waits until something answers at the URL.
 wait_for() {
-	curl --noproxy '*' --silent --fail --output /dev/null --max-time 5 --retry 60 --retry-delay 1 --retry-all-errors "$1" ||
+	curl --noproxy '*' --silent --fail --output /dev/null --max-time 30 --retry 120 --retry-delay 1 --retry-all-errors "$1" ||
 		{ echo "$2 does not answer at $1" >&2; return 1; }
 }
 
@@ -16,7 +16,7 @@ wait_for() {
 crds_apply() {
 	kubectl --context "$1" create namespace cloudmap-mcs-system >&2
 	"$2" crds | kubectl --context "$1" apply --server-side -f - >&2
-	kubectl --context "$1" wait --for condition=Established --timeout 60s crd --all >&2
+	kubectl --context "$1" wait --for condition=Established --timeout 300s crd --all >&2
 }
 
 # host_logs FAILED: keeps the logs of what ran beside the API servers in LOGS. Without that, prints their ends if FAILED is not

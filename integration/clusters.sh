@@ -73,7 +73,7 @@ registry_up() {
 	done
 	"$TESTBED" run-host cloudmap-emulator -- "$emulator" "${listen[@]}" --region eu-central-1 "$@"
 	CLOUDMAP_ENDPOINT=http://$TESTBED_HOST_IP:8700
-	curl --silent --show-error --fail --retry 20 --retry-delay 1 --retry-connrefused --max-time 5 \
+	curl --silent --show-error --fail --retry 60 --retry-delay 1 --retry-connrefused --max-time 30 \
 		--output /dev/null "$CLOUDMAP_ENDPOINT/_emulator/health" || fail "the emulator does not answer at $CLOUDMAP_ENDPOINT"
 	export CLOUDMAP_ENDPOINT
 }

@@ -40,7 +40,7 @@ in_cluster() { run kubectl --context "$CONTEXT" "$@"; }
 # ---- Who the cluster is. First of all: a controller that starts without ids takes others, and has to move later. -------
 
 in_cluster apply --server-side -k config/crd
-in_cluster wait --timeout 60s --for condition=Established crd/clusterproperties.about.k8s.io \
+in_cluster wait --timeout 300s --for condition=Established crd/clusterproperties.about.k8s.io \
 	crd/serviceexports.multicluster.x-k8s.io crd/serviceimports.multicluster.x-k8s.io \
 	crd/cutovers.cloudmap-mcs.io
 
@@ -94,4 +94,4 @@ printf '%s$ cloudmap-mcs coredns apply --context %s%s\n' "$DIM" "$CONTEXT" "$PLA
 "$PROGRAM" coredns apply --context "$CONTEXT" >"$work/output" || fail "CoreDNS does not answer for clusterset.local: see above, and coredns/README.md"
 sed "s/^/${DIM}  | /; s/\$/$PLAIN/" "$work/output"
 
-in_cluster -n cloudmap-mcs-system rollout status deployment/cloudmap-mcs --timeout 180s
+in_cluster -n cloudmap-mcs-system rollout status deployment/cloudmap-mcs --timeout 600s

@@ -27,19 +27,19 @@ cluster_boot() {
 			loaders+=($!)
 		done
 	fi
-	await "$cluster" 240 "the API server" "$(node_folder "$cluster" 1)/log/kube-apiserver.log" apiserver_ready "$cluster"
+	await "$cluster" 900 "the API server" "$(node_folder "$cluster" 1)/log/kube-apiserver.log" apiserver_ready "$cluster"
 	if [ "$FLAVOUR" = full ]; then
 		controllers_start "$cluster"
 		for node in $(nodes "$cluster"); do
 			kubelet_start "$cluster" "$node"
 			proxy_start "$cluster" "$node"
 		done
-		await "$cluster" 240 "the namespace kube-system" "$(node_folder "$cluster" 1)/log/kube-apiserver.log" kube "$cluster" get namespace kube-system
+		await "$cluster" 900 "the namespace kube-system" "$(node_folder "$cluster" 1)/log/kube-apiserver.log" kube "$cluster" get namespace kube-system
 		coredns_apply "$cluster"
 		for loader in "${loaders[@]}"; do wait "$loader"; done
-		await "$cluster" 240 "nodes Ready" "$(echo "$(cluster_folder "$cluster")"/node-*/log/kubelet.log)" cluster_nodes_ready "$cluster"
-		await "$cluster" 240 "CoreDNS available" "$(echo "$(cluster_folder "$cluster")"/node-*/log/{containerd,kubelet}.log)" coredns_available "$cluster"
-		await "$cluster" 240 "the default service account" "$(node_folder "$cluster" 1)/log/kube-controller-manager.log" \
+		await "$cluster" 900 "nodes Ready" "$(echo "$(cluster_folder "$cluster")"/node-*/log/kubelet.log)" cluster_nodes_ready "$cluster"
+		await "$cluster" 900 "CoreDNS available" "$(echo "$(cluster_folder "$cluster")"/node-*/log/{containerd,kubelet}.log)" coredns_available "$cluster"
+		await "$cluster" 900 "the default service account" "$(node_folder "$cluster" 1)/log/kube-controller-manager.log" \
 			kube "$cluster" get serviceaccount default
 		zones_tell "$cluster"
 	fi

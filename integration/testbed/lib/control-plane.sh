@@ -38,9 +38,9 @@ apiserver_restart() {
 	folder=$(node_folder "$cluster" 1)
 	pid=$(cat "$folder/pids/kube-apiserver")
 	kill -KILL "$pid"
-	wait_until 10 process_ended "$pid" || fail "the API server of cluster $cluster does not end"
+	wait_until 60 process_ended "$pid" || fail "the API server of cluster $cluster does not end"
 	apiserver_start "$cluster"
-	await "$cluster" 120 "the API server" "$folder/log/kube-apiserver.log" apiserver_ready "$cluster"
+	await "$cluster" 600 "the API server" "$folder/log/kube-apiserver.log" apiserver_ready "$cluster"
 }
 
 # What no test uses: some of these look at everything ten times a second.

@@ -8,7 +8,7 @@ machine_start() {
 	network_add_machine "$1" "$2"
 	spawn "$SLOT/c$1/node-$2" "$folder/log/machine.log" nsenter --net="/run/netns/$(machine_name "$1" "$2")" \
 		unshare --cgroup --mount --propagation slave "$TESTBED_DIR/lib/machine-init" "$folder" >"$folder/pids/machine"
-	await "$1" 60 "machine node-$2" "$folder/log/machine.log" test -e "$folder/started"
+	await "$1" 300 "machine node-$2" "$folder/log/machine.log" test -e "$folder/started"
 }
 
 # in_machine CLUSTER NODE CMD...

@@ -50,7 +50,7 @@ cgroup_join() {
 
 # cgroup_kill CGROUP: ends every process of the cgroup and removes it, in every hierarchy.
 cgroup_kill() {
-	local members deadline=$((SECONDS + 20))
+	local members deadline=$((SECONDS + 120))
 	while members=$(cgroup_members "$1") && [ -n "$members" ]; do
 		# New members may be forked meanwhile: again until there are none.
 		xargs -r kill -KILL <<<"$members" 2>/dev/null || true
