@@ -23,8 +23,8 @@ if [[ ! -f $venv/complete ]]; then
         fi
         root=()
         [[ $EUID -eq 0 ]] || root=(sudo)
-        "${root[@]}" apt-get update -q >&2
-        "${root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends python3 python3-venv >&2
+        "${root[@]}" "${APT[@]}" update -q >&2 || echo "moto.sh: apt-get update failed; trying with the lists that are there" >&2
+        "${root[@]}" env DEBIAN_FRONTEND=noninteractive "${APT[@]}" install -qy --no-install-recommends python3 python3-venv >&2
     fi
     mkdir -p "$cache"
     # One at a time: several test runs may share the cache.
@@ -34,7 +34,7 @@ if [[ ! -f $venv/complete ]]; then
         echo "moto.sh: installing moto $version" >&2
         rm -rf "$venv"
         python3 -m venv "$venv" >&2
-        "$venv/bin/pip" install --quiet --disable-pip-version-check "moto[server]==$version" >&2
+        "$venv/bin/pip" install --quiet --disable-pip-version-check --retries 10 --timeout 60 "moto[server]==$version" >&2
         touch "$venv/complete"
     fi
 fi

@@ -16,6 +16,9 @@ export PATH=$PATH:/usr/sbin:/sbin
 readonly OFFLINE_AWS=(AWS_ACCESS_KEY_ID=emulator AWS_SECRET_ACCESS_KEY=emulator AWS_REGION=eu-central-1
 	AWS_EC2_METADATA_DISABLED=true AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null)
 
+# Others of the machine may use it at the same time, and mirrors fail now and then.
+readonly APT=(apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=5)
+
 if [ -t 1 ]; then readonly BOLD=$'\e[1m' DIM=$'\e[2m' PLAIN=$'\e[0m'; else readonly BOLD='' DIM='' PLAIN=''; fi
 
 elapsed() { printf '%d:%02d' $((SECONDS / 60)) $((SECONDS % 60)); }
@@ -154,12 +157,12 @@ build_dist() {
 
 # packages PACKAGE...: installs packages of Debian, where that is possible.
 packages() {
-	local install=(apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300)
+	local install=("${APT[@]}" install -y -qq --no-install-recommends)
 	[ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || return 1
 	echo "installing the packages $* (apt-get)" >&2
 	(
 		export DEBIAN_FRONTEND=noninteractive
-		"${install[@]}" "$@" || { apt-get update -qq && "${install[@]}" "$@"; }
+		"${install[@]}" "$@" || { "${APT[@]}" update -qq && "${install[@]}" "$@"; }
 	) >/dev/null
 }
 
@@ -180,7 +183,7 @@ promtool() {
 		chmod 755 "$work"
 		(
 			cd "$work" &&
-				{ apt-get download -qq prometheus || { apt-get update -qq && apt-get download -qq prometheus; }; } &&
+				{ "${APT[@]}" download -qq prometheus || { "${APT[@]}" update -qq && "${APT[@]}" download -qq prometheus; }; } &&
 				dpkg -x prometheus_*.deb .
 		) >&2 || {
 			rm -rf "$work"

@@ -77,10 +77,11 @@ install_packages() {
 	command -v apt-get >/dev/null ||
 		fail "missing, by the names of their Debian packages: ${packages[*]}; install them with this system's package manager"
 	say "installing ${packages[*]}"
-	local log=$CACHE/apt.log
+	# Others of the machine may use it at the same time, and mirrors fail now and then.
+	local log=$CACHE/apt.log apt=(apt-get -o DPkg::Lock::Timeout=300 -o Acquire::Retries=5)
 	export DEBIAN_FRONTEND=noninteractive
-	apt-get update >"$log" 2>&1 || say "apt-get update failed (see $log); trying with the lists that are there"
-	quietly "$log" apt-get install -y --no-install-recommends "${packages[@]}"
+	"${apt[@]}" update >"$log" 2>&1 || say "apt-get update failed (see $log); trying with the lists that are there"
+	quietly "$log" "${apt[@]}" install -y --no-install-recommends "${packages[@]}"
 	mapfile -t packages < <(missing_packages)
 	[ ${#packages[@]} -eq 0 ] || fail "still missing after apt-get install: ${packages[*]}"
 }
