@@ -93,7 +93,14 @@ async fn of_sight_withdraws_nothing(world: &World) -> Result<()> {
     world.apply(first, manifests::endpoint_slice("web", "web", &addresses)).await?;
     let there = world.followed(first, "web").await?;
     let before = facts::import_with_ips(world, second, "web").await?;
+    let looks = async || anyhow::Ok(registry.counters().await?.calls_by(&caller, "DiscoverInstances"));
     let stays = async || {
+        let asked = looks().await?;
+        eventually("the cluster looks several times meanwhile", NAMES, async || {
+            let now = looks().await?;
+            holds(now >= asked + 3, &format!("it has asked more often than {asked} times"), &now)
+        })
+        .await?;
         holds_for("nothing is withdrawn", QUIET, async || {
             let import = second.expect(SERVICE_IMPORT, &world.namespace, "web").await?;
             holds(import["spec"] == before["spec"], "the import is what it was", &import)?;
