@@ -75,10 +75,13 @@ fn documents_alerts_and_dashboards_name_metrics_that_there_are() {
 
 #[test]
 fn totals_and_units_are_in_the_names() {
-    for name in registered() {
+    let names = registered();
+    assert!(names.len() > 40, "{names:?}");
+    for name in names {
         assert!(!name.ends_with("_ms") && !name.contains("_kb"), "{name} has no base unit");
     }
     let code = read("src/app/figures.rs");
+    assert!(["Family::counter(", "Family::gauge("].iter().all(|call| code.matches(call).count() > 5));
     for call in code.split("Family::counter(").skip(1) {
         let name = call.split('"').nth(1).unwrap();
         assert!(name.ends_with("_total"), "{name} is a counter");
