@@ -7,6 +7,7 @@ use aws_smithy_runtime_api::client::{
     http::{HttpConnector, HttpConnectorFuture, SharedHttpConnector, http_client_fn},
     orchestrator::HttpResponse,
 };
+use tokio::net::TcpSocket;
 
 use super::*;
 
@@ -72,11 +73,17 @@ async fn the_host_prefix_stays_without_our_own_flag() {
     assert_eq!(*sent.0.lock().unwrap(), ["https://data-vpce-1.example/", "https://vpce-1.example/"]);
 }
 
+/// Where nobody listens, for as long as the socket is kept: another test could get the port, and answer.
+fn nobody() -> (TcpSocket, String) {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("http://{}", socket.local_addr().unwrap());
+    (socket, url)
+}
+
 #[tokio::test]
 async fn without_a_listener_nothing_is_sent() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    drop(listener);
+    let (_kept, url) = nobody();
     let error = cloudmap(&url).await.register_instance("srv-1", &instance(), Lane::Ledger).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Other);
     assert!(error.message.contains("nothing was sent"), "{error}");
@@ -123,9 +130,7 @@ async fn missing_credentials_are_reported_as_such() {
 /// Nothing is wrong with Cloud Map then, nor with the role, and its giver may answer at any moment.
 #[tokio::test]
 async fn credentials_that_nobody_gives_are_not_mistaken_for_an_endpoint_that_does_not_answer() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let closed = format!("http://{}", listener.local_addr().unwrap());
-    drop(listener);
+    let (_kept, closed) = nobody();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let silent = format!("http://{}", listener.local_addr().unwrap());
     let (_, registry) = answering(200, &json!({"Namespaces": []})).await;
