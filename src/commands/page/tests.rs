@@ -15,7 +15,7 @@ use tokio::{
 };
 use tower::ServiceExt as _;
 
-use super::{AGAIN, By, Page, beside, is_address, is_name, plan, router, serve};
+use super::{AGAIN, By, FRESH, Page, beside, is_address, is_name, plan, router, serve};
 use crate::{
     cli::{Cli, Command, PlaceArgs},
     cloudmap::{CloudMap, fake::Fake},
@@ -102,14 +102,18 @@ async fn the_page_only_reads_and_is_read_by_nobody_else() {
 #[tokio::test]
 async fn whoever_looks_sees_one_reading_for_some_seconds() {
     let api = FakeApi::default();
-    let page = page(api.client());
+    let (page, began) = (page(api.client()), Instant::now());
     let (status, body, _) = ask(&page, true, Method::GET, "localhost:8090", "/api/overview").await;
     assert_eq!(status, StatusCode::OK);
     let said: Value = serde_json::from_str(&body).unwrap();
     assert_eq!(said["report"]["well"], false, "the cluster has nothing: {said}");
     let requests = api.requests().len();
-    assert_eq!(ask(&page, true, Method::GET, "[::1]:8090", "/api/overview").await.1, body);
-    assert_eq!(api.requests().len(), requests, "it was read again");
+    let (_, again, _) = ask(&page, true, Method::GET, "[::1]:8090", "/api/overview").await;
+    // Unless the machine stood still for longer than a reading lasts.
+    if began.elapsed() < FRESH {
+        assert_eq!(again, body);
+        assert_eq!(api.requests().len(), requests, "it was read again");
+    }
     let (status, body, _) = ask(&page, true, Method::GET, "localhost", "/api/names/shop/web").await;
     let said: Value = serde_json::from_str(&body).unwrap();
     assert!(status == StatusCode::OK && said["subject"].as_str().unwrap().starts_with("shop/web"), "{said}");
