@@ -53,7 +53,7 @@ images_load() {
 	local cluster=$1 node=$2 snapshotter tar
 	shift 2
 	snapshotter=$(sed -n 's/.*snapshotter = "\(.*\)"/\1/p' "$(node_folder "$cluster" "$node")/containerd.toml")
-	await "$cluster" 240 "containerd on node-$node" "$(node_folder "$cluster" "$node")/log/containerd.log" \
+	await "$cluster" 900 "containerd on node-$node" "$(node_folder "$cluster" "$node")/log/containerd.log" \
 		in_machine "$cluster" "$node" ctr version
 	for tar in "$@"; do
 		in_machine "$cluster" "$node" ctr --namespace k8s.io images import --snapshotter "$snapshotter" "$tar" >/dev/null ||
