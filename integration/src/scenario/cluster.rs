@@ -16,7 +16,7 @@ use tokio::io::AsyncReadExt as _;
 use super::wait::changed;
 
 /// For a command in a pod.
-const COMMAND: Duration = Duration::from_mins(5);
+const COMMAND: Duration = Duration::from_mins(10);
 
 /// A kind of object. Those of the Multi-Cluster Services API are named by what the standard says, not by our own types.
 #[derive(Debug, Clone, Copy)]
@@ -282,6 +282,17 @@ impl Cluster {
     /// # Errors
     /// Also if the command fails; the error has both its outputs.
     pub async fn exec(&self, namespace: &str, pod: &str, command: &[&str]) -> Result<String> {
+        self.exec_within(COMMAND, namespace, pod, command).await
+    }
+
+    /// [`Cluster::exec`] of a command that may take so long.
+    pub(super) async fn exec_within(
+        &self,
+        limit: Duration,
+        namespace: &str,
+        pod: &str,
+        command: &[&str],
+    ) -> Result<String> {
         let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("failed to run {command:?} in {namespace}/{pod} in {}", self.context);
         let run = async {
@@ -303,9 +314,9 @@ impl Cluster {
             );
             Ok(output)
         };
-        tokio::time::timeout(COMMAND, run)
+        tokio::time::timeout(limit, run)
             .await
-            .unwrap_or_else(|_| Err(anyhow::anyhow!("it did not end within {COMMAND:?}")))
+            .unwrap_or_else(|_| Err(anyhow::anyhow!("it did not end within {limit:?}")))
             .with_context(what)
     }
 

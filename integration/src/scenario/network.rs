@@ -1,6 +1,7 @@
 //! What a pod of a cluster sees: DNS answers and servers.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
@@ -12,6 +13,8 @@ use super::wait::{PODS, eventually, holds};
 const NAMESPACE_OF_CLIENTS: &str = "mcs-e2e-client";
 const CLIENT: &str = "client";
 
+/// Requests are sent for as long as what happens meanwhile takes, which its own deadlines end.
+const LOAD: Duration = Duration::from_hours(2);
 /// Some scenarios ask once: a machine that stands still for ten seconds must not cost them the answer.
 const TRIES: &str = "+tries=4";
 const TIME: &str = "+time=10";
@@ -91,7 +94,7 @@ impl Cluster {
              sleep 0.1; done; rm {stop}"
         );
         let command = ["sh", "-c", &script];
-        let run = self.ask(CLIENT, &command);
+        let run = self.exec_within(LOAD, NAMESPACE_OF_CLIENTS, CLIENT, &command);
         let steer = async {
             let outcome = during.await;
             self.ask(CLIENT, &["touch", &stop]).await?;

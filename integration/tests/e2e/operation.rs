@@ -210,7 +210,7 @@ async fn a_cluster_can_leave_and_come_back() {
 
 async fn leave(world: &World) -> Result<()> {
     let [source, other] = world.pair();
-    source.controller().command(&["leave", "--timeout", "150s"]).await?;
+    source.controller().command(&["leave", "--timeout", "8m"]).await?;
     world.import_gone(other, "web").await?;
     eventually("its instances are gone", NAMES, async || {
         let instances = world.registry()?.discover(&world.namespace, "web").await?;

@@ -170,7 +170,7 @@ async fn ends(world: &World, namespace: &str, orders: &Service) -> Result<()> {
     world.apply(here, cutover(&json!({"steps": [100], "interval": "1s"}))).await?;
     says(world, "Finished", 100, "OthersServe").await?;
     let pods = world.pod_ipv4s(here, "orders").await?;
-    let finished = run(world, &api, "finish", &["--scale-ecs", "--timeout", "2m"]).await?;
+    let finished = run(world, &api, "finish", &["--scale-ecs", "--timeout", "10m"]).await?;
     let stopped = finished.contains(&format!("{cluster}/orders has no task any more"));
     holds(stopped, "the tasks were stopped and waited for", &finished)?;
     // ECS does not count a task as running any more as soon as it begins to end.
