@@ -168,14 +168,15 @@ async fn reaches_the_pods_of_all_exporters(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// Every backend is replaced while another cluster asks. They live on for longer than a change takes to arrive.
+/// Every backend is replaced while another cluster asks. They live on for longer than a change takes to arrive, on a slow machine
+/// as well.
 async fn survives_a_rolling_update(world: &World) -> Result<()> {
     let [source, other] = world.pair();
     let mut deployment = manifests::deployment("web", 2);
     deployment["spec"]["strategy"] = json!({"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}});
     let pod = &mut deployment["spec"]["template"]["spec"];
-    pod["terminationGracePeriodSeconds"] = json!(40);
-    pod["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 15}}});
+    pod["terminationGracePeriodSeconds"] = json!(90);
+    pod["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 60}}});
     world.apply(source, deployment.clone()).await?;
     rolled_out(world, source, "").await?;
     facts::export(world, source, manifests::service("web", &[manifests::http(80)])).await?;
