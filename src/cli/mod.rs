@@ -10,6 +10,7 @@ mod keys;
 mod page;
 mod run;
 mod shared;
+pub(crate) mod shell;
 mod status;
 mod users;
 mod values;

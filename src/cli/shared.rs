@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::values::{http_url, parsed};
+use super::{
+    shell::quoted,
+    values::{http_url, parsed},
+};
 use crate::model::{ClusterId, ClusterSetId};
 
 /// The cluster and the registry.
@@ -36,8 +39,9 @@ impl ClusterArgs {
     /// What leads another command, also of kubectl, to the same cluster: flags, each after a space.
     pub(crate) fn flags(&self) -> String {
         let Self { kubeconfig, context } = self;
-        let kubeconfig = kubeconfig.as_ref().map(|file| format!(" --kubeconfig {}", file.display()));
-        let context = context.as_ref().map(|name| format!(" --context {name}"));
+        let kubeconfig =
+            kubeconfig.as_ref().map(|file| format!(" --kubeconfig {}", quoted(&file.display().to_string())));
+        let context = context.as_ref().map(|name| format!(" --context {}", quoted(name)));
         kubeconfig.into_iter().chain(context).collect()
     }
 }

@@ -3,6 +3,7 @@
 use super::{facts::Facts, scale};
 use crate::{
     api::conditions::{CutoverCondition, HidingReason},
+    cli::shell::quoted,
     cutover::{course::SETTLE, hiding::obstacle},
     ecs,
 };
@@ -133,6 +134,6 @@ fn region_flag(region: Option<&str>) -> String {
 
 /// The command that sets how many tasks an ECS service is to have.
 pub(super) fn set_count(region: Option<&str>, cluster: &str, service: &str, count: &str) -> String {
-    let region = region_flag(region);
+    let (region, cluster, service) = (region_flag(region), quoted(cluster), quoted(service));
     format!("aws ecs update-service{region} --cluster {cluster} --service {service} --desired-count {count}")
 }

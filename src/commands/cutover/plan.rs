@@ -13,6 +13,7 @@ use crate::{
         conditions::RegisteredReason,
         names::{CONDITION_REGISTERED, LABEL_GATE},
     },
+    cli::shell::quoted,
     cloudmap::RecordType,
     commands::table::Table,
     cutover::{
@@ -354,10 +355,10 @@ fn stopping(pods: &Pods, registry: Option<&Registry>, found: &mut Findings) -> O
     if !early && !short && !ungated {
         return None;
     }
-    let workload = pods.workload.as_deref().unwrap_or("deployment/NAME");
+    let workload = quoted(pods.workload.as_deref().unwrap_or("deployment/NAME"));
     let sleep = early.then_some((&*pods.container, needed));
     let patch = patch(sleep, short.then(|| seconds + SETTLE.as_secs()), ungated);
-    Some(format!("kubectl patch {workload} --patch '{patch}'"))
+    Some(format!("kubectl patch {workload} --patch {}", quoted(&patch.to_string())))
 }
 
 /// What the pod template lacks: for how many seconds a container sleeps, after how many the pod is killed, and the gate.

@@ -296,6 +296,20 @@ fn without_ecs_the_instances_say_what_to_stop() {
     assert!(said.contains("--resource-ids service/prod/orders --region eu-west-1\n"), "{said}");
 }
 
+/// Who may register instances or create pods chooses these names.
+#[test]
+fn what_others_wrote_stays_one_word_of_a_command() {
+    let finished = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
+    let mut facts = Facts { cutover: finished, ecs: Err("access denied".to_owned()), ..facts() };
+    facts.registry.as_mut().unwrap().ecs = [("prod".to_owned(), "x; reboot".to_owned())].into();
+    let said = commands(&facts, None, false);
+    assert!(said.ends_with(" --cluster prod --service 'x; reboot' --desired-count 0\n"), "{said}");
+    let pods = facts.pods.as_mut().unwrap();
+    (pods.workload, pods.gated) = (Some("x; reboot/orders".to_owned()), 0);
+    let patch = plan(&facts, &[]).patch.unwrap();
+    assert!(patch.starts_with("kubectl patch 'x; reboot/orders' --patch '{"), "{patch}");
+}
+
 #[test]
 fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_more() {
     let now: Timestamp = "2026-11-24T10:02:00Z".parse().unwrap();

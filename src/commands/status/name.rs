@@ -23,6 +23,7 @@ use crate::{
         conditions::{ImportReadyReason, ImportStaleReason, ValidReason, Verdict, export_rows},
         names,
     },
+    cli::shell::quoted,
     cluster::objects,
     commands::ledger_show,
     import::is_system,
@@ -118,7 +119,7 @@ impl<'a> Follow<'a> {
     }
 
     fn kubectl(&self, rest: &str) -> String {
-        format!("`kubectl{} -n {} {rest}`", self.seen.flags, self.name.key.namespace)
+        format!("`kubectl{} -n {} {rest}`", self.seen.flags, quoted(&self.name.key.namespace))
     }
 
     fn exported_here(&self) -> bool {
@@ -274,8 +275,8 @@ impl<'a> Follow<'a> {
                 Finding::wrong(about, format!("silent: {count} when it was last written"), silent.remedy)
             }
             Some(count) if count.ready == 0 => {
-                let remedy =
-                    format!("Run `cloudmap-mcs status {} -n {}` there", self.name.key.name, self.name.key.namespace);
+                let ServiceKey { namespace, name } = &self.name.key;
+                let remedy = format!("Run `cloudmap-mcs status {} -n {}` there", quoted(name), quoted(namespace));
                 Finding::wrong(about, count.to_string(), remedy)
             }
             Some(count) => {
@@ -348,8 +349,10 @@ impl<'a> Follow<'a> {
         }
         if matches!(self.name.namespace, Ok(false)) {
             let flags = &self.seen.flags;
-            let remedy =
-                format!("Create it, if pods here need the name: `kubectl{flags} create namespace {namespace}`");
+            let remedy = format!(
+                "Create it, if pods here need the name: `kubectl{flags} create namespace {}`",
+                quoted(namespace)
+            );
             return Finding::wrong(ABOUT, format!("this cluster has no namespace {namespace}"), remedy);
         }
         if is_system(&self.name.key, Some(&self.seen.own)) {
@@ -456,8 +459,9 @@ impl<'a> Follow<'a> {
         };
         let asked = match &self.name.dns {
             Dns::NotAsked => {
+                let asked = quoted(&format!("{name}."));
                 let ask =
-                    self.kubectl(&format!("run ask --rm -it --restart=Never --image=busybox -- nslookup {name}."));
+                    self.kubectl(&format!("run ask --rm -it --restart=Never --image=busybox -- nslookup {asked}"));
                 return Finding::absent(about, format!("{name} was not asked from here; to ask in a pod: {ask}"));
             }
             Dns::Asked(asked) => asked,
