@@ -1,7 +1,7 @@
 //! What is known about a name before it is moved.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, Ipv4Addr},
 };
 
@@ -72,14 +72,30 @@ pub(super) struct Pods {
     pub(super) addresses: BTreeSet<IpAddr>,
     /// How many have the readiness gate.
     pub(super) gated: usize,
-    /// The shortest `preStop` of all, in seconds, as far as it is a sleep; 0 where there is none.
-    pub(super) stops_after: u64,
+    /// Their containers, by name.
+    pub(super) containers: BTreeMap<String, Stop>,
+    /// The names of those that are in the template of their Deployment; `None`: it is not known. Others are injected.
+    pub(super) template: Option<BTreeSet<String>>,
     /// The shortest `terminationGracePeriodSeconds`.
     pub(super) grace: u64,
-    /// A name of a container, for the patch.
-    pub(super) container: String,
     /// What owns them, such as `deployment/orders`.
     pub(super) workload: Option<String>,
+}
+
+/// How a container stops.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Stop {
+    /// The shortest `preStop` in any pod, in seconds, as far as it is a sleep; 0 where there is none.
+    pub(super) after: u64,
+    /// What its `preStop` is, if not `sleep`. The API server takes one handler.
+    pub(super) handler: Option<&'static str>,
+}
+
+impl Pods {
+    /// The shortest `preStop` of all, in seconds. Containers stop side by side: the one that serves may be any of them.
+    pub(super) fn stops_after(&self) -> u64 {
+        self.containers.values().map(|stop| stop.after).min().unwrap_or_default()
+    }
 }
 
 /// The Cloud Map service.

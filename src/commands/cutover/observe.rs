@@ -7,8 +7,9 @@ use std::{
 };
 
 use k8s_openapi::api::{
+    apps::v1::Deployment,
     autoscaling::v2::HorizontalPodAutoscaler,
-    core::v1::{Pod, Service},
+    core::v1::{Container, Pod, Service},
     policy::v1::PodDisruptionBudget,
 };
 use kube::{
@@ -19,7 +20,7 @@ use kube::{
 
 use super::{
     ecs::EcsReader,
-    facts::{Counterpart, Facts, Pods, Registry},
+    facts::{Counterpart, Facts, Pods, Registry, Stop},
 };
 use crate::{
     api::{
@@ -101,7 +102,7 @@ impl Observer {
     }
 
     /// The pods of a Service, and the labels of one of them.
-    async fn pods(
+    pub(super) async fn pods(
         &self,
         key: &ServiceKey,
         selector: BTreeMap<String, String>,
@@ -112,7 +113,17 @@ impl Observer {
         let selector: Vec<_> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let pods = Api::<Pod>::namespaced(self.client.clone(), &key.namespace);
         let list = read(pods.list(&ListParams::default().labels(&selector.join(",")))).await;
-        Ok(summed(&list.map_err(|why| why.to_string())?.items))
+        let (mut pods, labels) = summed(&list.map_err(|why| why.to_string())?.items);
+        pods.template = self.template(key, pods.workload.as_deref()).await;
+        Ok((pods, labels))
+    }
+
+    /// The names of the containers in the template of a Deployment; `None`: it is none, or cannot be read.
+    async fn template(&self, key: &ServiceKey, workload: Option<&str>) -> Option<BTreeSet<String>> {
+        let name = workload?.strip_prefix("deployment/")?;
+        let deployments = Api::<Deployment>::namespaced(self.client.clone(), &key.namespace);
+        let spec = read(deployments.get_opt(name)).await.ok()??.spec?.template.spec?;
+        Some(spec.containers.into_iter().map(|container| container.name).collect())
     }
 
     async fn budgets(&self, key: &ServiceKey, labels: &BTreeMap<String, String>) -> Result<usize, String> {
@@ -241,7 +252,7 @@ fn values<'a>(annotations: Option<&'a BTreeMap<String, String>>, names: [&str; 2
 
 /// The sums of pods, and the labels of one of them.
 pub(super) fn summed(pods: &[Pod]) -> (Pods, BTreeMap<String, String>) {
-    let mut sums = Pods { stops_after: u64::MAX, grace: u64::MAX, ..Pods::default() };
+    let mut sums = Pods { grace: u64::MAX, ..Pods::default() };
     let mut labels = BTreeMap::new();
     // Those that were evicted, or whose Job is done, are not endpoints any more.
     let has_ended = |pod: &&Pod| {
@@ -262,22 +273,36 @@ pub(super) fn summed(pods: &[Pod]) -> (Pods, BTreeMap<String, String>) {
         sums.gated += usize::from(gated);
         sums.grace =
             sums.grace.min(spec.termination_grace_period_seconds.and_then(|it| it.try_into().ok()).unwrap_or(30));
-        // Containers stop side by side: the one that serves may be any of them, so the shortest counts.
-        let sleeps = spec.containers.iter().map(|container| slept(container).unwrap_or_default()).min();
-        sums.stops_after = sums.stops_after.min(sleeps.unwrap_or_default());
-        sums.container = spec.containers.first().map(|container| container.name.clone()).unwrap_or_default();
+        for container in &spec.containers {
+            let stop = stop(container);
+            let known = sums.containers.entry(container.name.clone()).or_insert(stop);
+            *known = Stop { after: known.after.min(stop.after), handler: known.handler.or(stop.handler) };
+        }
         sums.workload =
             sums.workload.or_else(|| workload(pod).map(|(kind, name)| format!("{}/{name}", kind.to_lowercase())));
         labels = pod.metadata.labels.clone().unwrap_or_default();
     }
     if sums.ready + sums.unready == 0 {
-        (sums.stops_after, sums.grace) = (0, 0);
+        sums.grace = 0;
     }
     (sums, labels)
 }
 
+fn stop(container: &Container) -> Stop {
+    let hook = container.lifecycle.as_ref().and_then(|lifecycle| lifecycle.pre_stop.as_ref());
+    let handler = hook.and_then(|hook| {
+        let others = [
+            ("exec", hook.exec.is_some()),
+            ("httpGet", hook.http_get.is_some()),
+            ("tcpSocket", hook.tcp_socket.is_some()),
+        ];
+        others.into_iter().find_map(|(handler, is_there)| is_there.then_some(handler))
+    });
+    Stop { after: slept(container).unwrap_or_default(), handler }
+}
+
 /// How long a container sleeps before it stops, as far as that can be seen.
-fn slept(container: &k8s_openapi::api::core::v1::Container) -> Option<u64> {
+fn slept(container: &Container) -> Option<u64> {
     let hook = container.lifecycle.as_ref()?.pre_stop.as_ref()?;
     if let Some(sleep) = &hook.sleep {
         return u64::try_from(sleep.seconds).ok();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     ecs,
-    facts::{Counterpart, Facts, Pods, Registry},
+    facts::{Counterpart, Facts, Pods, Registry, Stop},
 };
 use crate::{
     api::{
@@ -319,17 +319,41 @@ fn stopping(pods: &Pods, registry: Option<&Registry>, found: &mut Findings) -> O
     let ttl = registry.map_or(60, Registry::ttl);
     let needed = lingers(ttl).as_secs();
     // Whatever a pod does, it is killed at the end of its grace period.
-    let (stops_after, seconds) = (pods.stops_after.min(pods.grace), pods.stops_after.max(needed));
-    let (early, short) = (pods.stops_after < needed, seconds >= pods.grace);
+    let (stops_after, seconds) = (pods.stops_after().min(pods.grace), pods.stops_after().max(needed));
+    let short = seconds >= pods.grace;
+    let early = pods.containers.iter().filter(|(_, stop)| stop.after < needed);
+    let (early, injected): (Vec<_>, Vec<_>) =
+        early.partition(|(name, _)| pods.template.as_ref().is_none_or(|template| template.contains(*name)));
     if stops_after < needed {
+        let which: Vec<_> = early.iter().chain(&injected).map(|(name, _)| name.as_str()).collect();
+        let which = if pods.containers.len() > 1 && !which.is_empty() {
+            format!(" (containers: {})", which.join(", "))
+        } else {
+            String::new()
+        };
         let text = format!(
-            "a pod that is deleted stops after {stops_after} s, and clients use its address for up to {needed} s: withdrawal {} \
-             s, another leader {} s, TTL {ttl} s, and {} s",
+            "a pod that is deleted stops after {stops_after} s{which}, and clients use its address for up to {needed} s: \
+             withdrawal {} s, another leader {} s, TTL {ttl} s, and {} s",
             WITHDRAWAL.as_secs(),
             FAILOVER.as_secs(),
             SETTLE.as_secs()
         );
-        found.add(Grade::Warning, "preStop", text, "apply the patch below");
+        let mut remedy = Vec::new();
+        if short || !early.is_empty() {
+            remedy.push("apply the patch below".to_owned());
+        }
+        if pods.template.is_none() && early.len() > 1 {
+            remedy.push("take those out of it that are injected: they are not in the template".to_owned());
+        }
+        for (name, handler) in early.iter().filter_map(|(name, stop)| Some((name, stop.handler?))) {
+            remedy.push(format!(
+                "it replaces the {handler} hook of {name}: if that does more than sleep, let it sleep for {needed} s instead"
+            ));
+        }
+        for (name, _) in &injected {
+            remedy.push(format!("{name} is injected into the pods: let what injects it stop it {needed} s later"));
+        }
+        found.add(Grade::Warning, "preStop", text, remedy.join("; "));
     } else if short {
         let text = format!(
             "pods sleep for {seconds} s, and are killed {} s after they are deleted: nothing is left for requests in flight",
@@ -352,21 +376,26 @@ fn stopping(pods: &Pods, registry: Option<&Registry>, found: &mut Findings) -> O
     } else {
         found.ok("gate", "pods are ready when clients of Cloud Map find them");
     }
-    if !early && !short && !ungated {
+    if early.is_empty() && !short && !ungated {
         return None;
     }
     let workload = quoted(pods.workload.as_deref().unwrap_or("deployment/NAME"));
-    let sleep = early.then_some((&*pods.container, needed));
-    let patch = patch(sleep, short.then(|| seconds + SETTLE.as_secs()), ungated);
+    let patch = patch(&early, needed, short.then(|| seconds + SETTLE.as_secs()), ungated);
     Some(format!("kubectl patch {workload} --patch {}", quoted(&patch.to_string())))
 }
 
-/// What the pod template lacks: for how many seconds a container sleeps, after how many the pod is killed, and the gate.
-fn patch(sleep: Option<(&str, u64)>, grace: Option<u64>, gate: bool) -> Value {
+/// What the pod template lacks: which containers sleep for so many seconds, after how many the pod is killed, and the gate.
+fn patch(early: &[(&String, &Stop)], seconds: u64, grace: Option<u64>, gate: bool) -> Value {
     let mut template = json!({"spec": {}});
-    if let Some((container, seconds)) = sleep {
-        let hook = json!({"preStop": {"sleep": {"seconds": seconds}}});
-        template["spec"]["containers"] = json!([{"name": container, "lifecycle": hook}]);
+    if !early.is_empty() {
+        let container = |(name, stop): &(&String, &Stop)| {
+            let mut hook = json!({"sleep": {"seconds": seconds}});
+            if let Some(other) = stop.handler {
+                hook[other] = Value::Null;
+            }
+            json!({"name": name, "lifecycle": {"preStop": hook}})
+        };
+        template["spec"]["containers"] = early.iter().map(container).collect();
     }
     if let Some(grace) = grace {
         template["spec"]["terminationGracePeriodSeconds"] = json!(grace);

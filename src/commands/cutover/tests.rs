@@ -7,7 +7,7 @@ use std::{
 use serde_json::{Value, json};
 
 use super::{
-    facts::{Counterpart, Facts, Pods, Registry},
+    facts::{Counterpart, Facts, Pods, Registry, Stop},
     finish::{check, commands},
     observe::{counterpart, summed, there},
     plan::{Grade, plan, text},
@@ -52,12 +52,16 @@ fn pods(ready: usize) -> Pods {
         ready,
         addresses: ["192.0.2.101".parse().unwrap()].into(),
         gated: ready,
-        stops_after: 120,
+        containers: stopping([("orders", 120, None)]),
         grace: 150,
-        container: "orders".to_owned(),
         workload: Some("deployment/orders".to_owned()),
         ..Pods::default()
     }
+}
+
+/// Containers by name, with how long each sleeps before it stops, and its handler if that is another one.
+fn stopping<const N: usize>(containers: [(&str, u64, Option<&'static str>); N]) -> BTreeMap<String, Stop> {
+    containers.map(|(name, after, handler)| (name.to_owned(), Stop { after, handler })).into()
 }
 
 /// The ECS service of these tasks.
@@ -169,7 +173,7 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
         (|facts| facts.pods = Ok(pods(11)), ("capacity", Warning)),
         (|facts| facts.pods.as_mut().unwrap().unready = 1, ("capacity", Warning)),
         (|facts| facts.pods.as_mut().unwrap().addresses.clear(), ("families", Blocked)),
-        (|facts| facts.pods.as_mut().unwrap().stops_after = 5, ("preStop", Warning)),
+        (|facts| facts.pods.as_mut().unwrap().containers = stopping([("orders", 5, None)]), ("preStop", Warning)),
         // It is killed before, or at the end of its sleep.
         (|facts| facts.pods.as_mut().unwrap().grace = 30, ("preStop", Warning)),
         (|facts| facts.pods.as_mut().unwrap().grace = 120, ("preStop", Warning)),
@@ -209,18 +213,87 @@ fn the_patch_has_what_the_pods_lack_and_no_more() {
     // 5 s + 15 s + a TTL of 60 s + 30 s
     let container = json!({"name": "orders", "lifecycle": {"preStop": {"sleep": {"seconds": 110}}}});
     let both = json!({"terminationGracePeriodSeconds": 140, "containers": [container]});
-    assert_eq!(patched(|pods| (pods.stops_after, pods.grace) = (0, 30)), both);
+    assert_eq!(patched(|pods| (pods.containers, pods.grace) = (stopping([("orders", 0, None)]), 30)), both);
     // A longer grace period may be there for a reason.
-    assert_eq!(patched(|pods| (pods.stops_after, pods.grace) = (0, 600)), json!({"containers": [container]}));
+    assert_eq!(
+        patched(|pods| (pods.containers, pods.grace) = (stopping([("orders", 0, None)]), 600)),
+        json!({"containers": [container]})
+    );
     assert_eq!(patched(|pods| pods.grace = 30), json!({"terminationGracePeriodSeconds": 150}));
     let gates = json!([{"conditionType": "cloudmap-mcs/registered"}]);
     assert_eq!(patched(|pods| pods.gated = 0), json!({"readinessGates": gates}));
 }
 
+/// The API server refuses two handlers of one hook, and a container in the template that has no image.
+#[test]
+fn the_patch_has_each_container_of_the_template_that_stops_early_and_no_injected_one() {
+    let mut facts = facts();
+    let pods = facts.pods.as_mut().unwrap();
+    pods.containers =
+        stopping([("istio-proxy", 0, None), ("log", 110, None), ("orders", 5, Some("exec")), ("web", 0, None)]);
+    pods.template = Some(["log", "orders", "web"].map(str::to_owned).into());
+    let said = |facts: &Facts| {
+        let plan = plan(facts, &[]);
+        let found = plan.findings.into_iter().find(|finding| finding.about == "preStop").unwrap();
+        (plan.patch, found.text, found.remedy.unwrap())
+    };
+    let (patch, text, remedy) = said(&facts);
+    let orders = r#"{"lifecycle":{"preStop":{"exec":null,"sleep":{"seconds":110}}},"name":"orders"}"#;
+    let web = r#"{"lifecycle":{"preStop":{"sleep":{"seconds":110}}},"name":"web"}"#;
+    let patch = patch.unwrap();
+    assert!(patch.contains(&format!(r#""containers":[{orders},{web}]}}"#)), "{patch}");
+    assert!(text.contains("stops after 0 s (containers: orders, web, istio-proxy), and"), "{text}");
+    for part in ["apply the patch below; ", "the exec hook of orders: ", "istio-proxy is injected"] {
+        assert!(remedy.contains(part), "{remedy}");
+    }
+    // Nothing in the template can be mended.
+    facts.pods.as_mut().unwrap().containers = stopping([("istio-proxy", 0, None), ("orders", 110, None)]);
+    let (patch, _, remedy) = said(&facts);
+    assert!(patch.is_none() && remedy.starts_with("istio-proxy is injected"), "{patch:?} {remedy}");
+    // Where the template is not known, nobody knows what is injected.
+    let pods = facts.pods.as_mut().unwrap();
+    (pods.template, pods.containers) = (None, stopping([("istio-proxy", 0, None), ("orders", 0, None)]));
+    let (patch, _, remedy) = said(&facts);
+    assert!(patch.unwrap().contains("istio-proxy") && remedy.contains("take out of it"), "{remedy}");
+}
+
+#[tokio::test]
+async fn what_is_injected_into_pods_is_told_by_the_template_of_their_deployment() {
+    let template = |deployment: Option<Value>| async move {
+        let api = FakeApi::default();
+        let pod = json!({
+            "metadata": {
+                "name": "orders-5d4-x", "labels": {"pod-template-hash": "5d4"},
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "orders-5d4", "uid": "u", "controller": true}],
+            },
+            "spec": {"containers": [{"name": "orders"}, {"name": "istio-proxy"}]},
+        });
+        api.prepare(200, json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [pod]}));
+        match deployment {
+            Some(deployment) => api.prepare(200, deployment),
+            None => api.refuse(403, "Forbidden", "deployments are forbidden"),
+        }
+        let ecs = EcsReader::new(Ok(None), Choice::default());
+        let observer = Observer::new(api.client(), Err("no credentials".to_owned()), ecs);
+        let selector = [("app".to_owned(), "orders".to_owned())].into();
+        let (pods, _) = observer.pods(&ServiceKey::new("shop", "orders"), selector).await.unwrap();
+        assert_eq!(pods.containers.len(), 2);
+        assert!(api.requests()[1].path.ends_with("/namespaces/shop/deployments/orders"), "{:?}", api.requests());
+        pods.template
+    };
+    let containers = json!([{"name": "orders"}]);
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "orders"},
+        "spec": {"selector": {}, "template": {"spec": {"containers": containers}}},
+    });
+    assert_eq!(template(Some(deployment)).await, Some(["orders".to_owned()].into()));
+    assert_eq!(template(None).await, None);
+}
+
 #[test]
 fn the_document_shows_a_plan() {
     let mut facts = facts();
-    let scarce = Pods { ready: 2, gated: 0, stops_after: 0, grace: 30, ..pods(2) };
+    let scarce = Pods { ready: 2, gated: 0, containers: stopping([("orders", 0, None)]), grace: 30, ..pods(2) };
     (facts.pods, facts.registry) = (Ok(scarce), Ok(registry(2, 60)));
     facts.ecs = Ok(Some(found([ecs_service(2)])));
     let plans = [("shop/orders".to_owned(), plan(&facts, &[5, 25, 50, 100]))];
@@ -452,7 +525,10 @@ fn pods_are_summed_up_by_the_one_that_is_worst() {
             },
             "spec": {
                 "readinessGates": gates, "terminationGracePeriodSeconds": 60,
-                "containers": [{"name": "orders", "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", format!("sleep {seconds}; true")]}}}}],
+                "containers": [
+                    {"name": "orders", "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", format!("sleep {seconds}; true")]}}}},
+                    {"name": "linger", "lifecycle": {"preStop": {"httpGet": {"port": 15020}}}},
+                ],
             },
             "status": {"podIPs": [{"ip": "192.0.2.1"}], "conditions": [{"type": "Ready", "status": ready}]},
         });
@@ -465,11 +541,13 @@ fn pods_are_summed_up_by_the_one_that_is_worst() {
     evicted.status.as_mut().unwrap().phase = Some("Failed".to_owned());
     let all = [pod("True", 90, true, false), pod("False", 20, false, false), pod("True", 0, false, true), evicted];
     let (pods, labels) = summed(&all);
-    assert_eq!((pods.ready, pods.unready, pods.gated, pods.stops_after, pods.grace), (1, 1, 1, 20, 60));
+    assert_eq!((pods.ready, pods.unready, pods.gated, pods.grace), (1, 1, 1, 60));
+    assert_eq!(pods.containers, stopping([("linger", 0, Some("httpGet")), ("orders", 20, Some("exec"))]));
     assert!(!pods.addresses.is_empty() && pods.addresses.iter().all(std::net::IpAddr::is_ipv4));
     assert_eq!(pods.workload.as_deref(), Some("deployment/orders"));
     assert_eq!(labels["app"], "orders");
-    assert_eq!(summed(&[]).0.stops_after, 0);
+    let (nothing, _) = summed(&[]);
+    assert_eq!((nothing.stops_after(), nothing.grace), (0, 0));
 }
 
 #[tokio::test]
