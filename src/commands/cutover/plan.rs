@@ -132,7 +132,7 @@ pub(super) fn plan(facts: &Facts, steps: &[u8]) -> Plan {
         (Err(why), _) => found.unread("pods", why),
         (Ok(_), Err(_)) => {}
     }
-    let patch = facts.pods.as_ref().ok().and_then(|pods| stopping(pods, facts.registry.as_ref().ok(), &mut found));
+    let patch = facts.pods.as_ref().ok().and_then(|pods| stopping(facts, pods, &mut found));
     surroundings(facts, &mut found);
     hiding(facts, &mut found);
     let steps = match (&facts.pods, &facts.registry) {
@@ -312,11 +312,11 @@ fn most(pods: &Pods, registry: &Registry) -> Share {
 }
 
 /// How pods stop, and whether roll-outs wait for Cloud Map. Gives a patch for what is missing.
-fn stopping(pods: &Pods, registry: Option<&Registry>, found: &mut Findings) -> Option<String> {
+fn stopping(facts: &Facts, pods: &Pods, found: &mut Findings) -> Option<String> {
     if pods.ready + pods.unready == 0 {
         return None;
     }
-    let ttl = registry.map_or(60, Registry::ttl);
+    let ttl = facts.registry.as_ref().map_or(60, Registry::ttl);
     let needed = lingers(ttl).as_secs();
     // Whatever a pod does, it is killed at the end of its grace period.
     let (stops_after, seconds) = (pods.stops_after().min(pods.grace), pods.stops_after().max(needed));
@@ -381,7 +381,8 @@ fn stopping(pods: &Pods, registry: Option<&Registry>, found: &mut Findings) -> O
     }
     let workload = quoted(pods.workload.as_deref().unwrap_or("deployment/NAME"));
     let patch = patch(&early, needed, short.then(|| seconds + SETTLE.as_secs()), ungated);
-    Some(format!("kubectl patch {workload} --patch {}", quoted(&patch.to_string())))
+    let namespace = &facts.key.namespace;
+    Some(format!("kubectl patch --namespace {namespace} {workload} --patch {}", quoted(&patch.to_string())))
 }
 
 /// What the pod template lacks: which containers sleep for so many seconds, after how many the pod is killed, and the gate.

@@ -207,7 +207,10 @@ fn the_patch_has_what_the_pods_lack_and_no_more() {
         let mut facts = facts();
         change(facts.pods.as_mut().unwrap());
         let patch = plan(&facts, &[]).patch.unwrap();
-        let patch = patch.strip_prefix("kubectl patch deployment/orders --patch '").unwrap().trim_end_matches('\'');
+        let patch = patch
+            .strip_prefix("kubectl patch --namespace shop deployment/orders --patch '")
+            .unwrap()
+            .trim_end_matches('\'');
         serde_json::from_str::<Value>(patch).unwrap()["spec"]["template"]["spec"].clone()
     };
     // 5 s + 15 s + a TTL of 60 s + 30 s
@@ -380,7 +383,7 @@ fn what_others_wrote_stays_one_word_of_a_command() {
     let pods = facts.pods.as_mut().unwrap();
     (pods.workload, pods.gated) = (Some("x; reboot/orders".to_owned()), 0);
     let patch = plan(&facts, &[]).patch.unwrap();
-    assert!(patch.starts_with("kubectl patch 'x; reboot/orders' --patch '{"), "{patch}");
+    assert!(patch.starts_with("kubectl patch --namespace shop 'x; reboot/orders' --patch '{"), "{patch}");
 }
 
 #[test]
