@@ -48,7 +48,7 @@ use crate::{
     cloudmap::CloudMap,
     cluster::{
         client::Connection,
-        reader::{read, version},
+        reader::{Unread, read, version},
     },
     commands::table,
     ecs::{Choice, Ecs},
@@ -319,9 +319,25 @@ async fn status(args: CutoverStatusArgs) -> anyhow::Result<ExitCode> {
     let Connection { client, namespace } = connect::connection(&args.cluster).await?;
     let namespace = args.namespace.clone().unwrap_or(namespace);
     let api: Api<Cutover> = if args.all_namespaces { Api::all(client) } else { Api::namespaced(client, &namespace) };
-    let mut shown = String::new();
+    follow(&api, &namespace, &args).await
+}
+
+/// Says how far Cutovers are, and with `--watch` goes on until all are at their end.
+async fn follow(api: &Api<Cutover>, namespace: &str, args: &CutoverStatusArgs) -> anyhow::Result<ExitCode> {
+    let (mut shown, mut failing) = (String::new(), false);
     loop {
-        let list = read(api.list(&ListParams::default())).await.context("failed to list Cutovers")?;
+        let list = match read(api.list(&ListParams::default())).await {
+            // At first, what is forbidden or not installed is nothing to wait for.
+            Err(why) if args.watch && (!shown.is_empty() || matches!(why, Unread::Failed(_))) => {
+                if !std::mem::replace(&mut failing, true) {
+                    writeln!(std::io::stderr(), "cannot list Cutovers, and tries again: {why}")?;
+                }
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+            list => list.context("failed to list Cutovers")?,
+        };
+        failing = false;
         let mut cutovers = list.items;
         if !args.names.is_empty() {
             let name = |cutover: &Cutover| cutover.metadata.name.clone().unwrap_or_default();

@@ -4,6 +4,7 @@ use std::{
     path::Path,
 };
 
+use clap::Parser as _;
 use serde_json::{Value, json};
 
 use super::{
@@ -14,6 +15,7 @@ use super::{
     *,
 };
 use crate::{
+    cli::{Cli, Command},
     cloudmap::{Discovery, DnsConfig, DnsRecord, Instance, RecordType, fake::mk_service},
     cluster::fake_api::FakeApi,
     ecs::{Found, fake},
@@ -634,4 +636,35 @@ async fn what_is_written_is_printed_and_nothing_of_others_is_overwritten() {
     let (path, query) = patches.first_key_value().unwrap();
     assert!(path.ends_with("/apis/cloudmap-mcs.io/v1alpha1/namespaces/shop/cutovers/orders"), "{path}");
     assert!(query.contains("fieldManager=cloudmap-mcs-cutover-hold") && !query.contains("force=true"), "{query}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_watches_goes_on_after_a_failed_list_and_hears_what_does_not_heal() {
+    let refuse = |api: &FakeApi, code, reason| api.refuse(code, reason, "no");
+    let list = |api: &FakeApi, phase| {
+        let items = [status::tests::sample("orders", phase, 100, "Shifting", true)];
+        let list =
+            json!({"apiVersion": "cloudmap-mcs.io/v1alpha1", "kind": "CutoverList", "metadata": {}, "items": items});
+        api.prepare(200, list);
+    };
+    let followed = |api: FakeApi, watch: bool| async move {
+        let line = ["cloudmap-mcs", "cutover", "status", "--watch"].into_iter().take(if watch { 4 } else { 3 });
+        let Command::Cutover(command) = Cli::try_parse_from(line).unwrap().command else { panic!("not cutover") };
+        let CutoverCommand::Status(args) = *command else { panic!("not status") };
+        let cutovers = Api::namespaced(api.client(), "shop");
+        let is_well = follow(&cutovers, "shop", &args).await.is_ok();
+        (is_well, api.requests().len())
+    };
+    let api = FakeApi::default();
+    refuse(&api, 500, "InternalError");
+    list(&api, "Shifting");
+    refuse(&api, 403, "Forbidden");
+    refuse(&api, 500, "InternalError");
+    list(&api, "Finished");
+    assert_eq!(followed(api, true).await, (true, 5));
+    for (code, reason, watch) in [(500, "InternalError", false), (403, "Forbidden", true), (404, "NotFound", true)] {
+        let api = FakeApi::default();
+        refuse(&api, code, reason);
+        assert_eq!(followed(api, watch).await, (false, 1), "{reason}");
+    }
 }
