@@ -185,6 +185,12 @@ pub enum NamespaceKind {
 }
 
 impl NamespaceKind {
+    /// Whether two names in a namespace are those of one service. AWS allows no two names in a DNS namespace that differ only
+    /// by case.
+    pub fn is_same_service(self, one: &str, other: &str) -> bool {
+        if self == Self::Http { one == other } else { one.eq_ignore_ascii_case(other) }
+    }
+
     /// A word for people.
     pub const fn as_str(self) -> &'static str {
         match self {

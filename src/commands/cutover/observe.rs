@@ -150,7 +150,7 @@ impl Observer {
         Ok(list.items.into_iter().filter_map(of).collect())
     }
 
-    async fn registry(&mut self, target: &Target) -> Result<Registry, String> {
+    pub(super) async fn registry(&mut self, target: &Target) -> Result<Registry, String> {
         let cloudmap = self.cloudmap.clone()?;
         if self.namespaces.is_none() {
             self.namespaces = Some(in_time(cloudmap.list_namespaces(Lane::Instances)).await);
@@ -164,11 +164,10 @@ impl Observer {
             self.services.insert(Arc::clone(&namespace.id), listed.clone());
             listed
         };
-        let Some(service) = services.into_iter().find(|service| service.name == target.service) else {
-            return Ok(Registry::default());
-        };
+        let is_it = |there: &crate::cloudmap::Service| namespace.kind.is_same_service(&there.name, &target.service);
+        let Some(service) = services.into_iter().find(is_it) else { return Ok(Registry::default()) };
         let none = BTreeMap::new();
-        let call = cloudmap.discover_instances(&namespace.http_name, &target.service, &none, Lane::Instances);
+        let call = cloudmap.discover_instances(&namespace.http_name, &service.name, &none, Lane::Instances);
         let found = in_time(call).await?;
         Ok(there(service, &found))
     }

@@ -16,7 +16,10 @@ use super::{
 };
 use crate::{
     cli::{Cli, Command},
-    cloudmap::{Discovery, DnsConfig, DnsRecord, Instance, RecordType, fake::mk_service},
+    cloudmap::{
+        Discovery, DnsConfig, DnsRecord, Instance, NamespaceKind, RecordType,
+        fake::{Fake, mk_service},
+    },
     cluster::fake_api::FakeApi,
     ecs::{Found, fake},
     iam::{self, Mode, statements},
@@ -598,6 +601,22 @@ fn the_counterpart_is_the_export_or_an_annotated_service() {
         .unwrap();
         let target = counterpart(Some(&export), Some(&plain)).target.unwrap();
         assert_eq!(target.to_string(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_in_a_dns_namespace_is_found_whatever_the_case_of_its_name() {
+    let cloudmap = Fake::new();
+    for (namespace, kind) in [("internal", NamespaceKind::DnsPrivate), ("api", NamespaceKind::Http)] {
+        let id = cloudmap.registry().add_namespace(namespace, kind);
+        cloudmap.registry().add_service(&id, "Orders", "ecs", "");
+    }
+    let ecs = EcsReader::new(Ok(None), Choice::default());
+    let mut observer = Observer::new(FakeApi::default().client(), Ok(Arc::new(cloudmap)), ecs);
+    for (namespace, found) in [("internal", true), ("api", false)] {
+        let target = Target { namespace: namespace.into(), service: "orders".into() };
+        let registry = observer.registry(&target).await.unwrap();
+        assert_eq!(registry.service.is_some(), found, "{namespace}");
     }
 }
 

@@ -381,10 +381,10 @@ pub(super) fn listed(service: &Service, identity: &ownership::Owner) -> Listed {
     }
 }
 
-/// The service of this name in a listing. AWS allows no two names in a DNS namespace that differ only by case.
+/// The service of this name in a listing.
 fn in_listing<'a>(services: &'a Services, name: &str, kind: NamespaceKind) -> Option<&'a Listed> {
-    let alike = || services.iter().find(|(other, _)| other.eq_ignore_ascii_case(name)).map(|(_, listed)| listed);
-    services.get(name).or_else(|| (kind != NamespaceKind::Http).then(alike).flatten())
+    let alike = || services.iter().find(|(other, _)| kind.is_same_service(other, name)).map(|(_, listed)| listed);
+    services.get(name).or_else(alike)
 }
 
 /// If several namespaces have one name, the first one by [`Namespace::precedence`]. Host names follow the same order
