@@ -242,7 +242,9 @@ impl State {
             let since = part.written_at.is_none_or(|written| written < begun);
             let proven =
                 if part.may_be_empty { fresh || !idle } else { fresh && since && idle && pods.values().any(marked) };
-            part.may_be_empty = count == 0 && idle || proven && visible > 0;
+            // Where nobody else serves, another pod takes the place of the last one, which a roll-out took away.
+            let none = count == 0 && idle && (visible > 0 || own.is_empty());
+            part.may_be_empty = none || proven && visible > 0;
             part.keeps_one = !part.may_be_empty;
             reads = part.keeps_one && others.whole > 0 && idle && !(fresh && since);
             number = usize::from(part.keeps_one);

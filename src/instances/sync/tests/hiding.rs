@@ -259,6 +259,25 @@ async fn a_denied_mark_is_reported_and_tried_again_after_a_minute() {
     assert_eq!((world.ill(), world.tasks(&web).trouble), (vec![1, 2, 3], None));
 }
 
+/// AWS denies to show the tasks, so one pod stays at 0 %.
+#[tokio::test(start_paused = true)]
+async fn at_zero_another_pod_takes_the_place_of_the_last_one_while_no_task_is_visible() {
+    let (world, web, _) = world(3, "100%");
+    world.watch(LONG).await;
+    for _ in 0..1_000 {
+        world.fake.fault(Operation::UpdateInstanceCustomHealthStatus, Fault::Refused(ErrorKind::AccessDenied));
+    }
+    world.desire([(web.clone(), hiding("0%", ready([1, 2])))]);
+    world.watch(2 * LONG).await;
+    let ours = world.ours();
+    assert!(matches!(*ours, [1 | 2]), "{ours:?}");
+    // A roll-out.
+    world.desire([(web.clone(), hiding("0%", ready([3, 4])))]);
+    world.watch(LONG).await;
+    let ours = world.ours();
+    assert!(matches!(*ours, [3 | 4]), "{ours:?}");
+}
+
 /// The call that hides a task had no answer, and may take effect later.
 #[tokio::test(start_paused = true)]
 async fn a_task_is_released_only_when_nothing_can_hide_it_any_more() {
