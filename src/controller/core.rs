@@ -194,6 +194,10 @@ pub(super) struct Core {
     pub(super) young: bool,
     /// When unreadable clusters have had their time; `None` if they had it.
     pub(super) settles: Option<Duration>,
+    /// Until when the membership keeps its words while an error has others.
+    pub(super) worded: Duration,
+    /// Whether it has.
+    pub(super) reworded: bool,
     /// Targets whose desired instances may have changed.
     pub(super) touched: BTreeSet<Target>,
     pub(super) desired: Desired,
@@ -260,6 +264,8 @@ impl Core {
             outside: false,
             young: true,
             settles: Some(now.mono + SETTLE),
+            worded: now.mono,
+            reworded: false,
             touched: BTreeSet::new(),
             desired: Desired::new(),
             subscribed: Arc::default(),
@@ -328,7 +334,9 @@ impl Core {
 
     /// When time alone changes something next.
     pub(super) fn wake(&self) -> Option<Duration> {
-        self.claims.wake().into_iter().chain(self.settles).chain(self.held.values().copied()).min()
+        let reworded = self.reworded.then_some(self.worded);
+        let settles = self.settles.into_iter().chain(reworded);
+        self.claims.wake().into_iter().chain(settles).chain(self.held.values().copied()).min()
     }
 
     fn time_passed(&mut self, now: Now) {
@@ -336,6 +344,9 @@ impl Core {
         self.touched.extend(self.claims.due(now.mono).cloned());
         if self.settles.is_some_and(|at| at <= now.mono) {
             self.settle(now);
+        }
+        if self.reworded && self.worded <= now.mono {
+            self.judge_membership(now);
         }
         self.release(now);
         self.cluster_ips_moved();

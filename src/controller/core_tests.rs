@@ -335,6 +335,28 @@ fn an_error_of_the_registry_counts_as_waiting_at_first_and_is_said_later() {
 }
 
 #[test]
+fn an_error_gets_other_words_once_a_minute() {
+    let mut bench = Bench::new(Mode::Member);
+    bench.observe(at(0));
+    bench.export("web", &[]);
+    bench.observe(at(0));
+    bench.core.handle(Input::Tick, at(20));
+    let mut fails = |words: &str, second| {
+        let failing = Status { error: Some(words.to_owned()), ..Status::default() };
+        reconciled(&bench.core.handle(Input::Ledger(Arc::new(failing)), at(second)))
+    };
+    assert_eq!(fails("timed out", 21), [key("web")].into());
+    for second in 22..30 {
+        assert_eq!(fails(["access denied", "timed out"][second as usize % 2], second), [].into(), "{second}");
+    }
+    assert_eq!(fails("access denied", 30), [].into());
+    assert!(bench.core.wake().is_some_and(|at_last| at_last <= at(81).mono));
+    assert_eq!(reconciled(&bench.core.handle(Input::Tick, at(81))), [key("web")].into());
+    let Membership::Failing(words) = bench.core.knowledge.membership() else { panic!("it fails") };
+    assert!(words.contains("access denied"), "{words}");
+}
+
+#[test]
 fn names_that_come_and_go_leave_nothing_behind() {
     let mut bench = Bench::member();
     bench.objects.put_pod("shop", "pod", &[("version", "2")]);

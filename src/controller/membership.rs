@@ -1,6 +1,6 @@
 //! The membership of this cluster: its own ledger, those of the other clusters, and what they mean for its objects.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tracing::{info, warn};
 
@@ -19,6 +19,9 @@ use crate::{
     model::ClusterId,
 };
 
+/// How long conditions keep the words of an error. The errors of an outage alternate, and each of them would be written to
+/// every ServiceExport.
+const WORDED: Duration = Duration::from_mins(1);
 /// The text while `cloudmap-mcs leave` holds.
 pub(super) const LEAVING: &str = "This cluster leaves its ClusterSet. To come back: cloudmap-mcs leave --undo.";
 
@@ -34,11 +37,14 @@ impl Core {
         }
     }
 
-    fn judge_membership(&mut self, now: Now) {
+    pub(super) fn judge_membership(&mut self, now: Now) {
         let membership = membership(&self.status, self.young, self.knowledge.local());
-        if *self.knowledge.membership() == membership {
+        let known = self.knowledge.membership();
+        self.reworded = *known != membership && now.mono < self.worded && differ_in_words(known, &membership);
+        if *known == membership || self.reworded {
             return;
         }
+        self.worded = now.mono + WORDED;
         if let Membership::Refused(why) = &membership {
             warn!(why, "this cluster does not take part in its ClusterSet");
         } else {
@@ -145,6 +151,15 @@ impl Core {
         // While the registry cannot be read at all, the time has not begun.
         self.settles = self.knowledge.settling().then_some(now.mono + SETTLE);
     }
+}
+
+/// Whether two memberships differ only in the words of an error.
+fn differ_in_words(one: &Membership, other: &Membership) -> bool {
+    matches!(
+        (one, other),
+        (Membership::Failing(_), Membership::Failing(_))
+            | (Membership::Member { trouble: Some(_) }, Membership::Member { trouble: Some(_) })
+    )
 }
 
 /// The membership that follows from a status. Errors of a `young` leader count as waiting: a short error is not worth a
