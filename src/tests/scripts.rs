@@ -80,7 +80,9 @@ fn a_script_clears_up_once_however_it_ends_and_a_lost_terminal_does_not_stop_tha
             clear() {{ kill -HUP $$; echo \"cleared $1 ${{INTERRUPTED:-}}\" >&7; }}
             exec 7>&1; finally clear; {end}; echo after >&7"
         );
-        let output = Command::new("bash").arg("-c").arg(script).current_dir(root()).output().unwrap();
+        // Whoever runs the tests in the background ignores SIGINT, and so would bash.
+        let mut bash = Command::new("env");
+        let output = bash.args(["--default-signal", "bash", "-c", &script]).current_dir(root()).output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     };
     for (end, status, printed) in [

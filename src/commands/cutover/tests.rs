@@ -262,7 +262,7 @@ fn the_patch_has_each_container_of_the_template_that_stops_early_and_no_injected
     let pods = facts.pods.as_mut().unwrap();
     (pods.template, pods.containers) = (None, stopping([("istio-proxy", 0, None), ("orders", 0, None)]));
     let (patch, _, remedy) = said(&facts);
-    assert!(patch.unwrap().contains("istio-proxy") && remedy.contains("take out of it"), "{remedy}");
+    assert!(patch.unwrap().contains("istio-proxy") && remedy.contains("take those out of it"), "{remedy}");
 }
 
 #[tokio::test]
