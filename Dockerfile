@@ -43,14 +43,14 @@ FROM sources AS build
 ARG CLOUDMAP_MCS_BUILD_COMMIT
 ARG CLOUDMAP_MCS_BUILD_DATE
 # As build_dist in integration/stages.sh.
-ENV RUSTFLAGS="-C force-unwind-tables=no -C link-arg=-Wl,-z,pack-relative-relocs"
+ENV RUSTFLAGS="-C force-unwind-tables=no -C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/source/target,sharing=locked \
     cargo build --profile dist --locked --package cloudmap-mcs --bin cloudmap-mcs --target "$(cat /target)" \
     && cp "target/$(cat /target)/dist/cloudmap-mcs" /cloudmap-mcs
 
-# glibc, libgcc and CA certificates, no shell; user 65532.
-FROM gcr.io/distroless/cc-debian12:nonroot AS controller
+# CA certificates, no libraries and no shell; user 65532.
+FROM gcr.io/distroless/static-debian12:nonroot AS controller
 COPY --from=build /cloudmap-mcs /usr/local/bin/cloudmap-mcs
 COPY LICENSE /LICENSE
 USER 65532:65532

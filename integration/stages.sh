@@ -146,9 +146,9 @@ build_dist() {
 	# Nobody unwinds a stack where a panic ends the process (see Cargo.toml).
 	local smaller="-C force-unwind-tables=no"
 	build_facts
-	# Bits instead of 24 bytes for each address that the loader corrects: from glibc 2.36, which the image has. What is linked
-	# statically must do without.
-	case $target in *-linux-gnu) smaller+=" -C link-arg=-Wl,-z,pack-relative-relocs" ;; esac
+	# With the part of glibc that it needs, it needs no library in its image. And from glibc 2.36, it has bits instead of 24 bytes
+	# for each address that it corrects when it starts.
+	case $target in *-linux-gnu) smaller+=" -C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs" ;; esac
 	# With the target, even if it is this machine, the flags are not those of build scripts, which do unwind.
 	(cd "$ROOT" && RUSTFLAGS="$paths $smaller" \
 		cargo build --profile dist --locked --package cloudmap-mcs --bin cloudmap-mcs --target "$target")
