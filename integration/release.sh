@@ -72,7 +72,7 @@ step_binary() {
 	need musl-gcc "the C compiler for static programs (Debian: musl-tools)" rustup "rustup (https://rustup.rs), for the target $target"
 	rustup target add "$target"
 	use_target
-	build_dist "$target"
+	CARGO_BUILD_TARGET=$target build_dist
 	mkdir -p "$work/$name"
 	cp LICENSE "$DIST" "$work/$name/"
 	"$work/$name/cloudmap-mcs" --version

@@ -57,6 +57,7 @@ arguments_check() {
 # finally FUNCTION: however the script ends, FUNCTION clears up, is given the status, and is not stopped by a lost terminal.
 # INTERRUPTED is set after a signal. A second Ctrl-C ends the clearing up, too.
 finally() {
+	# shellcheck disable=SC2064 # The name is known now.
 	trap "cleared_up_by $1" EXIT
 	trap 'INTERRUPTED=yes; exit 130' INT
 	trap 'INTERRUPTED=yes; exit 143' TERM
@@ -138,10 +139,10 @@ build_facts() {
 	export CLOUDMAP_MCS_BUILD_COMMIT CLOUDMAP_MCS_BUILD_DATE
 }
 
-# build_dist [TARGET]: builds the controller as users have it, for this machine or for a target of Rust, and sets DIST to the
-# file. No path of this machine is in it.
+# build_dist: builds the controller as users have it, for this machine or for CARGO_BUILD_TARGET, and sets DIST to the file. No
+# path of this machine is in it.
 build_dist() {
-	local target=${1:-$(rustc -vV | sed -n 's/^host: //p')}
+	local target=${CARGO_BUILD_TARGET:-$(rustc -vV | sed -n 's/^host: //p')}
 	local paths="--remap-path-prefix=$ROOT=/source --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=/crates"
 	# Nobody unwinds a stack where a panic ends the process (see Cargo.toml).
 	local smaller="-C force-unwind-tables=no"
