@@ -13,7 +13,8 @@
 #
 # One API server runs, the emulator of Cloud Map with the times of AWS, one controller, and the benchmark, which has the tasks,
 # the pods, the API of ECS and most clients. Tasks and pods are addresses of this machine. Five more clients resolve with glibc,
-# musl, Go, Node and the JVM, as far as this machine has them. With --trouble another replica of the controller stands by. All of it ends with this script, or with the next run if this one is killed.
+# musl, Go, Node and the JVM, as far as this machine has them. With --trouble another replica of the controller stands by. All of it
+# ends with this script, or with the next run if this one is killed.
 set -euo pipefail
 
 # shellcheck source=integration/stages.sh
