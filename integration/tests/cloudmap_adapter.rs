@@ -33,7 +33,7 @@ use cloudmap_mcs_integration::{
 use prometheus::Registry;
 use tokio::{sync::watch, time::Instant};
 
-/// Nothing here is decided by it: only how long a test that fails waits.
+/// Nothing here is decided by it: only how long a test that fails waits, and a call while the machine stands still.
 const PATIENCE: Duration = Duration::from_mins(5);
 
 struct Bed {
@@ -42,17 +42,21 @@ struct Bed {
     metrics: Metrics,
 }
 
-async fn bed(settings: EmulatorSettings) -> Bed {
-    let emulator = Emulator::start(settings).await.unwrap();
+async fn adapter(emulator: &Emulator, deadline: Duration, limits: Arc<Limits>) -> AwsCloudMap {
     let sdk = aws_config::SdkConfig::builder()
         .behavior_version(BehaviorVersion::latest())
         .region(Region::new("us-east-1"))
         .credentials_provider(SharedCredentialsProvider::new(Credentials::new("adapter", "dummy", None, None, "test")))
         .build();
+    let settings = AwsSettings { endpoint: Some(emulator.endpoint()), deadline, ..AwsSettings::default() };
+    AwsCloudMap::configured(&sdk, &settings, limits).await.unwrap()
+}
+
+async fn bed(settings: EmulatorSettings) -> Bed {
+    let emulator = Emulator::start(settings).await.unwrap();
     let metrics = Metrics::new(&Registry::new()).unwrap();
     let limits = Limits::new(&Rates::default(), Some(metrics.clone()));
-    let endpoint = AwsSettings { endpoint: Some(emulator.endpoint()), ..AwsSettings::default() };
-    let aws = AwsCloudMap::configured(&sdk, &endpoint, limits.clone()).await.unwrap();
+    let aws = adapter(&emulator, PATIENCE, limits.clone()).await;
     let cloudmap = Arc::new(Limited::new(Counted::new(aws, metrics.clone()), limits));
     Bed { emulator, cloudmap, metrics }
 }
@@ -253,7 +257,9 @@ async fn errors_are_sorted_by_what_can_be_done() {
         assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
     }
     bed.fault(Operation::DeregisterInstance, Effect::Latency { add: Duration::from_mins(2) });
-    let late = bed.cloudmap.deregister_instance(&service, "pod-9", Lane::Ledger).await.unwrap_err();
+    let limits = Limits::new(&Rates::default(), None);
+    let controller = adapter(&bed.emulator, AwsSettings::default().deadline, limits).await;
+    let late = controller.deregister_instance(&service, "pod-9", Lane::Ledger).await.unwrap_err();
     assert_eq!(late.kind, ErrorKind::Unknown, "{late}");
     assert_eq!(bed.calls(Operation::RegisterInstance), 11, "no write was repeated");
     bed.emulator.shutdown().await;

@@ -44,7 +44,7 @@ fn settings(args: &AwsArgs) -> AwsSettings {
         assume_role_arn: assume_role_arn.clone(),
         external_id: assume_role_external_id.clone(),
         endpoint: cloudmap_endpoint.clone(),
-        repeat: 0,
+        ..AwsSettings::default()
     }
 }
 

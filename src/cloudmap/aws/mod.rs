@@ -15,6 +15,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     future::Future,
     sync::Arc,
+    time::Duration,
 };
 
 use async_trait::async_trait;
@@ -59,7 +60,7 @@ const THROTTLED_PAGES: u32 = 5;
 
 /// Where Cloud Map is, and with which identity to call it. Unset values come from the SDK's default chain: environment,
 /// profile, web identity (IRSA), container (EKS Pod Identity), instance metadata.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AwsSettings {
     /// AWS region of the registry.
     pub region: Option<String>,
@@ -73,6 +74,22 @@ pub struct AwsSettings {
     /// How often a call that was throttled or got no answer is repeated, after a second or more. The controller repeats
     /// nothing (0), because it decides again. Commands have nothing else that would try again.
     pub repeat: u32,
+    /// Deadline of one attempt, from signing to the last byte of the answer. The leader stops that much before its Lease
+    /// may end, so only tests and commands may set a longer one.
+    pub deadline: Duration,
+}
+
+impl Default for AwsSettings {
+    fn default() -> Self {
+        Self {
+            region: None,
+            assume_role_arn: None,
+            external_id: None,
+            endpoint: None,
+            repeat: 0,
+            deadline: session::DEADLINE,
+        }
+    }
 }
 
 /// The settings cannot be used.

@@ -10,11 +10,8 @@ use aws_sdk_servicediscovery::config::{AppName, SharedCredentialsProvider};
 
 use super::{AwsSettings, ConnectError};
 
-/// Deadline of one request, from signing to the last byte of the answer.
-const DEADLINE: Duration = Duration::from_secs(5);
-const CONNECT_DEADLINE: Duration = Duration::from_secs(2);
-/// Deadline of the credentials for a request. It is shorter than that of the request, which would not say what is late.
-const CREDENTIALS_DEADLINE: Duration = Duration::from_millis(4_500);
+/// Deadline of one request, unless the settings have another one.
+pub(super) const DEADLINE: Duration = Duration::from_secs(5);
 /// Maximum pause between two attempts of a command. If others use up a rate, a frequent caller gets its share.
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
@@ -38,8 +35,9 @@ pub(crate) async fn identified(sdk: &SdkConfig, settings: &AwsSettings) -> Resul
     if sdk.region().is_none() {
         return Err(ConnectError::NoRegion);
     }
-    let credentials = IdentityCache::lazy().load_timeout(CREDENTIALS_DEADLINE).build();
-    let sdk = sdk.to_builder().timeout_config(deadlines()).identity_cache(credentials).build();
+    // It is shorter than that of the request, which would not say what is late.
+    let credentials = IdentityCache::lazy().load_timeout(settings.deadline * 9 / 10).build();
+    let sdk = sdk.to_builder().timeout_config(deadlines(settings.deadline)).identity_cache(credentials).build();
     match (&settings.assume_role_arn, &settings.external_id) {
         (Some(role), id) => Ok(assume_role(&sdk, role, id.as_deref()).await),
         (None, Some(_)) => Err(ConnectError::ExternalIdWithoutRole),
@@ -55,10 +53,10 @@ pub(crate) fn retries(repeat: u32) -> RetryConfig {
     }
 }
 
-fn deadlines() -> TimeoutConfig {
+fn deadlines(deadline: Duration) -> TimeoutConfig {
     // This holds for each attempt. While a command repeats calls, its waiting does not mean that the registry is
     // silent.
-    TimeoutConfig::builder().connect_timeout(CONNECT_DEADLINE).operation_attempt_timeout(DEADLINE).build()
+    TimeoutConfig::builder().connect_timeout(deadline * 2 / 5).operation_attempt_timeout(deadline).build()
 }
 
 /// Credentials of a role, through the same HTTP stack. STS is called at its own endpoint.

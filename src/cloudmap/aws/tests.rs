@@ -23,6 +23,9 @@ use tokio::{net::TcpListener, time::timeout};
 use super::*;
 use crate::cloudmap::{Counted, Metrics, Rate, Rates};
 
+/// Deadline of the calls in tests that are about something else: the machine may stand still for a while.
+const PATIENCE: Duration = Duration::from_mins(5);
+
 /// The requests that the server received.
 type Requests = Arc<Mutex<Vec<Request>>>;
 
@@ -74,9 +77,12 @@ fn sdk() -> SdkConfig {
         .build()
 }
 
+fn settings(endpoint: &str) -> AwsSettings {
+    AwsSettings { endpoint: Some(endpoint.to_owned()), deadline: PATIENCE, ..AwsSettings::default() }
+}
+
 async fn cloudmap(endpoint: &str) -> AwsCloudMap {
-    let settings = AwsSettings { endpoint: Some(endpoint.to_owned()), ..AwsSettings::default() };
-    AwsCloudMap::configured(&sdk(), &settings, Limits::new(&Rates::default(), None)).await.unwrap()
+    AwsCloudMap::configured(&sdk(), &settings(endpoint), Limits::new(&Rates::default(), None)).await.unwrap()
 }
 
 async fn answering(status: u16, body: &Value) -> (AwsCloudMap, Server) {
@@ -239,11 +245,10 @@ async fn the_ledger_waits_for_nobody_on_further_pages_either() {
     let server = serve(script.iter().map(|page| (200, page.to_string())).collect()).await;
     let slow = Rate::new(0.001, 10.0, 5.0);
     let limits = Limits::new(&Rates::default().with(Operation::ListNamespaces, slow), None);
-    let settings = AwsSettings { endpoint: Some(server.url.clone()), ..AwsSettings::default() };
-    let cloudmap = AwsCloudMap::configured(&sdk(), &settings, limits.clone()).await.unwrap();
+    let cloudmap = AwsCloudMap::configured(&sdk(), &settings(&server.url), limits.clone()).await.unwrap();
     // The others wait for a thousand seconds now.
     limits.throttled(Operation::ListNamespaces);
-    let listed = timeout(Duration::from_mins(5), cloudmap.list_namespaces(Lane::Ledger)).await.expect("it waits");
+    let listed = timeout(PATIENCE, cloudmap.list_namespaces(Lane::Ledger)).await.expect("it waits");
     assert_eq!(listed.unwrap().len(), 1);
 }
 
@@ -286,8 +291,8 @@ async fn a_throttled_further_page_is_requested_again_but_not_forever() {
     let server = serve(vec![first.clone(), throttled(), throttled(), last]).await;
     let metrics = Metrics::new(&Registry::new()).unwrap();
     let limits = Limits::new(&Rates::default(), Some(metrics.clone()));
-    let settings = AwsSettings { endpoint: Some(server.url.clone()), ..AwsSettings::default() };
-    let counted = Counted::new(AwsCloudMap::configured(&sdk(), &settings, limits).await.unwrap(), metrics.clone());
+    let aws = AwsCloudMap::configured(&sdk(), &settings(&server.url), limits).await.unwrap();
+    let counted = Counted::new(aws, metrics.clone());
     let listed = counted.list_instances("srv-1").await.unwrap();
     assert_eq!(listed.iter().map(|instance| &*instance.id).collect::<Vec<_>>(), ["one", "two"]);
     let calls = metrics.snapshot();

@@ -16,7 +16,7 @@ async fn a_command_repeats_what_is_throttled() {
     let script =
         vec![(400, json!({"__type": "ThrottlingException"}).to_string()), (200, json!({"Namespaces": []}).to_string())];
     let server = serve(script).await;
-    let settings = AwsSettings { endpoint: Some(server.url.clone()), repeat: 2, ..AwsSettings::default() };
+    let settings = AwsSettings { repeat: 2, ..settings(&server.url) };
     let cloudmap = AwsCloudMap::configured(&sdk(), &settings, Limits::new(&Rates::default(), None)).await.unwrap();
     assert_eq!(cloudmap.list_namespaces(Lane::Instances).await.unwrap(), []);
     assert_eq!(server.requests.lock().unwrap().len(), 2);
@@ -192,10 +192,9 @@ async fn assumes_a_role_over_the_same_stack() {
         .load()
         .await;
     let settings = AwsSettings {
-        endpoint: Some(registry.url.clone()),
         assume_role_arn: Some("arn:aws:iam::123456789012:role/registry".to_owned()),
         external_id: Some("shared-secret".to_owned()),
-        ..AwsSettings::default()
+        ..settings(&registry.url)
     };
     let cloudmap = AwsCloudMap::configured(&loaded, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
     cloudmap.list_namespaces(Lane::Instances).await.unwrap();
