@@ -135,10 +135,12 @@ fn compare(id: &ClusterId, uid: &str, signer: PublicKey, flags: &str) -> String 
 async fn rotate(args: TrustRotateArgs) -> anyhow::Result<()> {
     let client = connect::kubernetes(&args.kube).await?;
     let uid = identity::kube_system_uid(&client).await?;
+    let record = RecordObject::new(client.clone(), &args.kube.controller_namespace).load().await?;
     let store = KeyStore::new(client, &args.kube.controller_namespace);
     let (stored, version) =
         store.load().await?.context("this cluster has no key yet: its controller makes one when it leads")?;
     let keys = Keys::read(&stored).map_err(anyhow::Error::msg)?;
+    refuse_if_unused(&keys, record.as_ref().map(|(record, _)| record))?;
     let next = keys.rotated(&uid, env::secret()).context("no key follows from random bytes")?;
     let key = Keys::read(&next).map_err(anyhow::Error::msg)?.current.public();
     store.store(&next, version).await?;
@@ -152,6 +154,22 @@ async fn rotate(args: TrustRotateArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Fails if the ledger may still have a head of this cluster that another key signed than the current one. With one more key,
+/// that head would not be this cluster's any more, and the next leader would start from nothing.
+fn refuse_if_unused(keys: &Keys, record: Option<&Record>) -> anyhow::Result<()> {
+    let member = record.filter(|record| record.member.is_some() && record.signed_since.is_some());
+    let Some(Record { signs, .. }) = member.filter(|_| !keys.former.is_empty()) else { return Ok(()) };
+    let current = keys.current.public();
+    let last = signs.map_or_else(|| "a former key".to_owned(), |key| format!("the key {key}"));
+    anyhow::ensure!(
+        *signs == Some(current),
+        "the leader has not signed with the key {current} yet: its last head in the ledger is signed with {last}. The key is \
+         not replaced again before that. Try again in a minute; if this stays, look into the log of the leader, and whether \
+         the controller has the version of this program"
+    );
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
@@ -159,8 +177,29 @@ mod tests {
     use super::*;
     use crate::{
         cli::{Cli, Command},
+        cluster::{keys::StoredKey, record::Member},
         commands::status::tests::view,
     };
+
+    /// Otherwise the leader would take the own last head for a forged one.
+    #[test]
+    fn a_key_is_not_replaced_before_a_head_is_signed_with_it() {
+        let first = Keys::read(&StoredKey { seed: vec![1; 32], former: Vec::new() }).unwrap();
+        let second = Keys::read(&first.rotated("uid", [2; 32]).unwrap()).unwrap();
+        let [one, two] = [&first, &second].map(|keys| keys.current.public());
+        let member = Some(Member { clusterset: "prod".to_owned(), cluster: "blue".to_owned() });
+        let signing = Record { member, signed_since: Some(1), ..Record::default() };
+        let before = Record { signs: Some(one), ..signing.clone() };
+        let error = refuse_if_unused(&second, Some(&before)).unwrap_err().to_string();
+        assert!(error.contains(&one.to_string()) && error.contains(&two.to_string()), "{error}");
+        refuse_if_unused(&second, Some(&signing)).unwrap_err();
+        refuse_if_unused(&second, Some(&Record { signs: Some(two), ..signing.clone() })).unwrap();
+        // No head can be signed with an earlier key.
+        refuse_if_unused(&first, Some(&signing)).unwrap();
+        refuse_if_unused(&second, None).unwrap();
+        refuse_if_unused(&second, Some(&Record { signed_since: None, ..before.clone() })).unwrap();
+        refuse_if_unused(&second, Some(&Record { member: None, ..before })).unwrap();
+    }
 
     #[test]
     fn the_command_that_accepts_a_key_leads_to_the_cluster_that_was_asked() {

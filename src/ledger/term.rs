@@ -393,6 +393,7 @@ impl Term {
             let since = if record.epoch == 0 { 0 } else { epoch };
             wanted.signed_since = (self.trust.mode != Mode::Open).then(|| record.signed_since.unwrap_or(since));
         }
+        wanted.signs = self.writer.signs().or(wanted.signs);
         wanted.former.retain(|former| !self.keeper.departed.contains(former));
         if self.has_standalone(record) {
             wanted.registrations.clear();

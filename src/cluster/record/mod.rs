@@ -129,6 +129,10 @@ pub struct Record {
     /// The first epoch whose heads are signed; `None` if they are not. Later, unsigned heads are not this cluster's (R9).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signed_since: Option<u64>,
+    /// The key that signed the newest own head that was read back. A key that has signed nothing yet must not be replaced
+    /// (R9): only the one before it counts as well.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signs: Option<PublicKey>,
     /// The membership to which `leaving` and `accepted` belong; `None` if no leader of a ClusterSet has been elected
     /// yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]

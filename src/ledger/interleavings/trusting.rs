@@ -220,6 +220,24 @@ fn a_new_key_counts_if_the_old_one_handed_over_and_the_old_one_never_again() {
     assert_eq!(green.applies("blue"), Some(state(0..5, 2)));
 }
 
+/// `cloudmap-mcs trust rotate` asks for it: of a key before the one before, no head would be this cluster's.
+#[test]
+fn the_record_has_the_key_of_the_last_own_head_and_another_one_only_when_a_head_of_it_was_read_back() {
+    let mut world = World::default();
+    let [blue, _green] = pair(&mut world);
+    let signs = |world: &World| world.records["uid-blue"].0.signs;
+    assert_eq!(signs(&world), Some(key(1)));
+    drop(blue);
+    let mut blue = elect(&mut world, "blue", tofu([3, 1]));
+    blue.hangs = is_head;
+    blue.desire(&mut world, &state(0..5, 2));
+    pass(&mut world, &mut [&mut blue], 15);
+    assert_eq!((signs(&world), world.heads["blue"].signer), (Some(key(1)), Some(key(1))));
+    blue.let_go(&mut world);
+    pass(&mut world, &mut [&mut blue], 3);
+    assert_eq!((signs(&world), world.heads["blue"].signer), (Some(key(3)), Some(key(3))));
+}
+
 #[test]
 fn a_rebuilt_cluster_counts_when_a_person_accepted_its_key() {
     let mut world = World::default();

@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Farewell, Inherited, Now, Phase, Writer, WriterIdentity};
-use crate::ledger::{Map, hash::StateHash, stream::Said};
+use crate::{
+    ledger::{Map, hash::StateHash, stream::Said},
+    model::PublicKey,
+};
 
 /// Statistics of the current epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -182,6 +185,12 @@ impl Writer {
     /// A published state that was read back: the newest one, or one shortly before it.
     pub fn read_back(&self) -> Option<&Arc<Map>> {
         self.run.visibility.map.as_ref()
+    }
+
+    /// The current key, once a head of this epoch was read back.
+    pub(in crate::ledger) fn signs(&self) -> Option<PublicKey> {
+        let read_back = matches!(self.phase, Phase::Run) && self.run.read_back.is_some();
+        self.keys.first().filter(|_| read_back).copied()
     }
 
     /// Whether others have been able to read this cluster's exports for a while, so that what it published elsewhere
