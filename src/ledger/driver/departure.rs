@@ -25,7 +25,7 @@ const LOOKS: u32 = 10;
 const PATIENCE: Duration = Duration::from_mins(3);
 
 /// Marks the membership as left, if its ledger has a live head of this cluster that nobody writes any more, and deletes
-/// its pages. Its instances stay: their marks name the other ClusterSet, and `purge` finds them.
+/// its pages. Without a head for a while, there is nothing to mark. Its instances stay: their marks name the other ClusterSet, and `purge` finds them.
 ///
 /// # Errors
 /// The ledger cannot be read or written, or does not say `left` (yet). Try again.
@@ -48,9 +48,18 @@ pub(super) async fn depart(
     let begun = Instant::now();
     let mut seen: Option<(Position, Instant)> = None;
     let mut looks = None;
+    let mut absent: Option<Instant> = None;
     loop {
         let heads = registry.read_heads().await?.unwrap_or_default();
-        let Some(Ok(head)) = heads.get(cluster.as_str()) else { return Ok(Outcome::Done) };
+        let Some(Ok(head)) = heads.get(cluster.as_str()) else {
+            // One read may be stale, and nobody looks again once the membership is ended.
+            if absent.get_or_insert_with(Instant::now).elapsed() >= Timing::default().silence() {
+                return Ok(Outcome::Done);
+            }
+            sleep(LOOK).await;
+            continue;
+        };
+        absent = None;
         if *head.uid != *uid {
             return Ok(Outcome::Done);
         }

@@ -1,7 +1,10 @@
 //! Clusters that leave a ClusterSet, or go on under another id.
 
 use super::*;
-use crate::cloudmap::{ErrorKind, fake::Fault};
+use crate::{
+    cloudmap::{ErrorKind, fake::Fault},
+    cluster::record::Member,
+};
 
 async fn until_left(reader: &LedgerHandle, cluster: &str, patience: Duration) {
     let (mut remotes, id) = (reader.remotes(), cluster.parse().unwrap());
@@ -63,6 +66,31 @@ async fn who_goes_to_no_clusterset_has_left_the_former_one_after_a_while() {
     let blue = start_with(&cloudmap, "blue", "uid-blue", blues);
     publish(&blue, &state(2)).await;
     sees(&green, "blue", &state(2)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_does_not_show_the_own_head_ends_no_membership() {
+    let cloudmap = Fake::new();
+    let blue = start(&cloudmap, "blue", "uid-blue");
+    publish(&blue, &state(1)).await;
+    drop(blue);
+    let head = (service(&cloudmap, CLUSTERS), "blue".into());
+    cloudmap.registry().undiscovered.insert(head.clone());
+    let from = Member { clusterset: "prod".to_owned(), cluster: "blue".to_owned() };
+    let port: Arc<dyn CloudMap> = Arc::new(cloudmap.clone());
+    let late = async {
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        cloudmap.registry().undiscovered.remove(&head);
+    };
+    let (left, ()) = tokio::join!(depart(&port, &from, "uid-blue", None, &Always), late);
+    left.unwrap();
+    assert!(!views(&cloudmap).await["blue"].head.as_ref().unwrap().is_live());
+    // Where there is none, it ends after a while.
+    cloudmap.registry().instances.remove(&head);
+    tokio::time::timeout(Duration::from_mins(1), depart(&port, &from, "uid-blue", None, &Always))
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 /// Restored from a backup, and taken out of the ClusterSet so that it does no harm.
