@@ -76,8 +76,10 @@ fn refuse_what_does_not_go_together(args: &PolicyArgs) -> anyhow::Result<()> {
         (Mode::DenyOthers, "those who are no controllers"),
         (Mode::AssumeRole, "the clusters' roles, not for that of the registry"),
     ] {
+        // Whoever removes instances from namespaces with DNS removes their records.
+        let goes = |other: &Mode| *other == mode || (mode, *other) == (Mode::People, Mode::Dns);
         anyhow::ensure!(
-            !args.mode.contains(&mode) || args.mode.iter().all(|other| *other == mode),
+            !args.mode.contains(&mode) || args.mode.iter().all(goes),
             "--mode {} is for {whose}: print it alone",
             mode.name()
         );

@@ -162,6 +162,8 @@ fn what_does_not_go_together_is_refused() {
     for mode in ["deny", "people"] {
         assert!(output(&format!("--mode {mode} --clusterset prod")).contains("\"prod\""), "{mode}");
     }
+    // For `purge` where instances are in namespaces with DNS.
+    assert!(output("--mode people,dns --clusterset prod --hosted-zones Z1").contains("hostedzone/Z1"));
     let error = said(&format!("cloudmap-mcs iam trust {PLACE} --for pod-identity --external-id x")).unwrap_err();
     assert!(error.contains("--external-id does not go with"), "{error}");
 }
