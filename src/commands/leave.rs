@@ -53,8 +53,8 @@ pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
     )
 }
 
-/// Whether the cluster has left: its head says `left`, which it does only after the last instance is gone, and it has
-/// no pages.
+/// Whether the cluster has left: its head says `left`, which it does only after the last instance is gone, or nobody has
+/// it any more; and it has no pages.
 async fn has_left(
     cloudmap: &Arc<dyn CloudMap>,
     clusterset: &ClusterSetId,
@@ -62,15 +62,16 @@ async fn has_left(
 ) -> anyhow::Result<bool> {
     let views = show::read_all(Arc::clone(cloudmap), clusterset).await?;
     let head = views.iter().find(|view| *view.id == *cluster.as_str()).and_then(|view| view.head.clone());
-    if head.is_some_and(|head| head.is_live()) {
+    if head.as_ref().is_some_and(|head| head.is_live()) {
         return Ok(false);
     }
     let belongings = show::belongings(Arc::clone(cloudmap), clusterset, Some(cluster)).await?;
-    Ok(belongings
-        .iter()
-        .filter(|belonging| belonging.cluster.is_some())
+    Ok(belongings.iter().all(|belonging| match belonging.cluster {
+        // That one discovery does not show the head, or that it cannot be read, says nothing.
+        None => head.is_some() || belonging.instances.is_empty(),
         // The key proves what the head says, and the copy says it as well.
-        .all(|belonging| belonging.instances.iter().all(|id| [KEY_INSTANCE, COPY_INSTANCE].contains(&&**id))))
+        Some(_) => belonging.instances.iter().all(|id| [KEY_INSTANCE, COPY_INSTANCE].contains(&&**id)),
+    }))
 }
 
 /// Returns whether the flag changed.
@@ -88,7 +89,29 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::fake_api::FakeApi;
+    use crate::{
+        cloudmap::{Attributes, NamespaceKind, fake::Fake},
+        cluster::fake_api::FakeApi,
+        ledger::CLUSTERS,
+    };
+
+    /// Its instances may still be there, and nobody removes them once the controller is gone.
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_whose_head_is_not_shown_or_cannot_be_read_has_not_left() {
+        let fake = Fake::new();
+        let namespace = fake.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
+        let heads = fake.registry().add_service(&namespace, CLUSTERS, "cloudmap-mcs", "");
+        let head = (heads, "blue".into());
+        fake.registry().instances.insert(head.clone(), Attributes::new());
+        let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+        let (clusterset, blue) = ("prod".parse().unwrap(), "blue".parse().unwrap());
+        let left = async || has_left(&cloudmap, &clusterset, &blue).await.unwrap();
+        assert!(!left().await, "it cannot be read");
+        fake.registry().undiscovered.insert(head.clone());
+        assert!(!left().await, "it is not shown");
+        fake.registry().instances.remove(&head);
+        assert!(left().await, "it was purged");
+    }
 
     #[tokio::test]
     async fn undo_without_a_record_fails() {
