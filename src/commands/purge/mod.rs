@@ -181,10 +181,13 @@ impl Remains {
             }
             let mut stays = services.iter().map(|service| service.id.clone()).collect::<BTreeSet<_>>();
             for service in services {
-                let instances = cloudmap
-                    .list_instances(&service.id)
-                    .await
-                    .with_context(|| format!("failed to look into {}/{}", namespace.name, service.name))?;
+                let instances = match cloudmap.list_instances(&service.id).await {
+                    // Others delete services meanwhile: this takes minutes in an account with many.
+                    Err(error) if error.kind == ErrorKind::NotFound => continue,
+                    listed => {
+                        listed.with_context(|| format!("failed to look into {}/{}", namespace.name, service.name))?
+                    }
+                };
                 let (ours, others): (Vec<_>, Vec<_>) =
                     instances.into_iter().partition(|instance| belongs(instance, clusterset, cluster));
                 let target = Target { namespace: namespace.name.clone(), service: service.name.clone() };

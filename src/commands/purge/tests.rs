@@ -333,6 +333,19 @@ async fn a_head_that_appears_while_watching_prevents_the_purge() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_service_that_somebody_deletes_meanwhile_stops_no_purge() {
+    let fake = Fake::new();
+    shop(&fake);
+    let foreign = fake.registry().services.values().find(|service| &*service.name == "foreign").unwrap().id.clone();
+    fake.registry().failing.insert(foreign, ErrorKind::NotFound);
+    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let remains = Remains::find(&cloudmap, &clusterset(), None).await.unwrap();
+    assert!(remains.leftovers.iter().all(|leftover| *leftover.service.name != *"foreign"));
+    // Its namespace stays: a listing shows it.
+    assert!(!remains.leftovers.is_empty() && remains.namespaces.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn purge_fails_if_something_is_not_empty() {
     let fake = Fake::new();
     shop(&fake);
