@@ -15,7 +15,7 @@ use super::{
     keys::Keys,
     kubernetes::{Verb, Write},
     machine::EPOCH,
-    merge::{Port, families},
+    merge::{Port, families, selects},
     scenario::Scenario,
     users::label,
     world::{Cluster, OWN, Version, World},
@@ -65,6 +65,8 @@ pub(crate) struct Checks {
     /// Addresses that a cluster imports although they were withdrawn. Exported anew, they may still go once: the cluster
     /// learns of one after the other.
     stale: BTreeSet<(Key, String)>,
+    /// The UID of each import and the addresses that it shows, and since when.
+    shown: BTreeMap<Key, ((Value, Value), Duration)>,
     /// The form of each name, and since when. Another one can take endpoints and the derived Service away.
     forms: BTreeMap<Key, (Form, Duration)>,
     /// The clusters that export each name, and since when it is these.
@@ -142,7 +144,7 @@ impl Checks {
             return None;
         }
         self.seen = versions;
-        self.continuity(world, news(scenario)).map(|what| ("a name with endpoints stays", what))
+        self.continuity(world, scenario).map(|what| ("a name with endpoints stays", what))
     }
 
     /// The writes since this was asked last.
@@ -229,8 +231,8 @@ impl Checks {
         }
     }
 
-    fn continuity(&mut self, world: &World, news: Duration) -> Option<String> {
-        let (clusters, now) = (&world.clusters, world.began.elapsed());
+    fn continuity(&mut self, world: &World, scenario: &Scenario) -> Option<String> {
+        let (clusters, now, news) = (&world.clusters, world.began.elapsed(), news(scenario));
         let (mut next, mut stale) = (BTreeMap::new(), BTreeSet::new());
         for cluster in clusters {
             let membership = cluster.membership().map(str::to_owned);
@@ -283,12 +285,27 @@ impl Checks {
                 let held: BTreeSet<_> = before.addresses.intersection(live).cloned().collect();
                 let identity = |object: Option<std::sync::Arc<Value>>| object.map(|it| it["metadata"]["uid"].clone());
                 let import = api.get("serviceimports", &name.0, &name.1);
+                // Clients know the addresses of a derived Service that is made anew.
+                let ips = |import: &Value| import["spec"]["ips"].as_array().is_some_and(|ips| !ips.is_empty());
+                if let Some(import) = import.as_ref().filter(|import| scenario.repairs() && ips(import)) {
+                    let shows = (import["metadata"]["uid"].clone(), import["spec"]["ips"].clone());
+                    let (shown, since) = self.shown.entry(key.clone()).or_insert_with(|| (shows.clone(), now));
+                    let is_known = is_old(since, now, news, world);
+                    if *shown != shows {
+                        let before = std::mem::replace(shown, shows);
+                        *since = now;
+                        if is_known && settled && all_heard && before.0 == shown.0 {
+                            return Some(format!("{id} {}/{} had {}, now {}", name.0, name.1, before.1, shown.1));
+                        }
+                    }
+                }
                 let derived = import.as_ref().and_then(|import| {
                     import["metadata"]["annotations"]["multicluster.kubernetes.io/derived-service"].as_str()
                 });
                 let derived = derived.and_then(|derived| api.get("services", &name.0, derived));
-                // Kubernetes does not change the first IP family of a Service: one that has another is made anew.
-                let fits = derived.as_ref().is_some_and(|it| families(&it["spec"]) == form.2);
+                // Kubernetes does not change the first IP family of a Service: one that has another is made anew. So is one with
+                // a selector, for Kubernetes makes EndpointSlices for it.
+                let fits = derived.as_ref().is_some_and(|it| families(&it["spec"]) == form.2 && !selects(&it["spec"]));
                 let derived = identity(derived);
                 let import = identity(import.clone());
                 // Without its import a name is nothing, whatever slices there are.

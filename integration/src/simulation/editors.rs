@@ -12,7 +12,7 @@ pub(crate) enum Edit {
     DeletesSlice,
     /// They give an import another type.
     AltersImport,
-    /// They give a derived Service session affinity.
+    /// They give a derived Service session affinity, or a selector.
     AltersDerived,
     /// They take all endpoints out of an EndpointSlice.
     EmptiesSlice,
@@ -36,11 +36,12 @@ impl Edit {
         }
     }
 
-    /// The change; `None`: the object is deleted.
-    fn patch(self) -> Option<Value> {
+    /// The change; `None`: the object is deleted. `which` decides about it.
+    fn patch(self, which: usize) -> Option<Value> {
         match self {
             Self::DeletesImport | Self::DeletesDerived | Self::DeletesSlice => None,
             Self::AltersImport => Some(json!({"spec": {"type": "Headless"}})),
+            Self::AltersDerived if which < 500 => Some(json!({"spec": {"selector": {"app": "web"}}})),
             Self::AltersDerived => Some(json!({"spec": {"sessionAffinity": "ClientIP"}})),
             Self::EmptiesSlice => Some(json!({"endpoints": []})),
         }
@@ -48,12 +49,12 @@ impl Edit {
 }
 
 impl World {
-    /// Changes an object that the controllers of a cluster made, if there is one. `which` decides about it.
+    /// Changes an object that the controllers of a cluster made, if there is one. `which`, below 1000, decides about it.
     pub(crate) fn edit(&mut self, cluster: usize, which: usize, edit: Edit) {
         let (cluster, plural) = (&self.clusters[cluster], edit.plural());
         let made: Vec<_> = cluster.api.list(plural).into_iter().filter(|(_, object)| is_made_here(object)).collect();
         let Some(((namespace, name), object)) = made.get(which % made.len().max(1)) else { return };
-        match edit.patch() {
+        match edit.patch(which) {
             Some(patch) => drop(cluster.api.patch(plural, namespace, name, &patch)),
             None => drop(cluster.api.delete(plural, namespace, name)),
         }

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{
     claims::Registrations,
     kubernetes::ApiServer,
-    merge::{Export, Port, UNNAMED, affinity, families, merge, policy, ports},
+    merge::{Export, Port, UNNAMED, affinity, families, merge, policy, ports, selects},
     users::{addresses, annotation, is_terminating, label},
     world::{Cluster, World},
 };
@@ -33,7 +33,7 @@ pub(crate) struct Imported {
     pub(crate) clusters: BTreeSet<String>,
     /// Ready addresses by the name of the port.
     pub(crate) endpoints: BTreeMap<String, BTreeSet<String>>,
-    /// Ports, affinity and traffic policy of the derived Service, if there is one.
+    /// Ports, affinity and traffic policy of the derived Service, if there is one. It has no selector.
     pub(crate) derived: Option<(BTreeSet<Port>, String, String)>,
 }
 
@@ -89,6 +89,7 @@ pub(crate) fn imported(api: &ApiServer) -> BTreeMap<Name, Imported> {
     for (name, import) in api.list("serviceimports") {
         let derived = annotation(&import, "multicluster.kubernetes.io/derived-service");
         let derived = derived.and_then(|derived| api.get("services", &name.0, derived));
+        let derived = derived.filter(|object| !selects(&object["spec"]));
         let labels = import["metadata"]["labels"].as_object().into_iter().flatten();
         let labels = labels.filter(|(key, _)| *key != "cloudmap-mcs/managed-by");
         let clusters = import["status"]["clusters"].as_array().into_iter().flatten();
@@ -138,6 +139,9 @@ pub(crate) fn mismatch(world: &World) -> Option<String> {
             if wanted != found {
                 return Some(format!("{id} imports {}/{} as {found:?}, not as {wanted:?}", name.0, name.1));
             }
+            if let Some(what) = wanted.and_then(|wanted| import_ips(api, name, wanted)) {
+                return Some(format!("{id} imports {}/{} with {what}", name.0, name.1));
+            }
             if let Some(what) = wanted.and_then(|wanted| import_conditions(api, name, wanted)) {
                 return Some(format!("{id} says of its import {}/{}: {what}", name.0, name.1));
             }
@@ -151,6 +155,21 @@ pub(crate) fn mismatch(world: &World) -> Option<String> {
         }
     }
     registrations.mismatch()
+}
+
+/// The addresses that an import shows, if they are not those of its derived Service. One that had two families keeps both
+/// addresses.
+fn import_ips(api: &ApiServer, name: &Name, wanted: &Imported) -> Option<String> {
+    if wanted.type_ != "ClusterSetIP" || wanted.derived.is_none() {
+        return None;
+    }
+    let import = api.get("serviceimports", &name.0, &name.1)?;
+    let derived = annotation(&import, "multicluster.kubernetes.io/derived-service")?;
+    let derived = api.get("services", &name.0, derived)?;
+    let (shown, has) = (&import["spec"]["ips"], &derived["spec"]["clusterIPs"]);
+    let (some, all) = (shown.as_array()?, has.as_array()?);
+    let right = !some.is_empty() && some.iter().all(|ip| all.contains(ip));
+    (!right).then(|| format!("{shown}, and its derived Service has {has}"))
 }
 
 /// What the conditions of an import should not say: every cluster is heard of, and nobody is in the way of any object.

@@ -92,6 +92,11 @@ pub(crate) fn policy(spec: &Value) -> String {
     spec["internalTrafficPolicy"].as_str().unwrap_or("Cluster").to_owned()
 }
 
+/// Whether a Service selects pods by itself.
+pub(crate) fn selects(spec: &Value) -> bool {
+    spec["selector"].as_object().is_some_and(|selector| !selector.is_empty())
+}
+
 /// IP families, of a Service or a ServiceImport.
 pub(crate) fn families(spec: &Value) -> Vec<String> {
     let families = spec["ipFamilies"].as_array().into_iter().flatten();

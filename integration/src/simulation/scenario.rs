@@ -145,6 +145,11 @@ impl Scenario {
         self.kinds.contains(&Readings) && self.kinds.iter().all(|kind| kind.is_of_users() || *kind == Readings)
     }
 
+    /// People alter what imports consist of, and nobody refuses what makes that good.
+    pub(crate) fn repairs(&self) -> bool {
+        self.kinds.contains(&Editors) && !self.kinds.contains(&Kubernetes) && !self.kinds.contains(&Policies)
+    }
+
     /// Caches show Services and EndpointSlices at the same time: a cluster never publishes the ports of one time with the
     /// endpoints of another one.
     pub(crate) fn sees_at_once(&self) -> bool {
