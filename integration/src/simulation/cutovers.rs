@@ -271,14 +271,19 @@ impl Course {
             return Some(format!("more than the status of {before} became {after}"));
         }
         let [from, to] = [before, after].map(|cutover| cutover["status"]["shareOfTraffic"].as_i64());
+        let was_finished = before["status"]["phase"] == "Finished";
         if from == to {
-            return None;
+            let holds = was_finished && after["status"]["phase"] == "Holding";
+            return holds.then(|| format!("what was finished holds: {after}"));
         }
+        // Also one that is blocked: the tasks may be gone.
+        let waited = before["status"]["waitedSeconds"].as_u64().unwrap_or_default();
+        let is_over = from == Some(100) && (was_finished || waited >= INTERVAL.as_secs());
         let since = write.at.saturating_sub(std::mem::replace(&mut self.moved, write.at));
         let (now, long) = (write.at, write.at.saturating_sub(NOTICED));
         let known = self.specs.iter().filter(|(until, _)| *until == Duration::MAX || *until + NEWS >= now);
         let guards = |(_, spec): &(Duration, Value)| spec["guard"].is_object();
-        if to == Some(0) && known.clone().any(guards) && callers.had(now.saturating_sub(NEWS), now, true) {
+        if to == Some(0) && !is_over && known.clone().any(guards) && callers.had(now.saturating_sub(NEWS), now, true) {
             return None;
         }
         let said = known.clone().any(|(_, spec)| {
