@@ -30,6 +30,7 @@ mod slices;
 #[cfg(test)]
 mod tests;
 mod trace;
+mod ttls;
 mod users;
 mod world;
 
@@ -240,6 +241,10 @@ impl Driver {
         self.report.converged = Some(calm.elapsed());
         if let Some(at) = self.world.torn {
             self.wait_until(self.world.began + at + REPAIR).await?;
+        }
+        if let Some(at) = self.world.retimed {
+            self.wait_until(self.world.began + at + ttls::REPAIR).await?;
+            self.until(ttls::REPAIR, "the records of our services have our TTL", ttls::changed).await?;
         }
         self.rest().await?;
         // For a moment all may be right before what a cluster said last, as a member, is heard and taken back.

@@ -399,7 +399,9 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
         }
         Kind::Meddlers => {
             let how = *rng.pick(&[Meddling::Deletes, Meddling::Deletes, Meddling::Alters]);
-            (short, Action::Meddle { which: rng.below(1000), how })
+            let which = rng.below(1000);
+            let how = if how == Meddling::Alters && which < 500 { Meddling::ChangesTtl } else { how };
+            (short, Action::Meddle { which, how })
         }
         Kind::Vandals => {
             let how =

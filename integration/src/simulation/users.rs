@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 
 use super::{
     slices::{FAMILIES, pods, remove_slices},
+    ttls,
     world::{World, must},
 };
 use crate::ledger_sim::rng::Rng;
@@ -141,6 +142,8 @@ pub(crate) enum Meddling {
     Deletes,
     /// They give an instance another port.
     Alters,
+    /// They give the records of a service another TTL.
+    ChangesTtl,
     DeletesHead,
     DeletesPage,
     /// They overwrite a head with one that they made up, without a signature or with their own, and as if it were newer.
@@ -285,6 +288,11 @@ impl World {
                         Meddling::Deletes | Meddling::Alters => {
                             instance.attributes.contains_key("CLOUDMAP_MCS_CLUSTER")
                         }
+                        Meddling::ChangesTtl => {
+                            service.dns_config.is_some()
+                                && service.tags.contains_key("cloudmap-mcs/made-for")
+                                && instance.attributes.contains_key("CLOUDMAP_MCS_CLUSTER")
+                        }
                         Meddling::DeletesHead | Meddling::ForgesHead => service.name == "clusters",
                         Meddling::DeletesPage => service.name.starts_with("exports-"),
                     };
@@ -302,6 +310,7 @@ impl World {
         match how {
             Meddling::Deletes | Meddling::Alters => drop(self.meddled.insert(target, self.began.elapsed())),
             Meddling::ForgesHead => attributes = forged(&instance, &attributes, which),
+            Meddling::ChangesTtl => return ttls::change(self, &service),
             Meddling::DeletesHead | Meddling::DeletesPage => self.torn = Some(self.began.elapsed()),
         }
         if how == Meddling::Alters {

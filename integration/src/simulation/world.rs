@@ -71,6 +71,8 @@ pub(crate) struct World {
     pub(crate) edited: BTreeMap<(String, Name), Duration>,
     /// When people deleted a part of a ledger last.
     pub(crate) torn: Option<Duration>,
+    /// When people changed a TTL last.
+    pub(crate) retimed: Option<Duration>,
     /// Until when ends of operations cannot be read.
     pub(crate) blind: Option<Duration>,
     /// The steps in progress that keep news from arriving ([`Action::holds_up`](super::schedule::Action::holds_up)).
@@ -135,7 +137,7 @@ impl World {
         };
         let registry = Registry::new(began, trace.clone(), settings);
         let (callers, clusters, addresses, abandoned, joined, meddled, edited) = Default::default();
-        let (torn, blind, held_up) = Default::default();
+        let (torn, retimed, blind, held_up) = Default::default();
         let network = Rng::new("network", seed).chance(0.5).then(Network::default);
         let mut world = Self {
             began,
@@ -151,6 +153,7 @@ impl World {
             meddled,
             edited,
             torn,
+            retimed,
             blind,
             held_up,
         };
