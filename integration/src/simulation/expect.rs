@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::{
     claims::Registrations,
+    discovered,
     kubernetes::ApiServer,
     merge::{Export, Port, UNNAMED, affinity, families, merge, policy, ports, selects},
     users::{addresses, annotation, is_terminating, label},
@@ -128,10 +129,14 @@ pub(crate) fn imported(api: &ApiServer) -> BTreeMap<Name, Imported> {
 
 /// What is not as it should be, if anything.
 pub(crate) fn mismatch(world: &World) -> Option<String> {
+    if let Some(what) = discovered::mismatch(world) {
+        return Some(what);
+    }
     let registrations = Registrations::observe(world);
     for cluster in &world.clusters {
         let Cluster { id, api, .. } = cluster;
-        let (mut wanted, found) = (merged(&world.clusters, cluster), imported(api));
+        let (mut wanted, mut found) = (merged(&world.clusters, cluster), imported(api));
+        found.retain(|name, _| name.0 != discovered::PLACE.0);
         wanted
             .retain(|name, _| api.get("namespaces", "", &name.0).is_some_and(|namespace| !is_terminating(&namespace)));
         for name in wanted.keys().chain(found.keys()) {

@@ -11,6 +11,7 @@ mod check;
 mod claims;
 mod cloudmap;
 mod cutovers;
+mod discovered;
 mod editors;
 mod expect;
 mod followed;
@@ -186,6 +187,10 @@ impl Driver {
                     self.world.export(place);
                 }
             }
+        }
+        if self.scenario.kinds.contains(&Kind::Imports) {
+            self.world.import_orders();
+            self.world.run_orders(Some(MOST_TASKS));
         }
         let shares = self.scenario.kinds.contains(&Kind::Shares);
         if shares {

@@ -47,6 +47,7 @@ impl Running {
             Action::Share { cluster, share } => world.share(*cluster, *share),
             Action::Say { cluster, saying } => world.say(*cluster, *saying),
             Action::Tasks(count) => world.run_tasks(*count),
+            Action::Orders(tasks) => world.run_orders(*tasks),
             Action::NameTarget { place, wish } => world.name_target(*place, *wish),
             Action::Namespace { cluster, namespace } => {
                 let api = &world.clusters[*cluster].api;
@@ -128,6 +129,7 @@ impl Running {
                 drop(api.put("namespaces", json!({"metadata": {"name": namespace}})));
             }
             Action::Divide { .. } => world.network.iter().for_each(|network| network.unite(number)),
+            Action::Orders(tasks) => world.run_orders(*tasks),
             Action::Pause { .. } => {
                 if let Some(machine) = self.paused.remove(&number) {
                     machine.pause(false);

@@ -19,6 +19,8 @@ pub enum Kind {
     Shares,
     /// The Service that joins ECS tasks has a Cutover, of which users say this and that, and ECS scales.
     Cutovers,
+    /// Others register instances in a Cloud Map namespace that clusters import from, and delete it.
+    Imports,
     /// Namespaces terminate and come back empty.
     Namespaces,
     /// A process dies before or after one of its writes, of either port.
@@ -68,7 +70,7 @@ pub enum Kind {
 impl Kind {
     /// What users do, and nothing that goes wrong.
     pub(crate) fn is_of_users(self) -> bool {
-        [Endpoints, Exports, Services, Namespaces, Shapes, Ports, Claims, Shares, Cutovers].contains(&self)
+        [Endpoints, Exports, Services, Namespaces, Shapes, Ports, Claims, Shares, Cutovers, Imports].contains(&self)
     }
 }
 
@@ -159,9 +161,9 @@ impl Scenario {
 }
 
 use Kind::{
-    Claims, Clocks, Crashes, Cutovers, Divides, Editors, Endpoints, Exports, Foreigners, Keys, Kills, Kubernetes, Lag,
-    Meddlers, Moves, Namespaces, Partitions, Pauses, Policies, Ports, Readings, Registry, Renames, Services, Shapes,
-    Shares, Stale, Stops, Unobserved, Vandals,
+    Claims, Clocks, Crashes, Cutovers, Divides, Editors, Endpoints, Exports, Foreigners, Imports, Keys, Kills,
+    Kubernetes, Lag, Meddlers, Moves, Namespaces, Partitions, Pauses, Policies, Ports, Readings, Registry, Renames,
+    Services, Shapes, Shares, Stale, Stops, Unobserved, Vandals,
 };
 
 /// All scenarios.
@@ -230,6 +232,13 @@ pub static SCENARIOS: &[Scenario] = &[
             Registry, Unobserved,
         ],
         steps: 26,
+    },
+    Scenario {
+        name: "imports",
+        about: "instances of others come and go with their Cloud Map namespace, from which all clusters import",
+        clusters: TWO,
+        kinds: &[Endpoints, Imports, Imports, Imports],
+        steps: 16,
     },
     Scenario {
         name: "crashes",

@@ -54,6 +54,8 @@ pub(crate) enum Action {
     },
     /// ECS runs so many tasks.
     Tasks(usize),
+    /// Others run so many tasks in a namespace that clusters import from; `None`: they delete it.
+    Orders(Option<usize>),
     /// Has an export registered under another name.
     NameTarget {
         place: Place,
@@ -272,6 +274,7 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
         Kind::Claims => (short, claim(rng, place)),
         Kind::Shares => (short, share(rng, cluster)),
         Kind::Cutovers => (short, cutover(rng)),
+        Kind::Imports => (short, Action::Orders(rng.chance(0.6).then(|| rng.below(MOST_TASKS + 1)))),
         Kind::Crashes => {
             let (of_registry, nth, after) = (rng.chance(0.5), rng.below(12) as u32 + 1, rng.chance(0.5));
             (short, Action::Crash { cluster, role, of_registry, nth, after })
