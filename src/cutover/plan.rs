@@ -103,7 +103,14 @@ pub fn plan(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>)
         } else {
             status.step_since.clone()
         },
-        waited_seconds: if moved { None } else { counted(status, observed, course.as_ref().ok()) },
+        waited_seconds: match course.as_ref().ok() {
+            // Whatever brought it there, its guard has nothing left to look at.
+            Some(course) if phase == CutoverPhase::Finished => {
+                i64::try_from(course.interval(observed.facing.ttl()).as_secs()).ok()
+            }
+            _ if moved => None,
+            course => counted(status, observed, course),
+        },
         reached: known(reached, &status.reached),
         reachable: known(reachable, &status.reachable),
         hidden,

@@ -290,6 +290,11 @@ fn what_the_guard_found_counts_until_the_spec_changes() {
     // It was finished, and the export was away for a moment. Pods that fail now must not give the traffic to nobody.
     let blocked = |share, waited| CutoverStatus { phase: Some(Blocked), waited_seconds: Some(waited), ..at(share) };
     assert!(!looks(|_| {}, blocked(100, 120)) && looks(|_| {}, blocked(100, 119)) && looks(|_| {}, blocked(50, 120)));
+    // `cutover finish` brought it there, and no step has lasted.
+    let held = CutoverSpec { share_of_traffic: Some(100), ..guarded.clone() };
+    let finished = Case { spec: held, ..Case::new(at(100), place(100, 10, 10, 2)) }.planned().unwrap().status;
+    assert_eq!(finished.phase, Some(Finished));
+    assert!(!looks(|_| {}, CutoverStatus { phase: Some(Blocked), ..finished }));
     for change in [
         (|spec| spec.paused = true) as fn(&mut CutoverSpec),
         |spec| spec.roll_back = true,
