@@ -98,8 +98,11 @@ step_image() {
 		missing "the images are for $ARCHITECTURE only, and made without the Dockerfile: Docker does not answer here"
 		use_target
 		build_dist
-		# As for tests: with another time, cargo compiles all that has C in it, and what needs it, once more.
-		(unset SOURCE_DATE_EPOCH && build_release --bin cloudmap-emulator)
+		# As for tests: with the time and the facts of a release, cargo compiles what knows them, and all that needs it, once more.
+		(
+			unset SOURCE_DATE_EPOCH CLOUDMAP_MCS_BUILD_COMMIT CLOUDMAP_MCS_BUILD_DATE
+			build_release --bin cloudmap-emulator
+		)
 		for binary in "$DIST" "$CARGO_TARGET_DIR/release/cloudmap-emulator"; do
 			"$TESTBED" image "$(image "${binary##*/}")" "$RELEASE/${binary##*/}-$VERSION-image-$ARCHITECTURE.tar" "$binary"
 		done
