@@ -36,6 +36,8 @@ pub(crate) async fn cluster(args: &ClusterArgs) -> anyhow::Result<Client> {
 
 /// How often a command repeats a call: for about half a minute.
 const REPEAT: u32 = 24;
+/// How often `status` and the page repeat a call. Both give an answer half a minute, and why calls fail must be known before.
+const REPEAT_STATUS: u32 = 8;
 
 fn settings(args: &AwsArgs) -> AwsSettings {
     let AwsArgs { region, assume_role_arn, assume_role_external_id, cloudmap_endpoint } = args;
@@ -55,14 +57,21 @@ pub(crate) async fn registry(args: &AwsArgs, metrics: cloudmap::Metrics) -> anyh
 /// For commands that end soon. Nobody reads their metrics. They repeat throttled calls, because they share the
 /// account's rates with the controllers.
 pub(crate) async fn registry_for_command(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
-    let settings = AwsSettings { repeat: REPEAT, ..settings(args) };
-    let metrics = cloudmap::Metrics::new(&Registry::new())?;
-    Ok(cloudmap::connect(&settings, &Rates::default(), metrics).await?.cloudmap)
+    Ok(repeating(args, REPEAT).await?.cloudmap)
+}
+
+/// The same for `status` and the page.
+pub(crate) async fn registry_for_status(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
+    Ok(repeating(args, REPEAT_STATUS).await?.cloudmap)
 }
 
 /// For a look at the registry itself, where an answer that does not come is a finding.
 pub(crate) async fn registry_to_examine(args: &AwsArgs) -> anyhow::Result<Connected> {
-    let settings = AwsSettings { repeat: 2, ..settings(args) };
+    repeating(args, 2).await
+}
+
+async fn repeating(args: &AwsArgs, repeat: u32) -> anyhow::Result<Connected> {
+    let settings = AwsSettings { repeat, ..settings(args) };
     let metrics = cloudmap::Metrics::new(&Registry::new())?;
     Ok(cloudmap::connect(&settings, &Rates::default(), metrics).await?)
 }

@@ -141,7 +141,7 @@ pub(in crate::commands) struct Observer<'a> {
 
 impl<'a> Observer<'a> {
     pub(in crate::commands) async fn new(client: Client, place: &'a PlaceArgs) -> Self {
-        let cloudmap = connect::registry_for_command(&place.aws).await.map_err(|error| format!("{error:#}"));
+        let cloudmap = connect::registry_for_status(&place.aws).await.map_err(|error| format!("{error:#}"));
         Self { client, place, cloudmap }
     }
 
