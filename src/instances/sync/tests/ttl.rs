@@ -17,6 +17,16 @@ fn with_ttl(instances: Arc<[InstanceSpec]>, ttl: u32, asked: bool) -> TargetDesi
     TargetDesired { creation, decides: true, ..active(instances) }
 }
 
+/// Instances that are registered in a service of ours with a TTL of 60 s, and their target.
+async fn registered(instances: Arc<[InstanceSpec]>, asked: bool) -> (World, Target) {
+    let fake = Fake::new();
+    fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
+    let (world, web, count) = (World::new(fake), target("shop", "web"), instances.len());
+    world.desire([(web.clone(), with_ttl(instances, 60, asked))]);
+    world.registered(&web, count).await;
+    (world, web)
+}
+
 fn ttls(service: &Service) -> Vec<(RecordType, u32)> {
     service.dns.iter().flat_map(|dns| &dns.records).map(|record| (record.record_type, record.ttl)).collect()
 }
@@ -92,12 +102,7 @@ async fn the_ttl_of_a_shared_or_api_only_service_is_never_changed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_ttl_that_somebody_else_changed_is_set_again_after_the_next_listing() {
-    let fake = Fake::new();
-    fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
-    let world = World::new(fake);
-    let web = target("shop", "web");
-    world.desire([(web.clone(), with_ttl(specs("uid-1", "web", [1], "a"), 60, false))]);
-    world.registered(&web, 1).await;
+    let (world, web) = registered(specs("uid-1", "web", [1], "a"), false).await;
     let id = world.service("web").id;
     world.fake.registry().services.get_mut(&id).unwrap().dns = dns(&[IpFamily::V4], 600);
     world.fake.fault(Operation::ListServices, Fault::Refused(ErrorKind::AccessDenied));
@@ -139,12 +144,7 @@ async fn an_adopted_service_gets_only_a_requested_ttl() {
 
 #[tokio::test(start_paused = true)]
 async fn a_ttl_that_cannot_be_changed_is_reported_and_tried_again_and_affects_no_instance() {
-    let fake = Fake::new();
-    fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
-    let world = World::new(fake);
-    let web = target("shop", "web");
-    world.desire([(web.clone(), with_ttl(specs("uid-1", "web", 1..=2, "a"), 60, true))]);
-    world.registered(&web, 2).await;
+    let (world, web) = registered(specs("uid-1", "web", 1..=2, "a"), true).await;
     for fault in [Fault::Refused(ErrorKind::AccessDenied), Fault::FailedLater, Fault::Lost(ErrorKind::Unknown)] {
         world.fake.fault(Operation::UpdateService, fault);
     }
@@ -160,12 +160,7 @@ async fn a_ttl_that_cannot_be_changed_is_reported_and_tried_again_and_affects_no
 
 #[tokio::test(start_paused = true)]
 async fn records_of_other_types_than_requested_are_reported() {
-    let fake = Fake::new();
-    fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
-    let world = World::new(fake);
-    let web = target("shop", "web");
-    world.desire([(web.clone(), with_ttl(specs("uid-1", "web", [1], "a"), 60, false))]);
-    world.registered(&web, 1).await;
+    let (world, web) = registered(specs("uid-1", "web", [1], "a"), false).await;
     assert_eq!(reasons(&world, &web), [""; 0]);
     let records = vec![DnsRecord { record_type: RecordType::Srv, ttl: 60 }];
     for (dns, asked) in [(Some(DnsConfig { weighted: false, records }), "SRV"), (None, "none")] {
