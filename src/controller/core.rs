@@ -194,10 +194,8 @@ pub(super) struct Core {
     pub(super) young: bool,
     /// When unreadable clusters have had their time; `None` if they had it.
     pub(super) settles: Option<Duration>,
-    /// Until when the membership keeps its words while an error has others.
-    pub(super) worded: Duration,
-    /// Whether it has.
-    pub(super) reworded: bool,
+    /// Until when the membership keeps its words while an error has others; `None` if that time is over.
+    pub(super) worded: Option<Duration>,
     /// Targets whose desired instances may have changed.
     pub(super) touched: BTreeSet<Target>,
     pub(super) desired: Desired,
@@ -264,8 +262,7 @@ impl Core {
             outside: false,
             young: true,
             settles: Some(now.mono + SETTLE),
-            worded: now.mono,
-            reworded: false,
+            worded: None,
             touched: BTreeSet::new(),
             desired: Desired::new(),
             subscribed: Arc::default(),
@@ -334,9 +331,8 @@ impl Core {
 
     /// When time alone changes something next.
     pub(super) fn wake(&self) -> Option<Duration> {
-        let reworded = self.reworded.then_some(self.worded);
-        let settles = self.settles.into_iter().chain(reworded);
-        self.claims.wake().into_iter().chain(settles).chain(self.held.values().copied()).min()
+        let membership = self.settles.into_iter().chain(self.worded);
+        self.claims.wake().into_iter().chain(membership).chain(self.held.values().copied()).min()
     }
 
     fn time_passed(&mut self, now: Now) {
@@ -345,7 +341,8 @@ impl Core {
         if self.settles.is_some_and(|at| at <= now.mono) {
             self.settle(now);
         }
-        if self.reworded && self.worded <= now.mono {
+        if self.worded.is_some_and(|until| until <= now.mono) {
+            self.worded = None;
             self.judge_membership(now);
         }
         self.release(now);

@@ -40,11 +40,11 @@ impl Core {
     pub(super) fn judge_membership(&mut self, now: Now) {
         let membership = membership(&self.status, self.young, self.knowledge.local());
         let known = self.knowledge.membership();
-        self.reworded = *known != membership && now.mono < self.worded && differ_in_words(known, &membership);
-        if *known == membership || self.reworded {
+        let keeps_words = self.worded.is_some_and(|until| now.mono < until) && differ_in_words(known, &membership);
+        if *known == membership || keeps_words {
             return;
         }
-        self.worded = now.mono + WORDED;
+        self.worded = Some(now.mono + WORDED);
         if let Membership::Refused(why) = &membership {
             warn!(why, "this cluster does not take part in its ClusterSet");
         } else {
