@@ -92,8 +92,8 @@ pub struct TrustArgs {
     /// cluster.identity.oidc.issuer`.
     #[arg(long, value_name = "URLS", value_delimiter = ',', value_parser = issuer, required_if_eq("who", "irsa"))]
     pub oidc_issuer: Vec<String>,
-    /// For `pod-identity`: names of the clusters, separated by commas. Without it: all clusters of the account in this
-    /// region.
+    /// For `pod-identity`: names of the clusters, separated by commas. Without it: all clusters of the account, in
+    /// every region.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = word)]
     pub cluster: Vec<String>,
     /// For `account`: ARNs of the clusters' roles, separated by commas. They may be in several accounts.
