@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::endpoints;
 use crate::{
-    api::conditions::ValidReason,
+    api::conditions::{ExportCondition, Status, ValidReason, find},
     awsmcs::FINALIZER,
     cluster::{
         objects::{Namespace, Service, ServiceExport, ServiceKind, SourceSlice},
@@ -111,9 +111,12 @@ pub fn hand_over(request: &ServiceExport) -> Result<(), Refusal> {
     )))
 }
 
-/// Whether this controller has reported that it exports this.
+/// Whether this controller has reported that it exports this. `Ready` is not `True` while the registry fails, but what is
+/// exported keeps the condition `Registered`, which a refused export never has.
 fn is_ours(request: &ServiceExport) -> bool {
-    request.conditions.iter().any(|condition| *condition.type_ == *"Ready" && *condition.status == *"True")
+    let is_ready = find(&request.conditions, ExportCondition::Ready.as_str())
+        .is_some_and(|ready| *ready.status == *Status::True.as_str());
+    is_ready || find(&request.conditions, ExportCondition::Registered.as_str()).is_some()
 }
 
 /// Remarks on a valid export: exported labels and annotations that are left out, because they are malformed or have a

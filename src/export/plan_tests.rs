@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use crate::cluster::cache::Narrow;
+use crate::{api::conditions::Said, cluster::cache::Narrow};
 
 fn mk_export(spec: &serde_json::Value) -> ServiceExport {
     let object = json!({
@@ -112,5 +112,30 @@ fn a_namespace_without_the_labels_may_not_export_and_gets_the_remedy() {
     };
     for part in ["Namespace shop", "export in (all,yes)", "--export-namespaces"] {
         assert!(message.contains(part), "{message}");
+    }
+}
+
+/// Somebody started the AWS controller, which put its finalizer there, or stopped it and left the finalizer.
+#[test]
+fn an_export_of_ours_goes_on_with_the_finalizer_of_the_aws_controller_also_while_the_registry_fails() {
+    for (conditions, goes_on) in [
+        (&[][..], false),
+        (&[("Valid", "True"), ("Ready", "False")], false),
+        (&[("Valid", "True"), ("Ready", "True")], true),
+        (&[("Valid", "True"), ("Ready", "False"), ("Registered", "True")], true),
+        (&[("Valid", "True"), ("Ready", "False"), ("Registered", "False")], true),
+    ] {
+        let said = |(type_, status): &(&str, &str)| Said {
+            type_: (*type_).into(),
+            status: (*status).into(),
+            reason: "Any".into(),
+            message: "".into(),
+            observed_generation: None,
+            last_transition_time: k8s_openapi::jiff::Timestamp::UNIX_EPOCH,
+        };
+        let conditions = conditions.iter().map(said).collect();
+        let request = ServiceExport { aws_mcs_finalizer: true, conditions, ..mk_export(&json!({})) };
+        assert_eq!(hand_over(&request).is_ok(), goes_on, "{:?}", request.conditions);
+        assert_eq!(remarks(&request).is_some_and(|text| text.contains(FINALIZER)), goes_on);
     }
 }
