@@ -182,6 +182,27 @@ fn an_export_is_published_with_its_endpoints_and_taken_back_when_it_goes() {
     assert!(!map.contains_key("shop/web") && !map.contains_key("shop/web#0"), "{map:?}");
 }
 
+/// The other exports differ from none that this cluster has.
+#[test]
+fn an_export_that_is_not_allowed_any_more_has_no_conflict() {
+    let mut bench = Bench::member();
+    bench.core.export_namespaces = Some("export in (yes)".parse().unwrap());
+    bench.put("web", &[]);
+    let conflict = json!({
+        "type": "Conflict", "status": "True", "reason": "TypeConflict", "message": "",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let export = json!({
+        "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
+        "metadata": {"namespace": "shop", "name": "web"}, "status": {"conditions": [conflict]},
+    });
+    bench.objects.put_export(serde_json::from_value(export).unwrap());
+    bench.observe(at(1));
+    let conditions = bench.work("web", at(1)).report.unwrap().conditions;
+    let types: Vec<_> = conditions.iter().map(|condition| condition.type_.as_str()).collect();
+    assert_eq!(types, ["Valid", "Ready"]);
+}
+
 #[test]
 fn endpoints_stay_while_their_slices_follow_the_new_name_of_a_port() {
     let mut bench = Bench::member();

@@ -186,7 +186,7 @@ impl Core {
         let unsaid = export.conditions.iter().filter(|there| {
             member
                 && *there.type_ == *conflict
-                && verdicts[0].status == Status::True
+                && refusal.is_none()
                 && !verdicts.iter().any(|verdict| verdict.type_ == conflict)
         });
         let unsaid: Vec<_> = unsaid.map(Condition::from).collect();
