@@ -305,7 +305,11 @@ impl Targets {
             Some(Outcome::Refused { reason, message }) => (refusal(*reason), message.clone()),
             // A new leader reads all targets first. Meanwhile what the previous one reported about this target stays.
             Some(Outcome::Pending) | None => {
-                let said = export.conditions.iter().find(|condition| condition.message.starts_with(&done));
+                // Remarks may follow. The name of another service may begin with this one and a dot.
+                let says = |message: &str| {
+                    message.strip_prefix(&*done).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+                };
+                let said = export.conditions.iter().find(|condition| says(&condition.message));
                 if let Some(said) = said {
                     return (RegisteredReason::Registered, said.message.to_string());
                 }

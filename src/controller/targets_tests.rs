@@ -237,6 +237,11 @@ fn what_the_leader_before_registered_holds_until_the_target_was_read() {
     let said = conditions(&[], [verdict], None, k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
     export.conditions = said.iter().map(Said::from).collect();
     assert_eq!(registered(&export, Outcome::Pending).0, RegisteredReason::Registered);
+    let mut of_another = export.clone();
+    for said in &mut of_another.conditions {
+        said.message = said.message.replace("shop/www.", "shop/www.old.").into();
+    }
+    assert_eq!(registered(&of_another, Outcome::Pending).0, RegisteredReason::Pending, "that one has a longer name");
     let refused = Outcome::Refused { reason: Reason::LimitExceeded, message: "full".to_owned() };
     assert_eq!(registered(&export, refused).0, RegisteredReason::LimitExceeded);
     export.annotations = mk_export(&[]).annotations;
