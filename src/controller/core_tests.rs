@@ -101,18 +101,23 @@ impl Bench {
         for name in exporting {
             map.set(&key(name), Some(Arc::clone(&local)), BTreeSet::new(), 1);
         }
-        let remote = Remote {
+        self.remote((N > 0).then(|| map.map()), now)
+    }
+
+    /// Another cluster with this state, if any.
+    fn remote(&mut self, map: Option<Arc<Map>>, now: Now) -> Vec<Command> {
+        let remote = map.map(|map| Remote {
             uid: "uid".into(),
-            state: Some(map.map()),
-            committed: Some(map.map()),
+            state: Some(Arc::clone(&map)),
+            committed: Some(map),
             version: None,
             position: Position::default(),
             left: false,
             stale: None,
             expired: false,
             problem: None,
-        };
-        let clusters: BTreeMap<_, _> = [("there".parse().unwrap(), remote)].into_iter().take(N).collect();
+        });
+        let clusters = remote.into_iter().map(|remote| ("there".parse().unwrap(), remote)).collect();
         let remotes = Remotes { clusters, heads_read: true, all_live_verified: true, ..Remotes::default() };
         self.core.handle(Input::Remotes(Arc::new(remotes)), now)
     }

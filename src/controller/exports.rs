@@ -31,8 +31,6 @@ impl Core {
             // Annotations determine instances, which are not a part of the plan that other clusters see.
             let owner = ClaimOwner::export(key);
             self.touched.extend(self.knowledge.targets_of(&owner));
-            // A deleted export no longer hands anything over.
-            self.touched.extend(self.claims.handed_over_by(&owner).cloned());
         }
         self.note_orphans(changes.iter().map(|change| &change.key), now);
         self.reconcile(changes.iter().map(|change| change.key.clone()));
@@ -123,6 +121,8 @@ impl Core {
                 self.publish = true;
                 self.touched.extend(before);
                 self.touched.extend(self.knowledge.targets_of(&owner));
+                // What it hands over follows its endpoints, too. A deleted export no longer hands anything over.
+                self.touched.extend(self.claims.handed_over_by(&owner).cloned());
                 self.freed(freed, now);
                 self.reconcile([key]);
             }

@@ -39,11 +39,9 @@ impl Core {
                 // An export of the same Service registers the same pods, and will find nothing new about them.
                 self.touched.extend(self.knowledge.targets_of(&ClaimOwner::export(&key)));
             }
-            let Some(change) = self.annotated.replan(&owner, planned) else {
-                // A deleted object no longer hands anything over.
-                self.touched.extend(self.claims.handed_over_by(&owner).cloned());
-                continue;
-            };
+            // A deleted object no longer hands anything over.
+            self.touched.extend(self.claims.handed_over_by(&owner).cloned());
+            let Some(change) = self.annotated.replan(&owner, planned) else { continue };
             self.touched.extend(change.touched);
             let (freed, changed) = self.knowledge.annotate(&owner, change.wanted, now.seconds());
             self.annotated.tell_held_up(&self.knowledge, &owner);

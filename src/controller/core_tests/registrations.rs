@@ -1,7 +1,30 @@
 //! What is registered in Cloud Map for exports and annotated Services, and from when on.
 
 use super::*;
-use crate::instances::sync::{Outcome, Reason};
+use crate::{
+    instances::sync::{Outcome, Reason},
+    model::ClaimOwner,
+};
+
+/// `web` holds `internal/www`, for which a Service of another cluster waits. Then it names `internal/web` instead. `put`
+/// makes it name a Cloud Map service.
+fn mk_moved(put: impl Fn(&Bench, &str)) -> (Bench, Target, Desired) {
+    let mut bench = Bench::member();
+    let status = Status { stage: Stage::Running, reads: 1, ..Status::default() };
+    bench.core.handle(Input::Ledger(Arc::new(status)), at(20));
+    put(&bench, "www");
+    let map = published(&bench.observe(at(20)));
+    let target = Target { namespace: "internal".into(), service: "www".into() };
+    let desired = registered(&bench.core.handle(Input::Published(map), at(20))).unwrap();
+    assert!(desired[&target].active);
+    let mut others = Exports::resume(&Map::new());
+    others.claim(&ClaimOwner::service(&key("other")), [target.clone()].into(), 2_000_000);
+    bench.remote(Some(others.map()), at(21));
+    put(&bench, "web");
+    let desired = registered(&bench.observe(at(22))).unwrap();
+    assert!(!desired[&target].retiring, "it hands over");
+    (bench, target, desired)
+}
 
 #[test]
 fn a_named_target_is_registered_when_its_claim_was_on_record_and_visible_for_long_enough() {
@@ -109,4 +132,30 @@ fn labels_of_pods_come_to_the_export_and_to_the_annotated_service_that_register_
         assert_eq!(before[&target].instances.len(), 1);
         assert!(after[&target].instances != before[&target].instances, "{target}");
     }
+}
+
+#[test]
+fn what_an_export_hands_over_follows_its_endpoints() {
+    let (mut bench, target, desired) = mk_moved(|bench, service| {
+        bench.export("web", &[("cloudmap-mcs/namespace", "internal"), ("cloudmap-mcs/service", service)]);
+    });
+    assert_eq!(desired[&target].instances.len(), 1);
+    let slice = json!({
+        "metadata": {"namespace": "shop", "name": "web-1", "labels": {LABEL_KUBERNETES_SERVICE_NAME: "web"}},
+        "addressType": "IPv4", "endpoints": [],
+    });
+    bench.objects.put_slice(serde_json::from_value(slice).unwrap());
+    let desired = registered(&bench.observe(at(23))).unwrap();
+    assert_eq!(desired[&target].instances.len(), 0, "its pod is gone");
+    bench.objects.remove_export(&key("web"));
+    assert!(registered(&bench.observe(at(24))).unwrap()[&target].retiring);
+}
+
+#[test]
+fn an_annotated_service_that_is_deleted_takes_along_what_it_hands_over() {
+    let (mut bench, target, _) = mk_moved(|bench, service| {
+        bench.put("web", &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", service)]);
+    });
+    bench.objects.remove_service(&key("web"));
+    assert!(registered(&bench.observe(at(23))).unwrap()[&target].retiring);
 }
