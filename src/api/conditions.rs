@@ -216,7 +216,7 @@ condition! {
         "the registration is under way, or it waits for what the message names",
         "Wait, or look in `ledger show` for the older claim",
         "A new claim to a target that an annotation names must be visible to the other clusters for `--claim-delay`. Or a cluster that \
-         cannot be read may have an older claim.";
+         cannot be read may have an older claim. The condition is also `Pending` while the cluster leaves its ClusterSet or is in none.";
     Disabled => False, "Disabled", None, "no instances are requested, because of the annotation `cloudmap-mcs/instances` or of `--instances=annotated`", "",
         "With `--instances=none` there is no such condition.";
     NameConflict => False, "NameConflict", Some(EventReason::NameConflict),

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     api::{
-        conditions::{ExportCondition, Status, already_say, conditions, find},
+        conditions::{ExportCondition, RegisteredReason, Status, already_say, conditions, find},
         events::EventReason,
     },
     cluster::{
@@ -164,23 +164,34 @@ impl Core {
                 Some(conflicts(&self.sources(key))).filter(|known| unknown.is_none() || !known.is_empty())
             }
         };
+        let publication = match self.knowledge.publication(key) {
+            // This does not pass by itself.
+            Publication::Pending(message) if !member => Publication::Outside(message),
+            publication => publication,
+        };
+        let traffic = self.traffic(&export);
+        let (knowledge, targets) = (&self.knowledge, &self.targets);
+        // What was registered is withdrawn, or nobody keeps it up to date.
+        let ended = match &publication {
+            Publication::Pending(why) if *knowledge.membership() == Membership::Leaving => Some(why),
+            // Annotations are served all the same, and may name the same target.
+            Publication::Outside(why) if !self.annotated.concerns(key) => Some(why),
+            _ => None,
+        };
+        let registered = targets.registered(knowledge, (&export, traffic), &self.claims, &self.statuses, &self.pods);
+        let registered = registered.map(|said| match (ended, said.0) {
+            (Some(why), RegisteredReason::Registered | RegisteredReason::Pending) => {
+                (RegisteredReason::Pending, why.clone())
+            }
+            _ => said,
+        });
         let verdicts = verdicts(&Facts {
             local: self.knowledge.local(),
             refusal,
             remarks: export::remarks(&export),
-            publication: match self.knowledge.publication(key) {
-                // This does not pass by itself.
-                Publication::Pending(message) if !member => Publication::Outside(message),
-                publication => publication,
-            },
+            publication,
             conflicts: conflicts.as_deref(),
-            registered: self.targets.registered(
-                &self.knowledge,
-                (&export, self.traffic(&export)),
-                &self.claims,
-                &self.statuses,
-                &self.pods,
-            ),
+            registered,
         });
         let conflict = ExportCondition::Conflict.as_str();
         let unsaid = export.conditions.iter().filter(|there| {

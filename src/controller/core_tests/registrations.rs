@@ -159,3 +159,46 @@ fn an_annotated_service_that_is_deleted_takes_along_what_it_hands_over() {
     bench.objects.remove_service(&key("web"));
     assert!(registered(&bench.observe(at(23))).unwrap()[&target].retiring);
 }
+
+/// The export `web`, of which this cluster said that it is registered.
+fn put_registered(bench: &Bench) {
+    bench.put("web", &[]);
+    let registered = json!({
+        "type": "Registered", "status": "True", "reason": "Registered",
+        "message": "The ready endpoints are registered in Cloud Map service shop/web.",
+        "lastTransitionTime": "2026-01-01T00:00:00Z",
+    });
+    let export = json!({
+        "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
+        "metadata": {"namespace": "shop", "name": "web"}, "status": {"conditions": [registered]},
+    });
+    bench.objects.put_export(serde_json::from_value(export).unwrap());
+}
+
+/// Status, reason and message of the condition `Registered` that is to be written.
+fn says_registered(bench: &mut Bench, now: Now) -> (String, String, String) {
+    let conditions = bench.work("web", now).report.unwrap().conditions;
+    let registered = conditions.into_iter().find(|condition| condition.type_ == "Registered").unwrap();
+    (registered.status, registered.reason, registered.message)
+}
+
+#[test]
+fn a_cluster_that_leaves_says_of_no_export_that_it_is_registered() {
+    let mut bench = Bench::member();
+    put_registered(&bench);
+    bench.observe(at(1));
+    let leaving = Status { stage: Stage::Running, leaving: true, ..Status::default() };
+    bench.core.handle(Input::Ledger(Arc::new(leaving)), at(2));
+    let (status, reason, message) = says_registered(&mut bench, at(2));
+    assert!(status == "False" && reason == "Pending" && message.contains("leave --undo"), "{reason} {message}");
+}
+
+#[test]
+fn a_cluster_in_no_clusterset_says_of_no_export_that_it_is_registered() {
+    let mut bench = Bench::new(Mode::Standalone);
+    put_registered(&bench);
+    bench.observe(at(0));
+    bench.core.handle(Input::Kept(Kept { map: Some(Arc::default()), ..Kept::default() }), at(0));
+    let (status, reason, message) = says_registered(&mut bench, at(1));
+    assert_eq!((&*status, &*reason, &*message), ("False", "Pending", "starting"));
+}
