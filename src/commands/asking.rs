@@ -1,21 +1,19 @@
 //! What several commands ask of Cloud Map and of pods.
 
-use std::time::Duration;
+use std::{fmt::Display, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use tokio::time::timeout;
 
-use crate::cloudmap::Error;
+/// How long a call of AWS may take, its repetitions included; also a reading of the whole ledger.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a call of AWS may take, its repetitions included.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Makes one call of Cloud Map, with a deadline.
+/// Asks Cloud Map, with a deadline.
 ///
 /// # Errors
 /// Why there is no answer, as a text.
-pub(super) async fn in_time<T>(call: impl Future<Output = Result<T, Error>>) -> Result<T, String> {
+pub(super) async fn in_time<T, E: Display>(call: impl Future<Output = Result<T, E>>) -> Result<T, String> {
     match timeout(PATIENCE, call).await {
         Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
         Ok(answer) => answer.map_err(|error| error.to_string()),

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use crate::{
     cloudmap::{CloudMap, Connected, Endpoint, Error, ErrorKind, Lane, Namespace, Operation},
+    commands::asking,
     iam::{
         Facts, Mode,
         harmless::{self, Answer, Known},
@@ -22,9 +23,6 @@ use crate::{
     },
     model::{ClusterSetId, Target},
 };
-
-/// How long a listing may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What runs, as the clusters say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -183,17 +181,19 @@ async fn in_time<T>(operation: Operation, call: impl Future<Output = Result<T, E
     let late = |_| Error {
         operation: operation.name(),
         kind: ErrorKind::Unknown,
-        message: format!("no answer within {} s", PATIENCE.as_secs()),
+        message: format!("no answer within {} s", asking::PATIENCE.as_secs()),
     };
-    timeout(PATIENCE, call).await.map_err(late)?
+    timeout(asking::PATIENCE, call).await.map_err(late)?
 }
 
 async fn read_ledger(cloudmap: &Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Result<Vec<ClusterView>, String> {
-    match timeout(PATIENCE, show::read_all(Arc::clone(cloudmap), clusterset)).await {
-        Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
-        Ok(Err(show::Error::NoLedger(_))) => Ok(Vec::new()),
-        Ok(views) => views.map_err(|error| error.to_string()),
-    }
+    let read = Box::pin(async {
+        match show::read_all(Arc::clone(cloudmap), clusterset).await {
+            Err(show::Error::NoLedger(_)) => Ok(Vec::new()),
+            views => views,
+        }
+    });
+    asking::in_time(read).await
 }
 
 /// A service of each tag, on which permissions that depend on the tag are tried.

@@ -17,19 +17,19 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, Resource, api::ListParams};
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
 
 use crate::{
     api::{ServiceExport, ServiceImport, names},
     app::connect,
     cli::PlaceArgs,
-    cloudmap::{self, CloudMap, ErrorKind, Lane, Namespace as RegistryNamespace, attributes},
+    cloudmap::{CloudMap, Error, ErrorKind, Lane, Namespace as RegistryNamespace, attributes},
     cluster::{
         identity::{self, Identity, IdentityError},
         lease,
         reader::{Unread, each, read},
         record::{Record, RecordObject, RecordStore as _},
     },
+    commands::asking::in_time,
     dns, env,
     import::hashed,
     ledger::show::{self, ClusterView},
@@ -39,8 +39,7 @@ use crate::{
 /// A part that Kubernetes showed, or why not.
 pub(in crate::commands) type Read<T> = Result<T, Unread>;
 
-/// How long the registry and DNS may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long DNS may take.
 const DNS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What every report begins with.
@@ -174,11 +173,13 @@ impl<'a> Observer<'a> {
     async fn ledger(&self, clusterset: Option<ClusterSetId>) -> Result<Vec<ClusterView>, Dark> {
         let clusterset = clusterset.ok_or(Dark::NoClusterSet)?;
         let cloudmap = self.cloudmap.clone().map_err(Dark::Unseen)?;
-        match timeout(PATIENCE, show::read_all(cloudmap, &clusterset)).await {
-            Err(_) => Err(Dark::Unseen(format!("no answer within {} s", PATIENCE.as_secs()))),
-            Ok(Err(error @ show::Error::NoLedger(_))) => Err(Dark::NoLedger(error.to_string())),
-            Ok(read) => read.map_err(|error| Dark::Unseen(error.to_string())),
-        }
+        let read = Box::pin(async {
+            match show::read_all(cloudmap, &clusterset).await {
+                Err(error @ show::Error::NoLedger(_)) => Ok(Err(Dark::NoLedger(error.to_string()))),
+                read => read.map(Ok),
+            }
+        });
+        in_time(read).await.map_err(Dark::Unseen)?
     }
 
     pub(super) async fn objects(&self, namespace: Option<&str>) -> Objects {
@@ -293,20 +294,12 @@ fn is_pod() -> bool {
     std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && std::env::var_os("KUBECONFIG").is_none()
 }
 
-/// The answer of the registry, or why there is none.
-async fn in_time<T>(call: impl Future<Output = Result<T, cloudmap::Error>>) -> Result<T, String> {
-    match timeout(PATIENCE, call).await {
-        Err(_) => Err("no answer".to_owned()),
-        Ok(answer) => answer.map_err(|error| error.to_string()),
-    }
-}
-
 /// What `DiscoverInstances` returns for a target; `None` if there is no such service.
 async fn instances(
     cloudmap: &dyn CloudMap,
     namespaces: &[RegistryNamespace],
     target: &Target,
-) -> Result<Option<Instances>, cloudmap::Error> {
+) -> Result<Option<Instances>, Error> {
     let Some(namespace) = RegistryNamespace::named(namespaces, &target.namespace) else { return Ok(None) };
     let found =
         cloudmap.discover_instances(&namespace.http_name, &target.service, &BTreeMap::new(), Lane::Instances).await;

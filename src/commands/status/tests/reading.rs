@@ -77,6 +77,15 @@ async fn the_instances_of_a_target_are_counted_by_cluster() {
     assert_eq!(name.targets, [(target(), Ok(Some(Instances { registered, ..Instances::default() })))]);
 }
 
+/// Whoever reads it must know how long to wait for a better answer.
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_says_nothing_is_given_half_a_minute() {
+    let (api, args, fake) = (FakeApi::default(), arguments(), Fake::new().with_call(Duration::from_hours(1)));
+    let observer = observer(&api, &args, Ok(Arc::new(fake)));
+    let name = Box::pin(observer.name(&key(), &Ok(vec![view("one")]))).await;
+    assert_eq!(name.targets, [(target(), Err("no answer within 30 s".to_owned()))]);
+}
+
 #[tokio::test]
 async fn the_commands_of_remedies_lead_to_the_cluster_that_was_asked() {
     let arguments = ["cloudmap-mcs", "status", "--context", "a"];
