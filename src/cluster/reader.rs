@@ -37,7 +37,7 @@ pub enum Unread {
 impl From<kube::Error> for Unread {
     fn from(error: kube::Error) -> Self {
         match code(&error) {
-            Some(401 | 403) => Self::Forbidden(words(&error)),
+            Some(403) => Self::Forbidden(words(&error)),
             Some(404) => Self::NoSuchKind,
             _ => Self::Failed(words(&error)),
         }
@@ -116,6 +116,8 @@ mod tests {
         assert_eq!(look().await, Ok(0));
         api.refuse(403, "Forbidden", "you may not list services");
         assert_eq!(look().await, Err(Unread::Forbidden("you may not list services".to_owned())));
+        api.refuse(401, "Unauthorized", "Unauthorized");
+        assert_eq!(look().await, Err(Unread::Failed("Unauthorized".to_owned())), "no role helps whoever is not known");
         api.refuse(404, "NotFound", "the server could not find the requested resource");
         assert_eq!(look().await, Err(Unread::NoSuchKind));
         api.hang();

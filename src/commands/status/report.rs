@@ -72,7 +72,7 @@ impl Finding {
             Unread::Forbidden(_) => "Have the ClusterRole cloudmap-mcs-reader bound to you".to_owned(),
             Unread::NoSuchKind => format!("Install the CRDs: `{}`", apply_crds(flags)),
             Unread::Failed(_) => {
-                "Look whether kubectl reaches the API server with this kubeconfig and context".to_owned()
+                format!("Look whether the API server answers, and knows your credentials: `kubectl{flags} auth whoami`")
             }
         };
         Self::wrong(about, format!("not read: {why}"), remedy)
