@@ -33,8 +33,9 @@ pub enum LogFormat {
 pub fn init(args: &LogArgs) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&args.log)
         .with_context(|| format!("--log {:?} is neither a level nor a list of module=level", args.log))?;
-    let colours = std::io::stderr().is_terminal();
-    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(colours).with_writer(std::io::stderr);
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Whether there are colours on a terminal is up to NO_COLOR, which the library reads.
+    let logs = if std::io::stderr().is_terminal() { logs } else { logs.with_ansi(false) };
     match args.log_format {
         LogFormat::Text => logs.init(),
         LogFormat::Json => logs.json().flatten_event(true).init(),
