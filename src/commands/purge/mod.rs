@@ -95,9 +95,10 @@ impl Remains {
             Err(error) => return Err(error.into()),
         };
         let concerned = |id: &str| cluster.is_none_or(|cluster| cluster.as_str() == id);
+        let heads: Vec<_> = all.iter().filter(|b| b.cluster.is_none()).flat_map(|b| &b.instances).cloned().collect();
         // What a member claims must not be taken for superfluous.
         let mut reads = 0;
-        while let Some(message) = unread(&views, concerned) {
+        while let Some(message) = unread(&views, &heads, concerned) {
             anyhow::ensure!(reads < REREADS, "{message}");
             reads += 1;
             sleep(REREAD_PAUSE).await;
@@ -273,12 +274,15 @@ impl Remains {
     }
 }
 
-/// Says which remaining cluster may have claims that could not be read, if there is one.
-fn unread(views: &[ClusterView], concerned: impl Fn(&str) -> bool) -> Option<String> {
+/// Says which remaining cluster may have claims that could not be read, if there is one. `heads` are those that the control
+/// plane lists: discovery may not show one of them for a while.
+fn unread(views: &[ClusterView], heads: &[Arc<str>], concerned: impl Fn(&str) -> bool) -> Option<String> {
     let stays = |head: &Arc<Head>| head.is_live() && !is_forgotten(head, views);
-    let mut staying = views.iter().filter(|view| !concerned(&view.id) && view.head.as_ref().is_none_or(stays));
-    let unread = staying.find(|view| view.state.is_none())?;
-    let (id, problems) = (&unread.id, unread.problems.join("; "));
+    let staying = views.iter().filter(|view| !concerned(&view.id) && view.head.as_ref().is_none_or(stays));
+    let mut unread = staying.filter(|view| view.state.is_none()).map(|view| (&view.id, view.problems.join("; ")));
+    let mut hidden = heads.iter().filter(|id| !concerned(id) && views.iter().all(|view| view.id != **id));
+    let (id, problems) =
+        unread.next().or_else(|| Some((hidden.next()?, "discovery does not show its head".to_owned())))?;
     Some(format!(
         "cannot read what cluster {id} claims: {problems}; run purge again. If {id} is gone for good, run \
          `cloudmap-mcs forget {id}` first"

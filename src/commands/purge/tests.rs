@@ -286,6 +286,21 @@ async fn nothing_is_superfluous_while_the_claims_of_a_member_cannot_be_read() {
     assert!(superfluous.map(|leftover| leftover.service.name).all(|name| *name != *"claimed"));
 }
 
+#[tokio::test(start_paused = true)]
+async fn nothing_is_superfluous_while_the_head_of_a_member_is_not_shown() {
+    let fake = Fake::new();
+    drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    shop(&fake);
+    let head = (heads(&fake), "green".into());
+    fake.registry().undiscovered.insert(head);
+    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let found = Remains::find(&cloudmap, &clusterset(), Some(&"blue".parse().unwrap())).await;
+    let message = found.err().unwrap().to_string();
+    assert!(message.contains("what cluster green claims: discovery does not show its head"), "{message}");
+    assert!(Remains::find(&cloudmap, &clusterset(), Some(&"green".parse().unwrap())).await.is_ok());
+}
+
 /// The service of all heads.
 fn heads(fake: &Fake) -> Arc<str> {
     fake.registry().services.values().find(|service| *service.name == *ledger::CLUSTERS).unwrap().id.clone()
