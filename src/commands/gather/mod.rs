@@ -20,7 +20,7 @@ use kube::{
     api::{ListParams, LogParams},
 };
 use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use self::bundle::Bundle;
 use super::{
@@ -50,7 +50,7 @@ const DNS_CONFIG: &str = "coredns";
 /// How much of each log is taken, from its end.
 const LOG_LINES: i64 = 20_000;
 const LOG_BYTES: i64 = 8 << 20;
-/// How many objects of a kind are taken, and how many come in one answer.
+/// How many objects of a kind are taken, because all of them are in memory at once; and how many come in one answer.
 const MOST: usize = 10_000;
 const PAGE: u32 = 500;
 
@@ -168,9 +168,10 @@ async fn of_pod(bundle: &mut Bundle, client: &Client, pods: &Api<Pod>, pod: &Pod
 /// Exports, imports, and what the controller made for them.
 async fn objects(bundle: &mut Bundle, client: &Client, namespaces: &[String]) {
     let managed = |label| ListParams::default().labels(&format!("{label}={}", names::MANAGED_BY));
+    let ours = ListParams::default().fields(&format!("reportingController={}", names::CONTROLLER));
     let all = ListParams::default();
     let properties: Api<ClusterProperty> = Api::all(client.clone());
-    bundle.object("objects/clusterproperties.json", list(&properties, &all).await);
+    list(bundle, "objects/clusterproperties.json", &properties, &all).await;
     let scopes: Vec<Option<&str>> =
         if namespaces.is_empty() { vec![None] } else { namespaces.iter().map(|name| Some(name.as_str())).collect() };
     for scope in scopes {
@@ -180,29 +181,16 @@ async fn objects(bundle: &mut Bundle, client: &Client, namespaces: &[String]) {
                     scope.map_or_else(|| Api::all(client.clone()), |name| Api::namespaced(client.clone(), name));
                 let path =
                     format!("objects/{}{}.json", scope.map_or_else(String::new, |name| format!("{name}/")), $file);
-                let found = list(&api, $params).await;
-                (path, found)
+                list(bundle, &path, &api, $params).await;
             }};
         }
-        for (path, found) in [
-            gather!(ServiceExport, "serviceexports", &all),
-            gather!(ServiceImport, "serviceimports", &all),
-            gather!(Cutover, "cutovers", &all),
-            gather!(Service, "services", &managed(names::LABEL_MANAGED_BY)),
-            gather!(EndpointSlice, "endpointslices", &managed(names::LABEL_SLICE_MANAGED_BY)),
-        ] {
-            bundle.object(path, found);
-        }
-        let (path, events) = gather!(Event, "events", &all);
-        bundle.object(path, events.map(ours));
+        gather!(ServiceExport, "serviceexports", &all);
+        gather!(ServiceImport, "serviceimports", &all);
+        gather!(Cutover, "cutovers", &all);
+        gather!(Service, "services", &managed(names::LABEL_MANAGED_BY));
+        gather!(EndpointSlice, "endpointslices", &managed(names::LABEL_SLICE_MANAGED_BY));
+        gather!(Event, "events", &ours);
     }
-}
-
-/// The Events that the controller emitted.
-fn ours(events: Value) -> Value {
-    let Value::Array(mut events) = events else { return events };
-    events.retain(|event| event["reportingController"] == names::CONTROLLER);
-    events.into()
 }
 
 /// One object, of a kind that every cluster has.
@@ -213,19 +201,31 @@ where
     read(api.get_opt(name)).await?.ok_or_else(|| Unread::Failed("there is none".to_owned()))
 }
 
-/// All objects, page by page, up to [`MOST`].
-async fn list<K>(api: &Api<K>, params: &ListParams) -> Result<Value, Unread>
+/// All objects, page by page, up to [`MOST`]. What was read before a page that fails is kept.
+async fn list<K>(bundle: &mut Bundle, path: &str, api: &Api<K>, params: &ListParams)
 where
     K: Clone + DeserializeOwned + Serialize + std::fmt::Debug,
 {
     let mut found = Vec::new();
     let mut params = params.clone().limit(PAGE);
-    loop {
-        let page = read(api.list(&params)).await?;
+    let left_out = loop {
+        let page = match read(api.list(&params)).await {
+            Ok(page) => page,
+            Err(why) => break Some(why.to_string()),
+        };
         found.extend(page.items.iter().map(|object| json!(object)));
         match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) if found.len() < MOST => params = params.continue_token(&token),
-            _ => return Ok(found.into()),
+            None => break None,
+            Some(_) if found.len() >= MOST => break Some("gather single namespaces with --namespace".to_owned()),
+            Some(token) => params = params.continue_token(&token),
         }
+    };
+    let taken = found.len();
+    if taken > 0 || left_out.is_none() {
+        bundle.object(path, Ok::<_, String>(found.into()));
+    }
+    if let Some(why) = left_out {
+        let why = if taken > 0 { format!("all but the first {taken}: {why}") } else { why };
+        bundle.text(path, Err(why));
     }
 }

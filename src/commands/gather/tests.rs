@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, io::Read as _};
 use clap::Parser as _;
 use flate2::read::GzDecoder;
 use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::{
@@ -133,11 +133,42 @@ fn a_file_that_cannot_be_written_is_named() {
     assert!(error.starts_with("failed to write /there/is/none/x.tar.gz: name another file with --output: "), "{error}");
 }
 
-#[test]
-fn only_events_of_the_controller_are_kept() {
-    let events =
-        json!([{"reportingController": "kubelet"}, {"reportingController": "cloudmap-mcs", "reason": "Exported"}]);
-    assert_eq!(ours(events), json!([{"reportingController": "cloudmap-mcs", "reason": "Exported"}]));
+#[tokio::test]
+async fn only_events_of_the_controller_are_read() {
+    let (api, mut bundle) = (FakeApi::default(), Bundle::default());
+    Box::pin(objects(&mut bundle, &api.client(), &[])).await;
+    let requests = api.requests();
+    let events = requests.iter().find(|request| request.path.ends_with("/events")).unwrap();
+    assert!(events.query.contains("fieldSelector=reportingController%3Dcloudmap-mcs"), "{}", events.query);
+}
+
+/// Whoever reads the bundle must not take a part for the whole.
+#[tokio::test(start_paused = true)]
+async fn the_index_says_what_is_left_out_of_a_long_list() {
+    let (api, mut bundle) = (FakeApi::default(), Bundle::default());
+    let exports: Api<ServiceExport> = Api::all(api.client());
+    let page = |count: usize| {
+        let export = json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {}});
+        json!({"metadata": {"continue": "more"}, "items": vec![export; count]})
+    };
+    api.prepare(200, page(MOST));
+    list(&mut bundle, "long.json", &exports, &ListParams::default()).await;
+    api.prepare(200, page(2));
+    api.refuse(410, "Expired", "the list is too old");
+    list(&mut bundle, "broken.json", &exports, &ListParams::default()).await;
+    api.refuse(403, "Forbidden", "you may not list it");
+    list(&mut bundle, "refused.json", &exports, &ListParams::default()).await;
+    let index = bundle.index();
+    for line in [
+        "long.json: NOT READ: all but the first 10000: gather single namespaces with --namespace",
+        "broken.json: NOT READ: all but the first 2: the list is too old",
+        "refused.json: NOT READ: you may not list it",
+    ] {
+        assert!(index.lines().any(|there| there == line), "{line}\nis not in\n{index}");
+    }
+    let files = unpacked(&bundle);
+    let read = |path: &str| serde_json::from_str::<Vec<Value>>(&files[path]).unwrap().len();
+    assert_eq!((read("long.json"), read("broken.json"), files.contains_key("refused.json")), (MOST, 2, false));
 }
 
 /// Everything that `status`, `gather` and `doctor` read in Kubernetes, and nothing else.
