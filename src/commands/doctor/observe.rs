@@ -30,7 +30,7 @@ use crate::{
         identity::{self, Flags, Identity, IdentityError},
         lease,
         objects::ClusterProperty,
-        reader::{self, Unread, read},
+        reader::{self, Unread, each, read},
     },
     commands::status::Leader,
     env,
@@ -297,9 +297,13 @@ async fn dns(client: &Client) -> Read<coredns::Observed> {
 
 async fn ranges(client: &Client) -> Read<Vec<Range>> {
     let nodes: Api<Node> = Api::all(client.clone());
-    let nodes = read(nodes.list(&ListParams::default())).await?;
-    let all = nodes.items.into_iter().filter_map(|node| node.spec?.pod_cidrs).flatten();
-    Ok(all.filter_map(|range| Range::parse(&range)).collect())
+    let mut ranges = Vec::new();
+    let keep = |node: Node| {
+        let of_pods = node.spec.and_then(|spec| spec.pod_cidrs).unwrap_or_default();
+        ranges.extend(of_pods.iter().filter_map(|range| Range::parse(range)));
+    };
+    each(&nodes, ListParams::default(), keep).await?;
+    Ok(ranges)
 }
 
 /// The addresses of pods that this cluster's own EndpointSlices have.

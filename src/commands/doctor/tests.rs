@@ -190,6 +190,17 @@ async fn the_pod_of_the_leader_is_read_with_what_readers_may_do() {
     assert!(listed.path == path && listed.query.contains("metadata.name"), "{listed:?}");
 }
 
+/// One answer with thousands of Nodes takes longer than a read may.
+#[tokio::test(start_paused = true)]
+async fn nodes_are_read_page_by_page() {
+    let api = FakeApi::default();
+    api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
+    drop(observe(&api.client(), OWN).await);
+    let requests = api.requests();
+    let nodes = requests.iter().find(|request| request.path == "/api/v1/nodes").unwrap();
+    assert!(nodes.query.contains("limit=500"), "{nodes:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cluster_that_does_not_answer_is_one_finding() {
     let api = FakeApi::default();
