@@ -17,33 +17,38 @@ use crate::{
 pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
     let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
-    refuse_if_alive(&cloudmap, &clusterset, Some(&args.cluster), false).await?;
-    if signed(&args.place.kube, &args.cluster).await? {
-        writeln!(
-            std::io::stdout(),
-            "This cluster drops the exports of cluster {0} within seconds, and says so in its ledger. Each other cluster follows \
-             when {0} is stale there, that is, silent for 5 minutes.\nTo list what else it left behind: cloudmap-mcs purge --cluster \
-             {0} --dry-run",
-            args.cluster
-        )?;
-        return Ok(());
+    let said = mark(&cloudmap, &clusterset, &args.place.kube, &args.cluster).await?;
+    let purge = format!("cloudmap-mcs purge --cluster {} --dry-run", args.cluster);
+    writeln!(std::io::stdout(), "{said}\nTo list what else it left behind: {purge}")?;
+    Ok(())
+}
+
+/// Marks a cluster as left unless it is alive, and returns what follows from that.
+async fn mark(
+    cloudmap: &Arc<dyn CloudMap>,
+    clusterset: &ClusterSetId,
+    kube: &KubeArgs,
+    cluster: &ClusterId,
+) -> anyhow::Result<String> {
+    // Also if no head is there now: that one discovery does not show it says nothing.
+    refuse_if_alive(cloudmap, clusterset, Some(cluster), true).await?;
+    if signed(kube, cluster).await? {
+        return Ok(format!(
+            "This cluster drops the exports of cluster {cluster} within seconds, and says so in its ledger. Each other cluster \
+             follows when {cluster} is stale there, that is, silent for 5 minutes."
+        ));
     }
-    let deleted = match show::forget(Arc::clone(&cloudmap), &clusterset, &args.cluster).await {
+    let deleted = match show::forget(Arc::clone(cloudmap), clusterset, cluster).await {
         Err(no_head @ show::Error::NoHead(_)) => {
-            let Some(recorded) = recorded(&args.place.kube, &args.cluster).await else { return Err(no_head.into()) };
-            refuse_if_it_advances(&cloudmap, &clusterset, Some(&args.cluster), &BTreeMap::new()).await?;
-            show::forget_recorded(cloudmap, &clusterset, &args.cluster, &recorded).await?;
+            let Some(recorded) = recorded(kube, cluster).await else { return Err(no_head.into()) };
+            show::forget_recorded(Arc::clone(cloudmap), clusterset, cluster, &recorded).await?;
             0
         }
         deleted => deleted?,
     };
-    writeln!(
-        std::io::stdout(),
-        "Cluster {0} is marked as left, and {deleted} of its pages are deleted. The others drop its exports within \
-         seconds.\nTo list what else it left behind: cloudmap-mcs purge --cluster {0} --dry-run",
-        args.cluster
-    )?;
-    Ok(())
+    Ok(format!(
+        "Cluster {cluster} is marked as left, and {deleted} of its pages are deleted. The others drop its exports within seconds."
+    ))
 }
 
 /// Says in the record of this cluster that one is gone whose heads are signed: nobody can sign for it. `false` if they
@@ -87,7 +92,22 @@ pub(super) async fn refuse_if_alive(
     if before.is_empty() && !headless {
         return Ok(());
     }
-    refuse_if_it_advances(cloudmap, clusterset, cluster, &before).await
+    let names: Vec<_> = cluster.map_or_else(|| before.keys().map(AsRef::as_ref).collect(), |id| vec![id.as_str()]);
+    let names = if names.is_empty() { "a cluster".to_owned() } else { names.join(", ") };
+    writeln!(std::io::stdout(), "Watching for {} s whether {names} is alive ...", ALIVE_WITHIN.as_secs())?;
+    sleep(ALIVE_WITHIN).await;
+    let after = live(cloudmap, clusterset, cluster).await?;
+    let alive: Vec<_> = after
+        .iter()
+        .filter(|(id, position)| before.get(*id).is_none_or(|b| b < *position))
+        .map(|(id, _)| &**id)
+        .collect();
+    anyhow::ensure!(
+        alive.is_empty(),
+        "{} is alive: its ledger advances. Run `cloudmap-mcs leave` in that cluster instead",
+        alive.join(", ")
+    );
+    Ok(())
 }
 
 /// Positions of the clusters that say that they are members. Fails if nobody knows what one says.
@@ -118,36 +138,38 @@ async fn live(
     Ok(live)
 }
 
-async fn refuse_if_it_advances(
-    cloudmap: &Arc<dyn CloudMap>,
-    clusterset: &ClusterSetId,
-    cluster: Option<&ClusterId>,
-    before: &BTreeMap<Arc<str>, Position>,
-) -> anyhow::Result<()> {
-    let names: Vec<_> = cluster.map_or_else(|| before.keys().map(AsRef::as_ref).collect(), |id| vec![id.as_str()]);
-    let names = if names.is_empty() { "a cluster".to_owned() } else { names.join(", ") };
-    writeln!(std::io::stdout(), "Watching for {} s whether {names} is alive ...", ALIVE_WITHIN.as_secs())?;
-    sleep(ALIVE_WITHIN).await;
-    let after = live(cloudmap, clusterset, cluster).await?;
-    let alive: Vec<_> = after
-        .iter()
-        .filter(|(id, position)| before.get(*id).is_none_or(|b| b < *position))
-        .map(|(id, _)| &**id)
-        .collect();
-    anyhow::ensure!(
-        alive.is_empty(),
-        "{} is alive: its ledger advances. Run `cloudmap-mcs leave` in that cluster instead",
-        alive.join(", ")
-    );
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::fake_api::FakeApi;
+    use crate::{
+        cli::{Cli, Command},
+        cloudmap::fake::Fake,
+        cluster::fake_api::FakeApi,
+        commands::purge::tests::{clusterset, heads, member},
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn a_live_cluster_whose_head_is_not_shown_for_a_moment_is_not_forgotten() {
+        let fake = Fake::new();
+        let _blue = member(&fake, "blue", "blue").await;
+        let head = (heads(&fake), "blue".into());
+        fake.registry().undiscovered.insert(head);
+        let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+        let arguments = ["cloudmap-mcs", "forget", "blue", "--kubeconfig=/there/is/none"];
+        let Command::Forget(args) = Cli::parse_from(arguments).command else { panic!("not forget") };
+        let show_again = async {
+            sleep(Duration::from_secs(3)).await;
+            fake.registry().undiscovered.clear();
+        };
+        let clusterset = clusterset();
+        let marking = mark(&cloudmap, &clusterset, &args.place.kube, &args.cluster);
+        let (marked, ()) = tokio::join!(marking, show_again);
+        let message = marked.unwrap_err().to_string();
+        assert!(message.contains("blue is alive"), "{message}");
+    }
 
     #[tokio::test]
     async fn forget_fails_if_the_record_cannot_be_read() {

@@ -360,4 +360,4 @@ async fn delete(
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -23,7 +23,7 @@ impl driver::Leadership for Always {
     }
 }
 
-fn clusterset() -> ClusterSetId {
+pub(in crate::commands) fn clusterset() -> ClusterSetId {
     "prod".parse().unwrap()
 }
 
@@ -32,7 +32,7 @@ fn identity(cluster: &str) -> Owner {
 }
 
 /// A cluster whose ledger has pages and a claim to a target.
-async fn member(fake: &Fake, id: &str, claim: &str) -> LedgerHandle {
+pub(in crate::commands) async fn member(fake: &Fake, id: &str, claim: &str) -> LedgerHandle {
     member_with(fake, id, claim, Arc::default()).await
 }
 
@@ -302,7 +302,7 @@ async fn nothing_is_superfluous_while_the_head_of_a_member_is_not_shown() {
 }
 
 /// The service of all heads.
-fn heads(fake: &Fake) -> Arc<str> {
+pub(in crate::commands) fn heads(fake: &Fake) -> Arc<str> {
     fake.registry().services.values().find(|service| *service.name == *ledger::CLUSTERS).unwrap().id.clone()
 }
 
