@@ -95,7 +95,9 @@ impl Remains {
             Err(error) => return Err(error.into()),
         };
         let concerned = |id: &str| cluster.is_none_or(|cluster| cluster.as_str() == id);
-        let heads: Vec<_> = all.iter().filter(|b| b.cluster.is_none()).flat_map(|b| &b.instances).cloned().collect();
+        // If the whole ClusterSet is concerned, no head changes anything.
+        let of_heads = all.iter().filter(|belonging| cluster.is_some() && *belonging.service == *ledger::CLUSTERS);
+        let heads: Vec<_> = of_heads.flat_map(|belonging| &belonging.instances).cloned().collect();
         // What a member claims must not be taken for superfluous.
         let mut reads = 0;
         while let Some(message) = unread(&views, &heads, concerned) {
@@ -274,13 +276,13 @@ impl Remains {
     }
 }
 
-/// Says which remaining cluster may have claims that could not be read, if there is one. `heads` are those that the control
-/// plane lists: discovery may not show one of them for a while.
+/// Says which remaining cluster may have claims that could not be read, if there is one; or which cluster may be a member.
+/// `heads` are those that the control plane lists: discovery may not show one of them for a while.
 fn unread(views: &[ClusterView], heads: &[Arc<str>], concerned: impl Fn(&str) -> bool) -> Option<String> {
     let stays = |head: &Arc<Head>| head.is_live() && !is_forgotten(head, views);
     let staying = views.iter().filter(|view| !concerned(&view.id) && view.head.as_ref().is_none_or(stays));
     let mut unread = staying.filter(|view| view.state.is_none()).map(|view| (&view.id, view.problems.join("; ")));
-    let mut hidden = heads.iter().filter(|id| !concerned(id) && views.iter().all(|view| view.id != **id));
+    let mut hidden = heads.iter().filter(|id| views.iter().all(|view| view.id != **id));
     let (id, problems) =
         unread.next().or_else(|| Some((hidden.next()?, "discovery does not show its head".to_owned())))?;
     Some(format!(
