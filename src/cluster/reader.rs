@@ -38,10 +38,16 @@ impl From<kube::Error> for Unread {
     fn from(error: kube::Error) -> Self {
         match code(&error) {
             Some(403) => Self::Forbidden(words(&error)),
-            Some(404) => Self::NoSuchKind,
+            Some(404) if !is_about_an_object(&error) => Self::NoSuchKind,
             _ => Self::Failed(words(&error)),
         }
     }
+}
+
+/// Whether the answer names an object, as one that was deleted meanwhile.
+fn is_about_an_object(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    status.details.as_ref().is_some_and(|details| !details.name.is_empty())
 }
 
 impl From<AskError> for Unread {
@@ -120,6 +126,13 @@ mod tests {
         assert_eq!(look().await, Err(Unread::Failed("Unauthorized".to_owned())), "no role helps whoever is not known");
         api.refuse(404, "NotFound", "the server could not find the requested resource");
         assert_eq!(look().await, Err(Unread::NoSuchKind));
+        let (details, message) = (json!({"kind": "pods", "name": "web-1"}), "pods \"web-1\" not found");
+        let reason = "NotFound";
+        api.prepare(
+            404,
+            json!({"status": "Failure", "code": 404, "reason": reason, "message": message, "details": details}),
+        );
+        assert_eq!(look().await, Err(Unread::Failed(message.to_owned())), "the kind is there");
         api.hang();
         assert_eq!(look().await, Err(Unread::Failed("no answer within 10 s".to_owned())));
     }

@@ -221,11 +221,9 @@ async fn clean(member: &Member) -> Result<(), String> {
                 Ok(found) => {
                     (empty, failed) = (0, None);
                     for pod in found {
-                        match read(api(member).delete(&pod.name_any(), &at_once)).await {
-                            // It is gone already.
-                            Ok(_) | Err(Unread::NoSuchKind) => {}
-                            Err(error) => failed = Some(error.to_string()),
-                        }
+                        // If it is gone already, the next list does not have it.
+                        let deleted = read(api(member).delete(&pod.name_any(), &at_once)).await;
+                        failed = deleted.err().map(|error| error.to_string()).or(failed);
                     }
                 }
                 Err(error @ Unread::Forbidden(_)) => return Err(error.to_string()),
