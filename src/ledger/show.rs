@@ -198,7 +198,9 @@ async fn belongings_in(
     for service in registry.list_services().await? {
         let owner = cluster_of(&service.name);
         let heads = &*service.name == super::CLUSTERS;
-        if cluster.is_some_and(|cluster| owner != Some(cluster.as_str()) && !heads) {
+        // Others may have services of their own in the namespace.
+        let concerned = owner.is_some_and(|owner| cluster.is_none_or(|cluster| cluster.as_str() == owner));
+        if !heads && !concerned {
             continue;
         }
         let instances = cloudmap.list_instances(&service.id).await?;

@@ -218,6 +218,25 @@ async fn the_whole_clusterset_goes_with_its_namespaces() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_others_have_in_the_ledgers_namespace_stays() {
+    let fake = Fake::new();
+    drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    {
+        let mut registry = fake.registry();
+        let namespace = registry.namespaces.iter().find(|it| &*it.name == "clusterset-prod").unwrap().id.clone();
+        let foreign = registry.add_service(&namespace, "foreign", "terraform", "");
+        registry.instances.insert((foreign, "blue".into()), [("ECS_CLUSTER_NAME".to_owned(), "x".to_owned())].into());
+    }
+    purge(&fake, Some("blue")).await;
+    assert_eq!(there(&fake)["clusterset-prod/foreign"], ["blue"]);
+    purge(&fake, None).await;
+    let after = there(&fake);
+    assert_eq!(after.keys().collect::<Vec<_>>(), ["clusterset-prod", "clusterset-prod/foreign"]);
+    assert_eq!(after["clusterset-prod/foreign"], ["blue"]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cluster_that_left_does_not_recreate_the_ledger_until_it_rejoins() {
     let fake = Fake::new();
     let record = Arc::<Stored>::default();
