@@ -218,7 +218,7 @@ pub struct CutoverStatus {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden: Option<i64>,
 
-    /// hiddenSince is the time at which the last of these tasks was marked as unhealthy.
+    /// hiddenSince is the time since which all of these tasks are known to be marked as unhealthy.
     #[schemars(schema_with = "time_schema")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_since: Option<Time>,

@@ -6,8 +6,6 @@ use std::{
     sync::Arc,
 };
 
-use k8s_openapi::jiff::Timestamp;
-
 use super::{
     core::{Command, Core, Now},
     cutover_writer::{Progress as Writing, Written},
@@ -22,6 +20,7 @@ use crate::{
     cutover::{
         Facing, Observed, Place, Planned, Stopwatch,
         guard::{self, Guard, Judgement, Judgements, MOST_PODS, Question, Registered},
+        hiding::LastMark,
         plan::{looks, plan},
     },
     gates::Progress,
@@ -39,8 +38,7 @@ pub(super) struct Cutovers {
     /// The statuses that were planned and that the API server does not show yet.
     planned: BTreeMap<ServiceKey, Arc<Writing>>,
     written: Arc<Written>,
-    /// How many times this leader hid a task, and when it did so last.
-    hides: BTreeMap<ServiceKey, (u64, Option<Timestamp>)>,
+    last_marks: BTreeMap<ServiceKey, LastMark>,
     /// What the guards are asked, and what they found.
     asked: Arc<guard::Questions>,
     judgements: Arc<Judgements>,
@@ -71,17 +69,6 @@ pub(super) fn phases(cutovers: &Cache<Cutover>) -> [(CutoverPhase, usize); Cutov
         CutoverPhase::ALL
             .map(|phase| (phase, cutovers.values().filter(|cutover| cutover.status.phase == Some(phase)).count()))
     })
-}
-
-impl Cutovers {
-    fn count_hides(&mut self, key: &ServiceKey, facing: &Facing, now: Now) {
-        let count = facing.tasks().map(|tasks| tasks.hides).sum();
-        let (before, since) = self.hides.entry(key.clone()).or_default();
-        if count != *before && count > 0 {
-            *since = Some(now.wall);
-        }
-        *before = count;
-    }
 }
 
 impl Core {
@@ -119,7 +106,7 @@ impl Core {
         let exists = |key: &ServiceKey| self.caches.cutovers.get(key).is_some();
         self.cutovers.stopwatches.retain(|key, _| exists(key));
         self.cutovers.planned.retain(|key, _| exists(key));
-        self.cutovers.hides.retain(|key, _| exists(key));
+        self.cutovers.last_marks.retain(|key, _| exists(key));
         let unfinished = unfinished(&all);
         let mut asked = guard::Questions::new();
         for cutover in &all {
@@ -163,7 +150,7 @@ impl Core {
         // Time in which nobody looks does not count either.
         let is_good = judgement.as_ref().map_or(spec.guard.is_none(), |judgement| *judgement == Judgement::Passed);
         let is_reached = is_good && share.is_some_and(|share| facing.stands_at(share).is_ok());
-        self.cutovers.count_hides(key, &facing, now);
+        let hidden_since = self.cutovers.last_marks.entry(key.clone()).or_default().look(&facing, now.wall);
         let stopwatch = self.cutovers.stopwatches.entry(key.clone()).or_default();
         let waited = stopwatch.look(&status, is_reached, now.mono);
         let lower = unfinished.iter().find(|(other, wave)| other.namespace == key.namespace && **wave < spec.wave);
@@ -174,7 +161,7 @@ impl Core {
             awaits: lower.map(|(other, _)| &*other.name),
             guard: judgement.as_ref(),
             may_hide: self.hide_tasks,
-            hidden_since: self.cutovers.hides.get(key).and_then(|(_, since)| *since),
+            hidden_since,
             waited,
             now: now.wall,
         };

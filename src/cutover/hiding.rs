@@ -19,6 +19,28 @@ use crate::{
 /// AWS excludes an instance from answers about so long after it was marked as unhealthy.
 pub const EXCLUDED: Duration = Duration::from_secs(30);
 
+/// When a leader hid a task last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct LastMark {
+    /// How many times it hid one.
+    count: u64,
+    at: Option<Timestamp>,
+}
+
+impl LastMark {
+    /// When this leader hid the last task, or first saw one that an earlier leader hid: that one may have marked it again
+    /// a moment before it ended, and not said so in the status.
+    pub fn look(&mut self, facing: &Facing, now: Timestamp) -> Option<Timestamp> {
+        let count: u64 = facing.tasks().map(|tasks| tasks.hides).sum();
+        let marked = count != self.count && count > 0;
+        if marked || self.at.is_none() && facing.hidden() > 0 {
+            self.at = Some(now);
+        }
+        self.count = count;
+        self.at
+    }
+}
+
 /// What the status says of hidden tasks.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct Tasks {
@@ -74,12 +96,9 @@ pub(super) fn tasks(
     }
     let said = |reason: HidingReason, message: String| Some(Verdict::new(reason, message));
     let shown = i64::try_from(hidden).ok().filter(|hidden| *hidden > 0);
-    let since = shown.map(|shown| {
-        // An earlier leader marked those that the status does not count yet, and could not say when.
-        let unsaid = observed.hidden_since.is_none() && shown > status.hidden.unwrap_or_default();
+    let since = shown.map(|_| {
         let known = [observed.hidden_since, status.hidden_since.as_ref().map(|Time(since)| *since)];
-        let known = known.into_iter().flatten().max().filter(|_| !unsaid);
-        let since = known.unwrap_or(observed.now);
+        let since = known.into_iter().flatten().max().unwrap_or(observed.now);
         Time(Timestamp::from_second(since.as_second()).unwrap_or(since))
     });
     let stuck = all.iter().filter(|tasks| tasks.showing).find_map(|tasks| tasks.trouble.as_ref());
@@ -255,17 +274,25 @@ mod tests {
         }
     }
 
-    /// An earlier leader marked two more, and could not say so.
+    /// The one before may have marked a task again, and have ended before it could say so.
     #[test]
-    fn tasks_that_an_earlier_leader_marked_last_count_from_now() {
-        let (spec, status) = wished();
-        let hidden_since = Some(Time(Timestamp::from_second(400).unwrap()));
-        let status = CutoverStatus { hidden: Some(4), hidden_since, ..status };
-        for (hidden, marked, expected) in [(6, None, 1_000), (6, Some(700), 700), (4, None, 400), (3, None, 400)] {
-            let tasks = TargetTasks { hidden, settled: true, ..TargetTasks::default() };
-            let Time(since) = said(&spec, &status, (&facing(Some(tasks), 2), true), marked).since.unwrap();
-            assert_eq!(since.as_second(), expected, "{hidden} {marked:?}");
+    fn tasks_that_an_earlier_leader_hid_count_from_when_the_next_one_sees_them() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let with = |hidden, hides| facing(Some(TargetTasks { hidden, hides, ..TargetTasks::default() }), 2);
+        let mut next = LastMark::default();
+        assert_eq!(next.look(&Facing::Waits(String::new()), at(900)), None, "nothing is read yet");
+        for (hidden, hides, now, expected) in [
+            (4, 0, 1_000, 1_000),
+            (4, 0, 1_100, 1_000),
+            (4, 1, 1_200, 1_200),
+            (0, 0, 1_300, 1_200),
+            (1, 1, 1_400, 1_400),
+        ] {
+            assert_eq!(next.look(&with(hidden, hides), at(now)), Some(at(expected)), "{hidden} {hides} at {now}");
         }
+        let mut first = LastMark::default();
+        assert_eq!(first.look(&with(0, 0), at(1_000)), None, "none is hidden");
+        assert_eq!(first.look(&with(2, 2), at(1_100)), Some(at(1_100)));
     }
 
     /// The tasks of the share before say nothing about those of the one that has just begun.

@@ -38,7 +38,7 @@ pub struct Observed<'a> {
     pub awaits: Option<&'a str>,
     /// What the guard says of the share of the status; `None` where it does not look ([`looks`]).
     pub guard: Option<&'a Judgement>,
-    /// Whether the controller may hide tasks (`--hide-tasks`), and when it hid the last one, if it did since it leads.
+    /// Whether the controller may hide tasks (`--hide-tasks`), and when it hid the last one ([`hiding::LastMark`]).
     pub may_hide: bool,
     /// See `may_hide`.
     pub hidden_since: Option<Timestamp>,
