@@ -57,7 +57,8 @@ pub struct CutoverChoice {
     /// A file with a name on each line, or `-` for the standard input. Lines that begin with `#` are ignored.
     #[arg(long, value_name = "FILE")]
     pub from_file: Option<PathBuf>,
-    /// All Cutovers of the namespace. With `plan` and `start`: all ServiceExports that name a Cloud Map service.
+    /// All Cutovers of the namespace. With `plan` and `start`: all ServiceExports with an annotation that names a Cloud Map
+    /// service, joins one or asks for a share.
     #[arg(long, conflicts_with_all = ["names", "from_file"])]
     pub all: bool,
 }

@@ -36,10 +36,7 @@ use self::{
     plan::Grade,
 };
 use crate::{
-    api::{
-        Cutover, ServiceExport,
-        names::{ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE},
-    },
+    api::{Cutover, ServiceExport},
     app::connect,
     cli::{
         AwsArgs, CutoverBackArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs, CutoverPlanArgs,
@@ -108,17 +105,12 @@ fn file(path: &std::path::Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))
 }
 
-/// The ServiceExports that name a Cloud Map service: one of the two annotations is enough.
+/// The ServiceExports whose annotations say that a Cloud Map service is theirs.
 async fn exported(client: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
     let exports: Api<ServiceExport> = Api::namespaced(client.clone(), namespace);
     let list = read(exports.list(&ListParams::default())).await.context("failed to list ServiceExports")?;
-    let names = |export: &ServiceExport| {
-        let annotations = export.metadata.annotations.as_ref();
-        [ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE]
-            .into_iter()
-            .any(|name| annotations.is_some_and(|annotations| annotations.contains_key(name)))
-    };
-    Ok(list.items.into_iter().filter(names).filter_map(|export| export.metadata.name).collect())
+    let named = list.items.into_iter().filter(|export| observe::target_of(export).is_some());
+    Ok(named.filter_map(|export| export.metadata.name).collect())
 }
 
 async fn listed(client: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {

@@ -27,8 +27,8 @@ use crate::{
         Cutover, ServiceExport,
         conditions::{ExportCondition, RegisteredReason},
         names::{
-            ANNOTATION_PYTHON_HOSTNAME, ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_TARGET_NAMESPACE,
-            ANNOTATION_TARGET_SERVICE, CONDITION_REGISTERED,
+            ANNOTATION_PYTHON_HOSTNAME, ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC,
+            ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE, CONDITION_REGISTERED,
         },
     },
     cloudmap::{CloudMap, Lane, Namespace, attributes},
@@ -201,6 +201,19 @@ pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::
     }
 }
 
+/// The Cloud Map service of an export, if an annotation names it, joins it or asks for a share in it. What none names is the
+/// export's own namespace or name.
+pub(super) fn target_of(export: &ServiceExport) -> Option<Target> {
+    let names = [ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE, ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC];
+    let [in_namespace, as_service, joins, share] = values(export.metadata.annotations.as_ref(), names);
+    in_namespace.or(as_service).or(share).or(joins.filter(|joins| joins.trim() == "true"))?;
+    let own = |own: &Option<String>| Arc::<str>::from(own.as_deref().unwrap_or_default());
+    Some(Target {
+        namespace: in_namespace.map_or_else(|| own(&export.metadata.namespace), Arc::from),
+        service: as_service.map_or_else(|| own(&export.metadata.name), Arc::from),
+    })
+}
+
 /// The object that names the Cloud Map service.
 pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Service>) -> Counterpart {
     let ports = service.and_then(|service| service.spec.as_ref()?.ports.as_ref());
@@ -215,14 +228,7 @@ pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Servi
         u16::try_from(number).ok()
     });
     if let Some(export) = export {
-        // One of the two is enough: the export's own namespace or name is the other one.
-        let names = [ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE];
-        let [in_namespace, as_service] = values(export.metadata.annotations.as_ref(), names);
-        let own = |own: &Option<String>| Arc::<str>::from(own.as_deref().unwrap_or_default());
-        let target = in_namespace.or(as_service).map(|_| Target {
-            namespace: in_namespace.map_or_else(|| own(&export.metadata.namespace), Arc::from),
-            service: as_service.map_or_else(|| own(&export.metadata.name), Arc::from),
-        });
+        let target = target_of(export);
         let conditions = export.status.iter().flat_map(|status| &status.conditions);
         let registered = conditions.clone().find(|condition| condition.type_ == ExportCondition::Registered.as_str());
         let refused = registered.filter(|condition| condition.status != "True");
@@ -244,8 +250,11 @@ pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Servi
     }
 }
 
-/// The values of two annotations.
-fn values<'a>(annotations: Option<&'a BTreeMap<String, String>>, names: [&str; 2]) -> [Option<&'a str>; 2] {
+/// The values of annotations.
+fn values<'a, const N: usize>(
+    annotations: Option<&'a BTreeMap<String, String>>,
+    names: [&str; N],
+) -> [Option<&'a str>; N] {
     names.map(|name| annotations?.get(name).map(String::as_str))
 }
 

@@ -594,13 +594,19 @@ fn the_counterpart_is_the_export_or_an_annotated_service() {
     let found = counterpart(Some(&export), Some(&plain));
     assert_eq!((found.kind, found.refused.unwrap().0.as_str()), (Some("ServiceExport"), "Pending"));
     // One annotation is enough.
-    for (annotation, expected) in [("cloudmap-mcs/namespace", "other/orders"), ("cloudmap-mcs/service", "shop/other")] {
+    for (annotation, value, expected) in [
+        ("cloudmap-mcs/namespace", "other", Some("other/orders")),
+        ("cloudmap-mcs/service", "other", Some("shop/other")),
+        ("cloudmap-mcs/share", "true", Some("shop/orders")),
+        ("cloudmap-mcs/share-of-traffic", "25%", Some("shop/orders")),
+        ("cloudmap-mcs/share", "false", None),
+    ] {
         let export: ServiceExport = serde_json::from_value(json!({
-            "metadata": {"name": "orders", "namespace": "shop", "annotations": {annotation: "other"}},
+            "metadata": {"name": "orders", "namespace": "shop", "annotations": {annotation: value}},
         }))
         .unwrap();
-        let target = counterpart(Some(&export), Some(&plain)).target.unwrap();
-        assert_eq!(target.to_string(), expected);
+        let target = counterpart(Some(&export), Some(&plain)).target;
+        assert_eq!(target.map(|target| target.to_string()).as_deref(), expected, "{annotation}");
     }
 }
 
@@ -621,19 +627,21 @@ async fn a_service_in_a_dns_namespace_is_found_whatever_the_case_of_its_name() {
 }
 
 #[tokio::test]
-async fn all_exports_are_those_with_at_least_one_annotation_that_names_a_cloud_map_service() {
+async fn all_exports_are_those_with_an_annotation_that_names_a_cloud_map_service_or_joins_one() {
     let api = FakeApi::default();
     let export = |name: &str, annotations: Value| json!({"metadata": {"name": name, "annotations": annotations}});
     let items = [
         export("both", json!({"cloudmap-mcs/namespace": "internal", "cloudmap-mcs/service": "orders"})),
         export("elsewhere", json!({"cloudmap-mcs/namespace": "internal"})),
         export("renamed", json!({"cloudmap-mcs/service": "orders"})),
+        export("joins", json!({"cloudmap-mcs/share": "true"})),
+        export("shares", json!({"cloudmap-mcs/share-of-traffic": "25%"})),
         export("plain", json!({})),
     ];
     let kind = "ServiceExportList";
     let list = json!({"apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": kind, "metadata": {}, "items": items});
     api.prepare(200, list);
-    assert_eq!(exported(&api.client(), "shop").await.unwrap(), ["both", "elsewhere", "renamed"]);
+    assert_eq!(exported(&api.client(), "shop").await.unwrap(), ["both", "elsewhere", "renamed", "joins", "shares"]);
 }
 
 #[tokio::test]
