@@ -218,7 +218,7 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
         match port {
             _ if edit.dry_run => {}
             Ok(Some(port)) => {
-                let (still, changed) = still_finished(&client, ready).await;
+                let (still, changed) = still_stoppable(&client, ready).await;
                 failed.extend(changed);
                 failed.extend(scale::stop(&*port, still, timeout, &mut std::io::stdout()).await?);
             }
@@ -238,11 +238,15 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
     written
 }
 
-/// A service of Kubernetes, and the ECS service whose tasks may stop for it.
-type Stoppable = (ServiceKey, crate::ecs::Service);
+/// What is known about a name, and an ECS service whose tasks may stop for it.
+type Stoppable<'a> = (&'a Facts, crate::ecs::Service);
 
 /// The ECS services that may be stopped now, and why others may not. Says what to know before.
-async fn stoppable(client: &Client, facts: &[Facts], force: bool) -> anyhow::Result<(Vec<Stoppable>, Vec<String>)> {
+async fn stoppable<'a>(
+    client: &Client,
+    facts: &'a [Facts],
+    force: bool,
+) -> anyhow::Result<(Vec<Stoppable<'a>>, Vec<String>)> {
     let (mut out, now) = (std::io::stdout(), time(client).await);
     let (mut ready, mut failed) = (Vec::new(), Vec::new());
     for facts in facts {
@@ -255,7 +259,7 @@ async fn stoppable(client: &Client, facts: &[Facts], force: bool) -> anyhow::Res
                 write!(out, "{}", finish::before_tasks_stop(facts, ttl))?;
                 for service in services {
                     writeln!(out, "# {key}: {}: desired count {} -> 0", service.path(), service.desired)?;
-                    ready.push((key.clone(), service));
+                    ready.push((facts, service));
                 }
             }
         }
@@ -272,21 +276,24 @@ async fn time(client: &Client) -> Result<Timestamp, String> {
     time.ok_or_else(|| "its answers have no date".to_owned())
 }
 
-/// Those that nobody took back since they were observed, which takes minutes for hundreds of names, and why others may not be
-/// stopped.
-async fn still_finished(client: &Client, ready: Vec<Stoppable>) -> (Vec<Stoppable>, Vec<String>) {
+/// Those whose Cutovers still say so, and why others may not be stopped. To observe hundreds of names takes minutes: meanwhile
+/// somebody may have taken one back, or ECS may have brought back a hidden task.
+async fn still_stoppable(
+    client: &Client,
+    ready: Vec<Stoppable<'_>>,
+) -> (Vec<(ServiceKey, crate::ecs::Service)>, Vec<String>) {
+    let now = time(client).await;
     let (mut still, mut changed) = (Vec::new(), Vec::new());
-    for (key, service) in ready {
+    for (facts, service) in ready {
+        let key = &facts.key;
         let api: Api<Cutover> = Api::namespaced(client.clone(), &key.namespace);
-        let why = match read(api.get_opt(&key.name)).await {
-            Ok(Some(cutover)) if scale::is_finished(&cutover) => {
-                still.push((key, service));
-                continue;
-            }
-            Ok(_) => "its Cutover is not Finished any more".to_owned(),
-            Err(why) => why.to_string(),
-        };
-        changed.push(format!("{key}: {} is not stopped: {why}", service.path()));
+        let cutover = read(api.get_opt(&key.name)).await.map_err(|why| why.to_string());
+        let seen = Facts { cutover, ..facts.clone() };
+        let may_stop = seen.registry.as_ref().map_err(Clone::clone);
+        match may_stop.and_then(|registry| scale::may_stop(&seen, registry, now.as_ref().copied())) {
+            Ok(()) => still.push((key.clone(), service)),
+            Err(why) => changed.push(why),
+        }
     }
     (still, changed)
 }

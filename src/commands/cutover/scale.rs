@@ -32,12 +32,7 @@ pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: b
     let Some(there) = &registry.service else {
         return Err(format!("{key}: its Cloud Map service is not found, so nobody knows which tasks to stop"));
     };
-    if !facts.there().is_some_and(is_finished) {
-        return Err(format!(
-            "{key}: no task is stopped before it is Finished: run this again when `cloudmap-mcs cutover status` says so"
-        ));
-    }
-    hidden_for_long_enough(facts, registry, now)?;
+    may_stop(facts, registry, now)?;
     let Found { services, unread } = match &facts.ecs {
         Err(why) => return Err(format!("{key}: no task is stopped, because ECS could not be read: {why}")),
         Ok(None) => return Err(format!("{key}: ECS is not asked with --cloudmap-endpoint alone: add --ecs-endpoint")),
@@ -62,6 +57,21 @@ pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: b
         }
     }
     Ok(running)
+}
+
+/// Whether the Cutover is Finished, and no client uses hidden tasks any more.
+///
+/// # Errors
+/// Why no task may be stopped, and what to do.
+pub(super) fn may_stop(facts: &Facts, registry: &Registry, now: Result<Timestamp, &String>) -> Result<(), String> {
+    let key = &facts.key;
+    match &facts.cutover {
+        Err(why) => Err(format!("{key}: no task is stopped: {why}")),
+        Ok(Some(cutover)) if is_finished(cutover) => hidden_for_long_enough(facts, registry, now),
+        Ok(_) => Err(format!(
+            "{key}: no task is stopped before it is Finished: run this again when `cloudmap-mcs cutover status` says so"
+        )),
+    }
 }
 
 /// Whether it is Finished, by the spec that it has now.

@@ -461,18 +461,21 @@ async fn for_how_long_tasks_are_hidden_is_measured_with_the_clock_of_the_api_ser
 }
 
 #[tokio::test]
-async fn what_was_taken_back_since_it_was_observed_is_not_stopped() {
+async fn what_changed_since_it_was_observed_is_not_stopped() {
     let api = FakeApi::default();
+    api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
     let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
-    for generation in [2, 3] {
-        cutover.metadata.generation = Some(generation);
+    // The second one was taken back. In the third one, ECS reported a hidden task as healthy.
+    for (generation, hides) in [(2, false), (3, false), (2, true)] {
+        (cutover.metadata.generation, cutover.spec.hide_tasks) = (Some(generation), hides);
         api.prepare(200, serde_json::to_value(&cutover).unwrap());
     }
     api.refuse(404, "NotFound", "there is none");
-    let ready: Vec<_> = (0..3).map(|_| (ServiceKey::new("shop", "orders"), ecs_service(12))).collect();
-    let (still, changed) = still_finished(&api.client(), ready).await;
-    assert_eq!((still.len(), changed.len()), (1, 2));
-    assert!(changed[0].contains("prod/orders is not stopped: its Cutover is not Finished any more"), "{changed:?}");
+    let facts = facts();
+    let ready: Vec<_> = (0..4).map(|_| (&facts, ecs_service(12))).collect();
+    let (still, changed) = still_stoppable(&api.client(), ready).await;
+    assert_eq!((still.len(), changed.len()), (1, 3));
+    assert!(changed[0].contains("before it is Finished") && changed[1].contains("not hidden yet"), "{changed:?}");
 }
 
 #[test]
