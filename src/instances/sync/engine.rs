@@ -295,6 +295,11 @@ impl Engine {
         if !(desired.active || desired.retiring) || state.busy || state.not_before.is_some_and(|at| at > now) {
             return None;
         }
+        let rests = state.running.is_empty() && state.reading.is_none() && !matches!(state.phase, Phase::Gone);
+        if desired.retiring && rests && self.is_left(target, now) {
+            return None;
+        }
+        let state = self.targets.get(target)?;
         match &state.phase {
             Phase::Gone => None,
             Phase::Unresolved => self.want_place(target, desired, now),

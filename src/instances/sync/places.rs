@@ -27,6 +27,8 @@ const LISTING_AGE: Duration = Duration::from_secs(30);
 /// The same before a namespace is created or first reported as missing. Otherwise a namespace with that name, perhaps a
 /// DNS namespace, that was created a moment before would never be used, or only after minutes.
 const CREATION_AGE: Duration = Duration::from_secs(2);
+/// How often a target that retires looks whether another one has found the service.
+const SOON: Duration = Duration::from_secs(1);
 /// How often a target in a foreign service is looked at again.
 const REFUSED_AGAIN: Duration = Duration::from_mins(5);
 /// Number of attempts to delete an empty service before it is left to people.
@@ -93,10 +95,24 @@ impl Engine {
             return None;
         };
         let (namespace_id, kind) = (namespace.id.clone(), namespace.kind);
+        let namesake = self.namesake(target).filter(|_| !desired.retiring);
         let listing = self.services.entry(namespace_id.clone()).or_default();
         // A service that the listing lacks is created; this shows whether somebody else was faster. A service in it
         // that is ours stays ours; any other one is looked at again.
         let Some((_, services)) = &listing.rows else { return self.want_services(namespace_id, target, now) };
+        // Each of the two would withdraw what the other one registers.
+        let is_named = |name: &Arc<str>| services.contains_key(name);
+        let is_first = |other: &Target| is_named(&other.service) && !is_named(&target.service);
+        if let Some((other, may)) = namesake
+            && may.unwrap_or_else(|| is_first(&other))
+        {
+            let message = format!(
+                "names in a DNS namespace that differ only in upper and lower case are one, and another object of this \
+                 cluster is registered in {other}; name another service"
+            );
+            self.refuse(target, Reason::ForeignOwner, message, now);
+            return None;
+        }
         let unseen = self.targets.get(target).is_some_and(|state| state.seen == Seen::Never);
         match in_listing(services, &target.service, kind) {
             None if desired.retiring => {
@@ -223,6 +239,32 @@ impl Engine {
             }
         }
         self.wake_target(target, now);
+    }
+
+    /// Another active target with the same Cloud Map service, and whether it may register there, if that was found out: AWS does
+    /// not tell upper from lower case in DNS namespaces.
+    fn namesake(&self, target: &Target) -> Option<(Target, Option<bool>)> {
+        let (_, namespaces) = self.namespaces.rows.as_ref()?;
+        let kind = namespaces.get(&target.namespace)?.kind;
+        let first = Target { namespace: target.namespace.clone(), service: "".into() };
+        let there = self.targets.range(first..).take_while(|(other, _)| other.namespace == target.namespace);
+        let mut active = there.filter(|(other, _)| self.desired.get(*other).is_some_and(|desired| desired.active));
+        let (other, state) =
+            active.find(|(other, _)| *other != target && kind.is_same_service(&other.service, &target.service))?;
+        let may = || state.place().is_none_or(|place| place.refused_until.is_none());
+        Some((other.clone(), state.service_id.is_some().then(may)))
+    }
+
+    /// Whether a retiring target is left to another one with the same Cloud Map service, which reads what is registered there, and
+    /// withdraws what it does not want. Otherwise the two would withdraw and register the same instances in turn.
+    pub(super) fn is_left(&mut self, target: &Target, now: Instant) -> bool {
+        let is_looking = |other: &Target| self.targets.get(other).is_some_and(|state| state.problem.is_none());
+        match self.namesake(target) {
+            Some((_, Some(true))) => self.gone(target),
+            Some((other, None)) if is_looking(&other) => self.wait_until(target, now + SOON),
+            _ => return false,
+        }
+        true
     }
 
     fn gone(&mut self, target: &Target) {

@@ -353,3 +353,43 @@ async fn a_later_namespace_with_the_same_name_moves_nothing() {
         assert_eq!((world.instances("web").len(), world.status(&web).registered), (3, 3));
     }
 }
+
+/// Another object has the same name, but for the case, by mistake. Later the first one gives up the name.
+#[tokio::test(start_paused = true)]
+async fn of_two_names_in_a_dns_namespace_that_differ_only_in_case_one_alone_is_registered() {
+    let fake = Fake::new();
+    super::shares::service(&fake);
+    let world = World::new(fake);
+    let (web, upper) = (target("shop", "web"), target("shop", "Web"));
+    let with = |instances: &Arc<[InstanceSpec]>| TargetDesired { consent: named(), ..active(instances.clone()) };
+    let [first, other] = [("web", 1..=2), ("other", 3..=4)].map(|(name, pods)| specs("uid-1", name, pods, "a"));
+    world.desire([(web.clone(), with(&first)), (upper.clone(), with(&other))]);
+    world.registered(&web, 2).await;
+    let message = world.refused(&upper, Reason::ForeignOwner).await;
+    assert!(message.contains("in shop/web; name another"), "{message}");
+    let writes = world.writes();
+    sleep(Duration::from_mins(20)).await;
+    assert_eq!((world.writes(), world.status(&web).registered), (writes, 2));
+    world.desire([(web.clone(), retiring()), (upper.clone(), with(&other))]);
+    world.registered(&upper, 2).await;
+    world.until(&web, |status| status.own_gone).await;
+    sleep(Duration::from_mins(5)).await;
+    let there: Vec<_> = world.instances("web").into_iter().map(|there| there.id).collect();
+    assert_eq!(there, other.iter().map(|spec| spec.id().clone()).collect::<Vec<_>>());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_in_a_dns_namespace_whose_case_changes_keeps_its_instances() {
+    let fake = Fake::new();
+    super::shares::service(&fake);
+    let world = World::new(fake);
+    let (web, upper) = (target("shop", "web"), target("shop", "Web"));
+    let with = || TargetDesired { consent: named(), ..active(specs("uid-1", "web", 1..=2, "a")) };
+    world.desire([(web.clone(), with())]);
+    world.registered(&web, 2).await;
+    let writes = world.writes();
+    world.desire([(web.clone(), retiring()), (upper.clone(), with())]);
+    world.until(&web, |status| status.own_gone).await;
+    sleep(Duration::from_mins(20)).await;
+    assert_eq!((world.instances("web").len(), world.status(&upper).registered, world.writes()), (2, 2, writes));
+}
