@@ -60,7 +60,7 @@ fn hiding(facts: &Facts) -> Option<String> {
         return None;
     }
     let key = &facts.key;
-    let wait = format!("kubectl wait cutovers/{} --namespace {} --for=condition=TasksHidden", key.name, key.namespace);
+    let wait = scale::wait_until_hidden(key);
     Some(match said.filter(|said| HidingReason::Hidden.row().explains(said) && is_finished(facts)) {
         Some(said) => format!("# {key}: {}\n", said.message),
         None => format!(

@@ -81,6 +81,12 @@ pub(super) fn is_finished(cutover: &Cutover) -> bool {
     })
 }
 
+/// The command that waits until all tasks are hidden. By itself, kubectl gives up after 30 s.
+pub(super) fn wait_until_hidden(key: &ServiceKey) -> String {
+    let ServiceKey { namespace, name } = key;
+    format!("kubectl wait cutovers/{name} --namespace {namespace} --for=condition=TasksHidden --timeout=10m")
+}
+
 /// Whether no client uses the hidden tasks any more.
 fn hidden_for_long_enough(facts: &Facts, registry: &Registry, now: Result<Timestamp, &String>) -> Result<(), String> {
     let hides = facts.there().filter(|cutover| cutover.spec.hide_tasks && obstacle(cutover).is_none());
@@ -89,10 +95,7 @@ fn hidden_for_long_enough(facts: &Facts, registry: &Registry, now: Result<Timest
     let says = |reason: HidingReason| status.conditions.iter().any(|said| reason.row().explains(said));
     let since = status.hidden_since.as_ref().filter(|_| says(HidingReason::Hidden));
     if since.is_none() && !says(HidingReason::NoneToHide) {
-        return Err(format!(
-            "{key}: its tasks are not hidden yet: wait with `kubectl wait cutovers/{} --namespace {} --for=condition=TasksHidden`",
-            key.name, key.namespace
-        ));
+        return Err(format!("{key}: its tasks are not hidden yet: wait with `{}`", wait_until_hidden(key)));
     }
     // The condition follows what the controller read last, which may be a minute ago.
     if registry.tasks > 0 {

@@ -408,7 +408,8 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
     // Hidden tasks are used for 30 s, the TTL of 60 s, and 30 s.
     finished.spec.hide_tasks = true;
     facts.cutover = Ok(Some(finished.clone()));
-    assert!(ready(&facts).unwrap_err().contains("not hidden yet"));
+    let why = ready(&facts).unwrap_err();
+    assert!(why.contains("not hidden yet") && why.ends_with("--timeout=10m`"), "{why}");
     facts.registry = Ok(registry(0, 60));
     let hidden = json!({"type": "TasksHidden", "status": "True", "reason": "Hidden", "message": "12 tasks are hidden",
         "lastTransitionTime": "2026-11-24T10:00:30Z"});
