@@ -13,7 +13,7 @@ use super::{
     records::{self, MAX_VALUE},
     wire,
 };
-use crate::model::{Conditions, Endpoint, EndpointPort, ServicePort};
+use crate::model::{self, Conditions, Endpoint, EndpointPort, ServicePort, intern_ports};
 
 /// Maximum number of endpoints in a chunk.
 pub const MAX_ENDPOINTS: usize = 16;
@@ -197,8 +197,8 @@ pub(super) fn decode(bytes: &[u8], ports: &[ServicePort]) -> Option<Vec<Endpoint
     let by_reference: BTreeMap<u32, &ServicePort> = ports.iter().map(|port| (reference(port), port)).collect();
     let port_sets: Vec<Arc<[EndpointPort]>> =
         port_sets.into_iter().map(|set| read_port_set(set, &by_reference)).collect::<Option<_>>()?;
-    let zones: Vec<Arc<str>> = zones.into_iter().map(Into::into).collect();
-    let nodes: Vec<Arc<str>> = nodes.into_iter().map(Into::into).collect();
+    let zones: Vec<Arc<str>> = zones.iter().map(|zone| model::intern(zone)).collect();
+    let nodes: Vec<Arc<str>> = nodes.iter().map(|node| model::intern(node)).collect();
     let named = |names: &[Arc<str>], index: u32| match index {
         0 => Some(None),
         index => names.get(index as usize - 1).cloned().map(Some),
@@ -239,7 +239,7 @@ fn read_port_set(set: wire::PortSet, ports: &BTreeMap<u32, &ServicePort>) -> Opt
         served.push(EndpointPort { name, protocol: *protocol, port: number, app_protocol });
     }
     served.sort_unstable();
-    Some(served.into())
+    Some(intern_ports(&served))
 }
 
 /// The index of `name` in `names` plus one; 0 for none.

@@ -28,7 +28,7 @@ use super::{
 use crate::cluster::record::StoredRegistration;
 use crate::model::{
     ClaimOwner, Endpoint, Export, Exported, IpFamily, Protocol, Registration, ServiceKey, ServicePort, ServiceType,
-    SessionAffinity, Target, TrafficPolicy,
+    SessionAffinity, Target, TrafficPolicy, intern,
 };
 
 /// Maximum size of a value in bytes. It must fit into a page, and into a delta with others.
@@ -386,7 +386,7 @@ impl Key {
         if namespace.is_empty() || name.is_empty() || index.is_some_and(|index| index.parse::<u32>().is_err()) {
             return None;
         }
-        let service = ServiceKey::new(namespace, name);
+        let service = ServiceKey::new(intern(namespace), intern(name));
         Some(if index.is_some() { Self::Chunk(service) } else { Self::Export(service) })
     }
 }
@@ -447,12 +447,12 @@ fn decode_export(bytes: &[u8]) -> Option<(Export, Vec<&'static str>)> {
         ports,
         session_affinity,
         internal_traffic_policy,
-        traffic_distribution: message.traffic_distribution.map(Into::into),
+        traffic_distribution: message.traffic_distribution.as_deref().map(intern),
         ip_families,
         labels: message.labels,
         annotations: message.annotations,
         publish_not_ready_addresses: message.publish_not_ready_addresses,
-        target: message.target.map(read_target),
+        target: message.target.as_ref().map(read_target),
     };
     Some((export, degraded))
 }
@@ -461,11 +461,11 @@ fn decode_export(bytes: &[u8]) -> Option<(Export, Vec<&'static str>)> {
 pub fn decode_registration(bytes: &[u8]) -> Option<Registration> {
     let message = wire::Registration::decode(capped(bytes)?).ok()?;
     Some(Registration {
-        target: read_target(message.target?),
+        target: read_target(message.target.as_ref()?),
         owner: ClaimOwner {
-            kind: message.owner_kind.into(),
-            namespace: message.owner_namespace.into(),
-            name: message.owner_name.into(),
+            kind: intern(&message.owner_kind),
+            namespace: intern(&message.owner_namespace),
+            name: intern(&message.owner_name),
         },
         claimed: message.claimed,
         retiring: message.retiring,
@@ -499,8 +499,8 @@ fn read_port(port: &wire::Port) -> Option<ServicePort> {
         _ => return None,
     };
     let number = u16::try_from(port.port).ok()?;
-    let app_protocol = port.app_protocol.as_deref().map(Into::into);
-    Some(ServicePort { name: port.name.as_str().into(), protocol, port: number, app_protocol })
+    let app_protocol = port.app_protocol.as_deref().map(intern);
+    Some(ServicePort { name: intern(&port.name), protocol, port: number, app_protocol })
 }
 
 const fn read_family(family: u32) -> Option<IpFamily> {
@@ -515,6 +515,6 @@ fn write_target(target: &Target) -> wire::Target {
     wire::Target { namespace: target.namespace.to_string(), service: target.service.to_string() }
 }
 
-fn read_target(target: wire::Target) -> Target {
-    Target { namespace: target.namespace.into(), service: target.service.into() }
+fn read_target(target: &wire::Target) -> Target {
+    Target { namespace: intern(&target.namespace), service: intern(&target.service) }
 }

@@ -27,8 +27,8 @@ use crate::{
     cloudmap::Instance,
     cluster::record::{Position, Version},
     model::{
-        ClaimOwner, Conditions, Endpoint, EndpointPort, Export, IpFamily, Protocol, Registration, ServiceKey,
-        ServicePort, ServiceType, SessionAffinity, Target, TrafficPolicy,
+        ClaimOwner, Conditions, Endpoint, EndpointPort, Export, Exported, IpFamily, Protocol, Registration, ServiceKey,
+        ServicePort, ServiceType, SessionAffinity, Target, TrafficPolicy, fixtures,
     },
 };
 
@@ -149,6 +149,34 @@ proptest! {
         }
         prop_assert!(layout.root().runs.len() <= 8 + layout.runs.index_pages());
     }
+}
+
+/// With a hundred clusters, what their records repeat would take more memory than what they say.
+#[test]
+fn what_many_records_repeat_is_in_memory_once() {
+    let endpoint = Endpoint {
+        ports: [EndpointPort { name: "p0".into(), protocol: Protocol::Udp, port: 8_000, app_protocol: None }].into(),
+        zone: Some("zone-1".into()),
+        node: Some("node-1".into()),
+        ..fixtures::mk_endpoint([10, 0, 0, 1])
+    };
+    let chunk = Chunk { index: 0, endpoints: vec![endpoint] };
+    let mut map = Map::new();
+    for name in ["api", "web"] {
+        let service = ServiceKey::new("ns", name);
+        map.extend([records::encode_export(&service, &export()).unwrap()]);
+        map.extend([records::encode_chunk(&service, &chunk, &export().ports).unwrap()]);
+    }
+    let exports: Vec<_> = Catalog::decode(&map).exports.into_iter().collect();
+    let [(one, api), (other, web)] = exports.as_slice() else { panic!("{exports:?}") };
+    assert!(Arc::ptr_eq(&one.namespace, &other.namespace));
+    let target = |exported: &Exported| exported.export.target.clone().unwrap();
+    assert!(Arc::ptr_eq(&target(api).service, &target(web).service));
+    assert!(Arc::ptr_eq(&api.export.ports[0].name, &web.export.ports[0].name));
+    let (api, web) = (&api.endpoints[0], &web.endpoints[0]);
+    assert!(Arc::ptr_eq(&api.ports, &web.ports));
+    assert!(api.zone.as_ref().zip(web.zone.as_ref()).is_some_and(|(one, other)| Arc::ptr_eq(one, other)));
+    assert!(api.node.as_ref().zip(web.node.as_ref()).is_some_and(|(one, other)| Arc::ptr_eq(one, other)));
 }
 
 proptest! {
