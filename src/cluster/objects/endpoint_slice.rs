@@ -15,7 +15,7 @@ use crate::{
 pub struct EndpointSlice {
     /// Its key.
     pub key: ObjectKey,
-    /// Its uid.
+    /// Its uid. Only own slices keep it, because no others are deleted.
     pub uid: Box<str>,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
@@ -129,7 +129,7 @@ impl EndpointSlice {
 
     /// The key of a slice, from its metadata.
     pub fn key(metadata: &ObjectMeta) -> Option<ObjectKey> {
-        Some(ObjectKey::new(metadata.namespace.as_deref()?, metadata.name.as_deref()?))
+        Some(ObjectKey::new(intern(metadata.namespace.as_deref()?), intern(metadata.name.as_deref()?)))
     }
 
     fn narrow(object: v1::EndpointSlice, own: bool) -> Option<Self> {
@@ -141,7 +141,7 @@ impl EndpointSlice {
         ports.sort();
         Some(Self {
             key: Self::key(metadata)?,
-            uid: uid(metadata),
+            uid: if own { uid(metadata) } else { Box::default() },
             deleting: metadata.deletion_timestamp.is_some(),
             service,
             managed_by,

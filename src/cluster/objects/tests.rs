@@ -111,6 +111,18 @@ fn an_endpoint_keeps_its_place_and_its_pod() {
     assert_eq!(ports, [("a", 80), ("b", 81)], "sorted, and without the port that has no number");
 }
 
+/// There are tens of thousands, and caches know each by its key.
+#[test]
+fn a_slice_of_others_keeps_no_uid_and_its_names_are_in_memory_once() {
+    let mut object = slice(json!([]));
+    object["metadata"]["uid"] = "u".into();
+    let object: <SourceSlice as Narrow>::Kind = serde_json::from_value(object).unwrap();
+    let key = <SourceSlice as Narrow>::key(&object.metadata).unwrap();
+    let slice = <SourceSlice as Narrow>::narrow(object).unwrap();
+    assert!(Arc::ptr_eq(&key.namespace, &slice.key.namespace) && Arc::ptr_eq(&key.name, &slice.key.name));
+    assert_eq!(*slice.uid, *"");
+}
+
 #[test]
 fn hints_are_kept_of_own_slices_only() {
     let mut object = slice(json!([{
