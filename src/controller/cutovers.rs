@@ -259,7 +259,7 @@ impl Core {
             return None;
         }
         let status = self.statuses.get(&target);
-        let (share, mut trouble) = (status.and_then(|status| status.share.clone()), None);
+        let (share, mut trouble) = (status.and_then(|status| status.share.as_deref().cloned()), None);
         match status.map(|status| &status.outcome) {
             Some(Outcome::Refused {
                 reason: Reason::ForeignOwner | Reason::NoNamespace | Reason::AccessDenied | Reason::LimitExceeded,

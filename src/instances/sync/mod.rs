@@ -158,8 +158,9 @@ pub struct TargetStatus {
     pub found: Option<Ids>,
     /// The own instances when nothing remained to be written the last time.
     pub reached: Option<Ids>,
-    /// What became of the share of the traffic; `None` if none is requested, or the target was not read yet.
-    pub share: Option<TargetShare>,
+    /// What became of the share of the traffic; `None` if none is requested, or the target was not read yet. Boxed, because
+    /// few targets have one.
+    pub share: Option<Box<TargetShare>>,
     /// What became of [`TargetDesired::awaited`]; `None` if nothing is awaited.
     pub awaited: Option<Arc<Awaited>>,
 }

@@ -406,7 +406,7 @@ impl State {
                 let resolves = records.iter().any(|record| record.record_type != RecordType::Srv);
                 let http_name = namespace.map(|namespace| namespace.http_name.clone());
                 let registered = self.registered_pods(desired);
-                Some(TargetShare { registered, settled, ttl, resolves, http_name, ..part.status()? })
+                Some(Box::new(TargetShare { registered, settled, ttl, resolves, http_name, ..part.status()? }))
             }),
             awaited: (!desired.awaited.is_empty()).then(|| {
                 let part = self.part.as_ref().filter(|_| desired.active);

@@ -241,3 +241,9 @@ async fn a_role_that_may_not_ask_for_operations_asks_once_a_minute_however_many_
         assert_eq!(told(stay), 0, "one answer is enough");
     }
 }
+
+/// There is one for each Service, and states that are published copy those of 64 for each that changes.
+#[test]
+fn what_is_said_of_a_target_without_a_share_is_small() {
+    assert!(size_of::<TargetStatus>() <= 128, "{} bytes", size_of::<TargetStatus>());
+}
