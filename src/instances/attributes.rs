@@ -16,6 +16,7 @@
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    num::NonZeroU64,
     sync::Arc,
 };
 
@@ -267,9 +268,9 @@ impl From<&Service> for ServiceTraits {
     }
 }
 
-/// Hash of attributes, for comparison only within this process.
+/// Hash of attributes, for comparison only within this process. It is never zero, so that none takes no more room than one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Digest(u64);
+pub struct Digest(NonZeroU64);
 
 /// Hash of the attributes that we write. Other attributes with the prefix `AWS_` belong to AWS, such as the initial
 /// health status, which AWS does not update.
@@ -280,7 +281,7 @@ pub fn digest(attributes: &Attributes) -> Digest {
             (key, value).hash(&mut hasher);
         }
     }
-    Digest(hasher.finish())
+    Digest(NonZeroU64::new(hasher.finish()).unwrap_or(NonZeroU64::MIN))
 }
 
 /// Attributes as instances share them.

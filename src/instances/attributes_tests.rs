@@ -227,6 +227,12 @@ fn more_ports_than_attributes_are_refused_with_the_remedy() {
     specs(&ports[..20], &[endpoint(Some("10.0.0.1"), None, &listed)]).unwrap();
 }
 
+/// Each own instance has one.
+#[test]
+fn a_digest_that_is_not_known_takes_no_more_room_than_one_that_is() {
+    assert_eq!(size_of::<Option<Digest>>(), size_of::<u64>());
+}
+
 proptest! {
     #[test]
     fn ids_are_dns_labels_unique_per_cluster_and_foreign_to_all_other_schemes(
