@@ -477,8 +477,11 @@ impl State {
     /// Remembers what is registered, now that nothing remains to be written.
     fn reach(&mut self) {
         let registered = self.own.iter().filter(|(_, said)| said.is_some()).map(|(id, _)| id);
-        if !self.reached.as_ref().is_some_and(|reached| reached.iter().eq(registered.clone())) {
-            self.reached = Some(Arc::new(registered.cloned().collect()));
+        let same = |ids: &&Ids| ids.iter().eq(registered.clone());
+        if self.reached.as_ref().filter(same).is_none() {
+            // Where a new leader found everything as it should be, there is one set of ids and not two.
+            let found = self.found.as_ref().filter(same).cloned();
+            self.reached = Some(found.unwrap_or_else(|| Arc::new(registered.cloned().collect())));
         }
     }
 }

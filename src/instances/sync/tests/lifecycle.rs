@@ -62,6 +62,20 @@ async fn a_new_leader_takes_over_from_the_previous_one() {
     assert_eq!(next.instances("web").len(), 4);
 }
 
+#[tokio::test(start_paused = true)]
+async fn where_a_new_leader_finds_everything_their_ids_are_in_memory_once() {
+    let fake = Fake::new();
+    let web = target("shop", "web");
+    for _ in 0..2 {
+        let world = World::new(fake.clone());
+        world.desire([(web.clone(), active(specs("uid-1", "web", 1..=4, "a")))]);
+        world.registered(&web, 4).await;
+        let TargetStatus { found, reached, .. } = world.status(&web);
+        let (found, reached) = (found.unwrap(), reached.unwrap());
+        assert_eq!((Arc::ptr_eq(&found, &reached), reached.len()), (found.len() == 4, 4));
+    }
+}
+
 /// The service names of host names are in lower case, and those of ECS services may have capitals.
 #[tokio::test(start_paused = true)]
 async fn the_case_of_a_service_name_matters_only_in_an_api_only_namespace() {
