@@ -43,7 +43,7 @@ replica() {
 		echo "nameserver $RESOLVER" >"$resolver"
 		seeing=("${SEEING[@]}" "$resolver" /etc/resolv.conf)
 	fi
-	run_host "$name" "$1" MALLOC_ARENA_MAX=1 "${seeing[@]}" "$CONTROLLER" run --log "${LOG:-warn}" --kubeconfig "$KUBECONFIG" \
+	run_host "$name" "$1" MALLOC_ARENA_MAX=1 MALLOC_TRIM_THRESHOLD_=131072 "${seeing[@]}" "$CONTROLLER" run --log "${LOG:-warn}" --kubeconfig "$KUBECONFIG" \
 		--context "$(context "$1")" --cluster-id "bench-$1" --clusterset-id bench --cloudmap-endpoint "$EMULATOR" \
 		--listen "$admin" --stream "${STREAM:-auto}" --stream-addresses "$TESTBED_HOST_IP" --stream-port "79$((3 + $1))$2"
 	line "$1" "$name" "http://$admin"
