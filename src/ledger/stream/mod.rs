@@ -103,6 +103,8 @@ struct Dialling {
     running: bool,
     next: Duration,
     failures: u32,
+    /// Where the last attempt went; empty before the first one.
+    to: Arc<[SocketAddr]>,
 }
 
 /// The stream of one leader.
@@ -368,12 +370,15 @@ impl Stream {
             if dialling.running {
                 continue;
             }
-            if now < dialling.next {
+            // A new leader listens elsewhere, and what failed says nothing about it.
+            let same = dialling.to.is_empty() || dialling.to == contact.addresses;
+            if same && now < dialling.next {
                 self.wake = Some(self.wake.map_or(dialling.next, |wake| wake.min(dialling.next)));
                 continue;
             }
             dialling.running = true;
             let addresses = contact.addresses.clone();
+            dialling.to = addresses.clone();
             self.commands.push(Command::Dial { cluster: cluster.clone(), addresses, key });
         }
     }

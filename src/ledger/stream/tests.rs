@@ -445,6 +445,34 @@ fn who_cannot_be_reached_is_dialled_less_and_less_often() {
     assert!((25..45).contains(&dials), "{dials}");
 }
 
+/// A new leader, which may be unable to dial itself.
+#[test]
+fn who_is_elsewhere_now_is_dialled_at_once() {
+    let mut blue = Side::new("blue", 3, [contact("green", 2, 5)]);
+    let fails = |blue: &mut Side| {
+        let mut dialled = Vec::new();
+        for command in blue.stream.take_commands() {
+            if let Command::Dial { cluster, addresses, .. } = command {
+                dialled.extend_from_slice(&addresses);
+                blue.stream.failed(blue.now, &cluster);
+            }
+        }
+        blue.advance();
+        dialled
+    };
+    for _ in 0..60 {
+        fails(&mut blue);
+        blue.wait(Duration::from_secs(1));
+    }
+    fails(&mut blue);
+    assert!(fails(&mut blue).is_empty());
+    let elsewhere = SocketAddr::from(([10, 0, 0, 9], 7_946));
+    blue.contacts.get_mut("green").unwrap().addresses = [elsewhere].into();
+    blue.advance();
+    assert_eq!(fails(&mut blue), [elsewhere]);
+    assert!(fails(&mut blue).is_empty(), "and then as before");
+}
+
 #[test]
 fn who_is_refused_at_once_dials_less_and_less_often_as_well() {
     let mut blue = Side::new("blue", 3, [contact("green", 2, 5)]);
