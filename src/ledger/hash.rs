@@ -86,16 +86,20 @@ pub struct Summary {
 pub struct Hashed {
     owner: WriterIdentity,
     map: Arc<Map>,
+    /// The keys in each bucket that is not empty, sorted.
+    keys: Keys,
     pairs: Buckets,
     claims: Buckets,
     hashes: Hashes,
 }
 
+type Keys = BTreeMap<u16, Vec<Arc<str>>>;
+
 impl Hashed {
     /// The empty state of a cluster.
     pub fn new(owner: WriterIdentity) -> Self {
-        let (map, pairs, claims, hashes) = Default::default();
-        let mut hashed = Self { owner, map, pairs, claims, hashes };
+        let (map, keys, pairs, claims, hashes) = Default::default();
+        let mut hashed = Self { owner, map, keys, pairs, claims, hashes };
         hashed.hash();
         hashed
     }
@@ -117,12 +121,12 @@ impl Hashed {
 
     /// The hashes of the buckets that are not empty.
     pub fn buckets(&self) -> impl Iterator<Item = (u16, StateHash)> {
-        self.pairs.buckets.iter().map(|(number, bucket)| (*number, bucket.hash))
+        self.pairs.buckets.iter().map(|(number, hash)| (*number, *hash))
     }
 
     /// The keys in a bucket, sorted.
     pub fn keys(&self, bucket: u16) -> &[Arc<str>] {
-        self.pairs.buckets.get(&bucket).map(|bucket| &*bucket.keys).unwrap_or_default()
+        self.keys.get(&bucket).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Another state of the same cluster.
@@ -131,13 +135,28 @@ impl Hashed {
         if Arc::ptr_eq(&before, &self.map) {
             return;
         }
-        let changed = before.difference(&self.map).map(|(key, was, is)| (key, was.is_some(), is.is_some()));
-        let changed: Vec<_> = changed.collect();
-        if changed.is_empty() {
+        let (mut touched, mut claimed) = (BTreeSet::new(), BTreeSet::new());
+        for (key, was, is) in before.difference(&self.map) {
+            let number = bucket_of(key);
+            touched.insert(number);
+            if key.starts_with(CLAIM) {
+                claimed.insert(number);
+            }
+            let keys = self.keys.entry(number).or_default();
+            match keys.binary_search(key) {
+                Err(place) if is.is_some() => keys.insert(place, key.clone()),
+                Ok(place) if was.is_some() && is.is_none() => drop(keys.remove(place)),
+                _ => {}
+            }
+            if keys.is_empty() {
+                self.keys.remove(&number);
+            }
+        }
+        if touched.is_empty() {
             return;
         }
-        self.pairs.update(&self.map, changed.iter().copied());
-        self.claims.update(&self.map, changed.iter().copied().filter(|(key, _, _)| key.starts_with(CLAIM)));
+        self.pairs.update(&self.map, &self.keys, &touched, |_| true);
+        self.claims.update(&self.map, &self.keys, &claimed, |key| key.starts_with(CLAIM));
         self.hash();
     }
 
@@ -154,49 +173,32 @@ pub fn bucket_of(key: &str) -> u16 {
     (tree::hash(key) >> (u64::BITS - BUCKET_BITS)) as u16
 }
 
-#[derive(Debug, Clone, Default)]
-struct Bucket {
-    hash: StateHash,
-    keys: Vec<Arc<str>>,
-}
-
-/// Some pairs of a map, and their hashes. What is empty has a hash of zeros.
+/// The hashes of some pairs of a map. What is empty has a hash of zeros.
 #[derive(Debug, Clone, Default)]
 struct Buckets {
-    buckets: BTreeMap<u16, Bucket>,
+    buckets: BTreeMap<u16, StateHash>,
     groups: BTreeMap<u16, StateHash>,
 }
 
 impl Buckets {
-    /// Takes keys whose values changed, and whether each was there before, and is in `map` now.
-    fn update<'a>(&mut self, map: &Map, changed: impl Iterator<Item = (&'a Arc<str>, bool, bool)>) {
-        let mut touched = BTreeSet::new();
-        for (key, was, is) in changed {
-            let number = bucket_of(key);
-            touched.insert(number);
-            let keys = &mut self.buckets.entry(number).or_default().keys;
-            match keys.binary_search(key) {
-                Err(place) if is => keys.insert(place, key.clone()),
-                Ok(place) if was && !is => drop(keys.remove(place)),
-                _ => {}
-            }
-        }
-        for number in &touched {
-            let Some(bucket) = self.buckets.get_mut(number) else { continue };
-            if bucket.keys.is_empty() {
+    /// Hashes the buckets anew in which something changed: the pairs whose keys count.
+    fn update(&mut self, map: &Map, keys: &Keys, touched: &BTreeSet<u16>, counts: impl Fn(&str) -> bool) {
+        for number in touched {
+            let mut keys = keys.get(number).into_iter().flatten().filter(|key| counts(key)).peekable();
+            if keys.peek().is_none() {
                 self.buckets.remove(number);
                 continue;
             }
-            let pairs = bucket.keys.iter().filter_map(|key| Some([key.as_bytes(), map.get(key)?]));
-            bucket.hash = StateHash::of("cloudmap-mcs bucket", pairs.flatten());
+            let pairs = keys.filter_map(|key| Some([key.as_bytes(), map.get(key)?]));
+            self.buckets.insert(*number, StateHash::of("cloudmap-mcs bucket", pairs.flatten()));
         }
-        for group in touched.into_iter().map(|number| number / GROUP).collect::<BTreeSet<_>>() {
+        for group in touched.iter().map(|number| number / GROUP).collect::<BTreeSet<_>>() {
             let numbers = group * GROUP..(group + 1) * GROUP;
             if self.buckets.range(numbers.clone()).next().is_none() {
                 self.groups.remove(&group);
                 continue;
             }
-            let hash = |number| self.buckets.get(&number).map_or(StateHash::default(), |bucket| bucket.hash);
+            let hash = |number| self.buckets.get(&number).copied().unwrap_or_default();
             let hashes: Vec<_> = numbers.map(hash).collect();
             self.groups.insert(group, StateHash::of("cloudmap-mcs group", hashes.iter().map(|hash| &hash.0[..])));
         }
