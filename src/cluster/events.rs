@@ -124,7 +124,15 @@ impl Outbox {
     /// Waits for the next Event and removes it. Cancel-safe.
     pub async fn next(&self) -> EventRecord {
         loop {
-            let note = self.0.notes.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            let note = {
+                let mut notes = self.0.notes.lock().unwrap_or_else(PoisonError::into_inner);
+                let note = notes.pop_front();
+                if notes.is_empty() {
+                    // An emptied queue keeps its memory.
+                    *notes = VecDeque::new();
+                }
+                note
+            };
             if let Some(note) = note {
                 return note;
             }
@@ -240,9 +248,9 @@ impl Publisher {
     }
 }
 
-/// The recent Events: the object's uid, the reason, and a hash of the text.
+/// The recent Events: a hash of the object's uid, the reason and the text. There may be thousands.
 #[derive(Debug, Default)]
-struct Said(HashMap<(String, EventReason, u64), Instant>);
+struct Said(HashMap<u64, Instant>);
 
 impl Said {
     fn is_new(&mut self, note: &EventRecord, now: Instant) -> bool {
@@ -252,10 +260,9 @@ impl Said {
         if self.0.len() >= REMEMBERED {
             self.0.clear();
         }
-        let object = note.regarding.uid.clone().unwrap_or_default();
-        let mut text = DefaultHasher::new();
-        note.text.hash(&mut text);
-        let said = (object, note.reason, text.finish());
+        let mut said = DefaultHasher::new();
+        (&note.regarding.uid, note.reason, &note.text).hash(&mut said);
+        let said = said.finish();
         let is_new = self.0.get(&said).is_none_or(|at| now.duration_since(*at) >= REPEAT_AFTER);
         if is_new {
             self.0.insert(said, now);
@@ -356,6 +363,16 @@ mod tests {
         assert!(said.0.len() <= REMEMBERED);
     }
 
+    #[test]
+    fn events_of_other_objects_or_with_another_reason_are_others() {
+        let mut said = Said::default();
+        assert!(said.is_new(&note("a"), Instant::now()));
+        let other = |uid: &str| EventRecord { regarding: export(&ServiceKey::new("ns", "web"), uid), ..note("a") };
+        assert!(said.is_new(&other("another"), Instant::now()));
+        assert!(said.is_new(&EventRecord { reason: EventReason::NoService, ..note("a") }, Instant::now()));
+        assert!(!said.is_new(&other("another"), Instant::now()));
+    }
+
     fn outbox() -> Outbox {
         Outbox::new(IntCounter::new("dropped", "dropped").unwrap())
     }
@@ -383,6 +400,19 @@ mod tests {
                 .send(EventRecord { regarding: export(&ServiceKey::new("ns", &*n.to_string()), "u"), ..note("text") });
         }
         assert_eq!(waiting(&outbox).len(), WAITING);
+    }
+
+    #[tokio::test]
+    async fn after_many_events_none_of_their_memory_is_kept() {
+        let outbox = outbox();
+        for n in 0..WAITING {
+            outbox
+                .send(EventRecord { regarding: export(&ServiceKey::new("ns", &*n.to_string()), "u"), ..note("text") });
+        }
+        for _ in 0..WAITING {
+            drop(outbox.next().await);
+        }
+        assert_eq!(outbox.0.notes.lock().unwrap().capacity(), 0);
     }
 
     #[tokio::test]
