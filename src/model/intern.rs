@@ -54,7 +54,8 @@ impl<T: ?Sized + Eq + Hash> Pool<T> {
         if self.values.len() >= self.sweep_at {
             self.values.retain(|value| Arc::strong_count(value) > 1);
             self.values.shrink_to(self.values.len() * 2);
-            self.sweep_at = (self.values.len() * 2).max(MIN_SWEEP);
+            // Of those that are kept, at most a fifth is unused, and a sweep looks at five for each one that came.
+            self.sweep_at = (self.values.len() + self.values.len() / 4).max(MIN_SWEEP);
         }
         let shared: Arc<T> = value.into();
         self.values.insert(Arc::clone(&shared));
@@ -80,5 +81,15 @@ mod tests {
         }
         assert!(pool.values.len() <= MIN_SWEEP);
         assert!(Arc::ptr_eq(&kept, &pool.share("kept")));
+    }
+
+    #[test]
+    fn few_of_many_values_are_unused() {
+        let mut pool = Pool::<str>::default();
+        let used: Vec<_> = (0..10 * MIN_SWEEP).map(|n| pool.share(&format!("used {n}"))).collect();
+        for n in 0..10 * MIN_SWEEP {
+            pool.share(&n.to_string());
+        }
+        assert!(pool.values.len() <= used.len() + used.len() / 4 + 1, "{}", pool.values.len());
     }
 }
