@@ -264,7 +264,11 @@ impl Engine {
 
     fn next_of(&mut self, queue: (Class, bool), now: Instant) -> Option<Call> {
         loop {
-            let target = self.queues.get_mut(&queue)?.pop_front()?;
+            let Some(target) = self.queues.get_mut(&queue)?.pop_front() else {
+                // An emptied queue keeps its memory.
+                self.queues.remove(&queue);
+                return None;
+            };
             match self.targets.get_mut(&target) {
                 Some(state) if state.queued == Some(queue) => state.queued = None,
                 // It was moved to another queue, or dropped.
