@@ -158,7 +158,7 @@ impl Exports {
         let mut refusal = None;
         let previous = records::chunks(&self.map, key);
         match records::encode_export(key, export) {
-            Ok((key, value)) => drop(self.map.insert(key, value)),
+            Ok((key, value)) => self.say(key, value),
             Err(too_large) if self.map.contains_key(&records::export_key(key)) => refusal = Some(too_large),
             Err(too_large) => return Err(too_large),
         }
@@ -177,8 +177,17 @@ impl Exports {
                 self.map.remove(&stale);
             }
         }
-        self.map.extend(chunks);
+        for (key, value) in chunks {
+            self.say(key, value);
+        }
         refusal.map_or(Ok(()), Err)
+    }
+
+    /// Puts a record into the map. One that says the same stays, with what it shares with earlier states.
+    fn say(&mut self, key: Arc<str>, value: Value) {
+        if self.map.get(&key) != Some(&value) {
+            self.map.insert(key, value);
+        }
     }
 
     fn remove_service(&mut self, key: &ServiceKey) {

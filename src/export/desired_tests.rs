@@ -44,6 +44,8 @@ fn one_changed_endpoint_changes_one_record_even_after_a_restart() {
     let after = exports.map();
     let changed = before.iter().filter(|(key, value)| after.get(*key) != Some(value)).count();
     assert_eq!((changed, after.len()), (1, before.len()));
+    let shared = |key: &Arc<str>, value: &Value| before.get(key).is_some_and(|was| Arc::ptr_eq(was, value));
+    assert_eq!(after.iter().filter(|&(key, value)| !shared(key, value)).count(), 1, "the others are in memory once");
 }
 
 /// A Service with `ports` ports, whose names have `width` characters, and pods that serve all of them.
