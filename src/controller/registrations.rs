@@ -11,7 +11,7 @@ use crate::{
     cluster::Caches,
     export,
     instances::{
-        Traffic,
+        InstanceSpec, Traffic,
         sync::{Statuses, TargetDesired, TargetStatus},
     },
     model::{ClaimOwner, ServiceKey, Target},
@@ -172,7 +172,10 @@ impl Core {
         });
         match desired {
             Some(desired) if self.desired.get(&target).is_some_and(|before| **before == desired) => false,
-            Some(desired) => {
+            Some(mut desired) => {
+                if let Some(before) = self.desired.get(&target) {
+                    InstanceSpec::share_ids(&mut desired.instances, &before.instances);
+                }
                 self.desired.insert(target, Arc::new(desired));
                 true
             }

@@ -125,6 +125,16 @@ impl InstanceSpec {
         self.zone.as_deref()
     }
 
+    /// Lets new instances have the ids of those `before` in memory, where they are equal: what is known of each instance has
+    /// its id. Both are sorted by id.
+    pub fn share_ids(new: &mut Arc<[Self]>, before: &[Self]) {
+        for spec in Arc::get_mut(new).into_iter().flatten() {
+            if let Ok(at) = before.binary_search_by(|there| there.id.cmp(&spec.id)) {
+                spec.id = Arc::clone(&before[at].id);
+            }
+        }
+    }
+
     /// Whether its endpoint is ready.
     pub fn is_ready(&self) -> bool {
         self.ready

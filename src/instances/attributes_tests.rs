@@ -227,6 +227,18 @@ fn more_ports_than_attributes_are_refused_with_the_remedy() {
     specs(&ports[..20], &[endpoint(Some("10.0.0.1"), None, &listed)]).unwrap();
 }
 
+/// What is registered, what was found and what is desired: each has the ids.
+#[test]
+fn instances_that_stay_have_the_ids_of_those_before_in_memory() {
+    let of = |addresses: [&str; 2]| -> Arc<[InstanceSpec]> {
+        specs(&[], &addresses.map(|address| endpoint(Some(address), None, &[WEB]))).unwrap().into()
+    };
+    let (before, mut after) = (of(["10.0.0.1", "10.0.0.2"]), of(["10.0.0.2", "10.0.0.3"]));
+    InstanceSpec::share_ids(&mut after, &before);
+    assert_eq!(after, of(["10.0.0.2", "10.0.0.3"]));
+    assert!(Arc::ptr_eq(after[0].id(), before[1].id()));
+}
+
 /// Each own instance has one.
 #[test]
 fn a_digest_that_is_not_known_takes_no_more_room_than_one_that_is() {
