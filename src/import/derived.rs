@@ -127,12 +127,25 @@ impl DerivedServices {
         self.there.iter().filter(|service| service.managed).chain(&self.former)
     }
 
-    /// This project's Service to which the import sends clients: the one that it names. If it names none that there is, a
-    /// former one.
+    /// The Service with the desired name, if it is not (any longer) this project's, but the import shows its address:
+    /// somebody took our label away, and clients use it as before.
+    pub fn unmarked(&self, import: Option<&ServiceImport>) -> Option<&Arc<Service>> {
+        let shown = &import.filter(|import| import.managed)?.spec.ips;
+        let there = self.there.as_ref().filter(|service| !service.managed)?;
+        there.cluster_ips.iter().any(|ip| shown.contains(ip)).then_some(there)
+    }
+
+    /// Whether there is a Service by which clients may find the endpoints of the import.
+    pub fn is_used(&self, import: Option<&ServiceImport>) -> bool {
+        self.ours().next().is_some() || self.unmarked(import).is_some()
+    }
+
+    /// The Service to which the import sends clients: the one whose address it shows, or that it names. If it names none
+    /// that there is, a former one.
     pub fn shown(&self, import: Option<&ServiceImport>) -> Option<&Arc<Service>> {
         let named = import.and_then(|import| import.annotations.get(ANNOTATION_DERIVED_SERVICE));
-        let shown = self.ours().find(|service| named == Some(&*service.key.name));
-        shown.or_else(|| self.former.first()).or_else(|| self.ours().next())
+        let shown = || self.ours().find(|service| named == Some(&*service.key.name));
+        self.unmarked(import).or_else(shown).or_else(|| self.former.first()).or_else(|| self.ours().next())
     }
 }
 

@@ -157,7 +157,7 @@ impl<'a> Order<'a> {
         };
         let lags = match shown {
             Some(_) => existing.is_some(),
-            None => there.derived.ours().next().is_some(),
+            None => there.derived.is_used(there.import.as_deref()),
         };
         let service = import.filter(|_| derives);
         let is_served = service.is_some_and(|service| !service.ip_families.is_empty());

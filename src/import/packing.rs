@@ -43,7 +43,8 @@ impl<'a> Packing<'a> {
     /// `ports`: those that the Service has or shall have.
     pub(super) fn new(observed: &'a Observed<'a>, derives: bool, makes: bool, ports: &[ServicePort]) -> Self {
         let services = observed.derived;
-        let is_there = services.there.as_ref().is_some_and(|service| service.managed);
+        let is_there = services.there.as_ref().is_some_and(|service| service.managed)
+            || services.unmarked(observed.import).is_some();
         let shown = services.shown(observed.import).filter(|shown| shown.key.name != services.name);
         let renamed = shown.map(|former| renamed(former, ports)).unwrap_or_default();
         let (former, derived) = match shown.map(|former| &former.key.name) {

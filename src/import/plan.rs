@@ -346,9 +346,9 @@ fn type_of(spec: &ImportSpec) -> ServiceType {
     if spec.headless { ServiceType::Headless } else { ServiceType::ClusterSetIp }
 }
 
-/// Whether clients find the endpoints of the present slices: by a Service of this project, or by a headless import.
+/// Whether clients find the endpoints of the present slices: by a derived Service, or by a headless import.
 pub(super) fn is_in_use(import: Option<&ServiceImport>, derived: &DerivedServices) -> bool {
-    derived.ours().next().is_some() || import.is_some_and(|import| import.managed && import.spec.headless)
+    derived.is_used(import) || import.is_some_and(|import| import.managed && import.spec.headless)
 }
 
 /// A foreign ServiceImport: which one, and the remedy.

@@ -332,6 +332,23 @@ fn mk_foreign(name: &str) -> Service {
     Service::narrow(k8s_openapi::api::core::v1::Service { metadata, ..Default::default() }).unwrap()
 }
 
+/// Clients have its address from the ServiceImport.
+#[test]
+fn the_slices_of_a_derived_service_that_lost_our_label_follow_their_endpoints() {
+    let mut scene = Scene::new(&[("there", 1, &["10.0.0.1", "10.0.0.2"])]);
+    let shown: IpAddr = "10.96.0.9".parse().unwrap();
+    let mut import = mk_import(true, &["there"]);
+    import.spec.ips = [shown].into();
+    scene.import = Some(import);
+    scene.derived = Some(Service { cluster_ips: [shown].into(), ..mk_foreign("derived-x") });
+    scene.slices = vec![mk_slice("s", "there"), mk_slice("t", "gone")];
+    let wanted = scene.wanted();
+    assert!(wanted.obstacle.as_ref().unwrap().contains("Service ns/derived-x"), "{:?}", wanted.obstacle);
+    assert_eq!((wanted.derived, wanted.stale), (Some("derived-x".into()), vec!["t".into()]));
+    let [slice] = &wanted.slices[&id("there")][..] else { panic!("{:?}", wanted.slices) };
+    assert_eq!((&*slice.name, slice.endpoints.len()), ("s", 2));
+}
+
 #[test]
 fn a_foreign_service_with_the_derived_name_is_reported_and_gets_no_endpoints() {
     let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]);

@@ -358,6 +358,32 @@ async fn the_slices_of_an_import_whose_label_somebody_took_away_follow() {
     assert_eq!(scene.writes().await, 0);
 }
 
+/// Its address stays in the ServiceImport, and comes back with the Service that is made when people follow the remedy.
+#[tokio::test(start_paused = true)]
+async fn a_derived_service_whose_label_somebody_took_away_serves_on() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    let before = scene.cluster.import(&key()).unwrap().spec;
+    let mut service = scene.cluster.services().remove(0);
+    service.metadata.labels.as_mut().unwrap().remove(names::LABEL_MANAGED_BY);
+    scene.cluster.put_service(service);
+    let services = scene.cluster.services();
+    scene.endpoints.truncate(40);
+    scene.reconcile().await.unwrap();
+    assert_eq!((scene.answers(), scene.has_all(), scene.addresses()), (true, true, 40));
+    let import = scene.cluster.import(&key()).unwrap();
+    assert_eq!((&import.spec, scene.cluster.services()), (&before, services));
+    let ready = import.status.unwrap().conditions.remove(0);
+    assert_eq!((&*ready.status, ready.message.contains(&hashed(&key()))), ("False", true), "{}", ready.message);
+    assert_eq!(scene.writes().await, 0);
+
+    scene.cluster.remove_service(&ServiceKey::new("ns", hashed(&key())));
+    scene.reconcile().await.unwrap();
+    let import = scene.cluster.import(&key()).unwrap();
+    assert_eq!((scene.answers(), &import.spec), (true, &before));
+    assert_eq!(import.status.unwrap().conditions[0].reason, "Ready");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_former_service_serves_while_a_foreign_one_has_the_new_name() {
     let mut scene = Scene::new();
