@@ -97,7 +97,7 @@ pub enum Plan {
     Keep,
     /// Nobody exports the name any more: delete our objects.
     Remove,
-    /// A foreign ServiceImport blocks the import, and no derived Service of ours is there. The message names it, and has the
+    /// A foreign ServiceImport blocks the import, and clients use nothing of ours by it. The message names it, and has the
     /// remedy.
     Blocked(String),
     /// These objects are desired, and no other slices of ours.
@@ -172,8 +172,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     }
     let foreign = foreign_import(observed);
     let is_foreign = foreign.is_some();
-    // Clients may still use a derived Service of ours, if somebody took our label from the ServiceImport.
-    if let Some(message) = foreign.clone().filter(|_| !decided || observed.derived.ours().next().is_none()) {
+    if let Some(message) = foreign.clone().filter(|_| !decided || !lost_our_label(observed)) {
         return Plan::Blocked(message);
     }
 
@@ -182,7 +181,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     let present = observed.import.map(|import| &import.spec).filter(|_| !decided);
     let service_type = present.map_or(service.service_type, type_of);
     let obstacle = foreign.or_else(|| obstacle(observed, service_type));
-    if obstacle.is_some() && !is_in_use(observed.import, observed.derived) {
+    if obstacle.is_some() && !is_foreign && !is_in_use(observed.import, observed.derived) {
         let service = decided.then_some(service);
         let nothing = Wanted {
             service,
@@ -349,6 +348,13 @@ fn type_of(spec: &ImportSpec) -> ServiceType {
 /// Whether clients find the endpoints of the present slices: by a derived Service, or by a headless import.
 pub(super) fn is_in_use(import: Option<&ServiceImport>, derived: &DerivedServices) -> bool {
     derived.is_used(import) || import.is_some_and(|import| import.managed && import.spec.headless)
+}
+
+/// Whether somebody took our label from the foreign ServiceImport, so that clients still use what was imported: a derived
+/// Service, or the slices of a headless import.
+fn lost_our_label(observed: &Observed<'_>) -> bool {
+    let is_headless = observed.import.is_some_and(|import| import.spec.headless);
+    observed.derived.ours().next().is_some() || is_headless && !observed.slices.is_empty()
 }
 
 /// A foreign ServiceImport: which one, and the remedy.

@@ -327,6 +327,23 @@ fn the_slices_of_an_import_that_lost_our_label_follow_their_endpoints() {
     assert!(matches!(scene.plan(), Plan::Blocked(_)));
 }
 
+/// CoreDNS finds them by the label that names the import.
+#[test]
+fn the_slices_of_a_headless_import_that_lost_our_label_follow_their_endpoints() {
+    let mut scene = Scene::new(&[("there", 1, &["10.0.0.1", "10.0.0.2"])]);
+    scene.exports[0].1.service_type = ServiceType::Headless;
+    let mut import = mk_import(false, &["there"]);
+    import.spec.headless = true;
+    scene.import = Some(import);
+    assert!(matches!(scene.plan(), Plan::Blocked(_)), "nothing was imported");
+    scene.slices = vec![mk_slice("s", "there"), mk_slice("t", "gone")];
+    let wanted = scene.wanted();
+    assert!(wanted.obstacle.as_ref().unwrap().contains("ServiceImport ns/svc"), "{:?}", wanted.obstacle);
+    assert_eq!((wanted.service, wanted.derived, wanted.stale), (None, None, vec!["t".into()]));
+    let [slice] = &wanted.slices[&id("there")][..] else { panic!("{:?}", wanted.slices) };
+    assert_eq!((&*slice.name, slice.endpoints.len()), ("s", 2));
+}
+
 fn mk_foreign(name: &str) -> Service {
     let metadata = ObjectMeta { namespace: Some("ns".into()), name: Some(name.into()), ..ObjectMeta::default() };
     Service::narrow(k8s_openapi::api::core::v1::Service { metadata, ..Default::default() }).unwrap()
