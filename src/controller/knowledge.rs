@@ -118,6 +118,8 @@ struct Remote {
     registrations: BTreeMap<Target, Registration>,
     /// Since when the cluster is silent, if so, in milliseconds since 1970.
     silent: Option<u64>,
+    /// Whether it was heard in this term: its position advanced.
+    heard: bool,
     /// Whether it has been silent for longer than the TTL, so that its exports are withdrawn here.
     expired: bool,
     /// Whether it has left or expired.

@@ -181,6 +181,23 @@ fn a_silent_cluster_concerns_its_names_and_one_that_expired_exports_nothing_unti
 }
 
 #[test]
+fn a_cluster_is_unheard_until_its_position_advances_or_it_is_silent() {
+    let mut knowledge = mk_knowledge();
+    let maps = [("there", "a"), ("third", "b")].map(|(cluster, name)| (cluster, Some(mk_map(&[(name, None, 1)]))));
+    let mut read = mk_remotes(&maps);
+    knowledge.adopt_remotes(&read);
+    assert_eq!(knowledge.unheard(), [id("there"), id("third")].into());
+    assert_eq!(knowledge.hear(&[id("there")]), [key("a")].into());
+    assert_eq!(knowledge.hear(&[id("there")]), [].into(), "no news");
+    assert_eq!(knowledge.unheard(), [id("third")].into());
+    for stale in [Some(7_000), None] {
+        read.clusters.get_mut(&id("third")).unwrap().stale = stale;
+        knowledge.adopt_remotes(&read);
+        assert_eq!(knowledge.unheard(), [].into(), "{stale:?}");
+    }
+}
+
+#[test]
 fn an_export_is_ready_when_the_registry_has_exactly_it() {
     let mut knowledge = mk_knowledge();
     knowledge.replan(&key("a"), Some(Ok(mk_local(None))), 1);

@@ -9,14 +9,15 @@ use super::{
     core::{Core, Now, SETTLE},
 };
 use crate::{
+    api::conditions::{ImportCondition, find},
     ledger::{
         Map,
         driver::{Status, local::Kept},
         records,
-        remote::Remotes,
+        remote::{RemoteFigures, Remotes},
         writer::{Inherited, Stage},
     },
-    model::ClusterId,
+    model::{ClusterId, ServiceKey},
 };
 
 /// How long conditions keep the words of an error. The errors of an outage alternate, and each of them would be written to
@@ -31,10 +32,27 @@ impl Core {
             let positions = status.remotes.iter().filter_map(|(id, remote)| Some((id, remote.position?)));
             self.claims.read(positions, now.mono);
         }
-        self.status = status;
+        let before = std::mem::replace(&mut self.status, status);
+        self.hear(&before);
         if self.mode == Mode::Member {
             self.judge_membership(now);
         }
+    }
+
+    /// Notes which clusters write, given the former status, so that imports no longer say what an earlier leader said of them.
+    fn hear(&mut self, before: &Status) {
+        // Positions in the record may be far behind those of the first read.
+        let former = |id: &Arc<str>| before.remotes.get(id).filter(|_| before.reads > 0)?.position;
+        let advanced =
+            |(id, remote): &(&Arc<str>, &RemoteFigures)| former(id).is_some_and(|at| remote.position > Some(at));
+        let heard = self.status.remotes.iter().filter(advanced).filter_map(|(id, _)| id.parse::<ClusterId>().ok());
+        let names = self.knowledge.hear(&heard.collect::<Vec<_>>());
+        let is_stale = |key: &ServiceKey| {
+            let import = self.caches.imports.get(key);
+            import.is_some_and(|import| find(&import.status.conditions, ImportCondition::Stale.as_str()).is_some())
+        };
+        let stale: Vec<_> = names.into_iter().filter(is_stale).collect();
+        self.reconcile(stale);
     }
 
     pub(super) fn judge_membership(&mut self, now: Now) {

@@ -100,7 +100,7 @@ impl Core {
             .iter()
             .map(|(id, local)| (id.clone(), Source { export: &local.export, endpoints: &local.endpoints }))
             .collect();
-        let silent = self.knowledge.silent();
+        let (silent, unheard) = (self.knowledge.silent(), self.knowledge.unheard());
         let namespace = self.caches.namespaces.get(&key.namespace);
         let observed = Observed {
             key,
@@ -111,6 +111,7 @@ impl Core {
             settling: self.settling(),
             families: &self.families,
             silent: &silent,
+            unheard: &unheard,
             discovered: &discovered,
             import: there.import.as_deref(),
             derived: &there.derived,

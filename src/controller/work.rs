@@ -161,9 +161,10 @@ impl Work {
     fn staleness(&self, wanted: &Wanted) -> Option<EventRecord> {
         let import = self.there.import.as_ref().filter(|import| import.managed && wanted.service.is_some())?;
         let is_stale = find(&import.status.conditions, ImportCondition::Stale.as_str()).is_some();
-        let (reason, text) = match (is_stale, wanted.silent.is_empty()) {
+        let silent = wanted.silent.as_ref()?;
+        let (reason, text) = match (is_stale, silent.is_empty()) {
             (false, false) => {
-                let clusters: Vec<_> = wanted.silent.keys().map(ToString::to_string).collect();
+                let clusters: Vec<_> = silent.keys().map(ToString::to_string).collect();
                 let text = format!(
                     "Silent clusters: {}. Their endpoints stay as they were, and may be gone.",
                     clusters.join(", ")

@@ -51,7 +51,7 @@ pub enum Extent {
 }
 
 fn facts<'a>(wanted: &'a Wanted, pending: Option<&'a str>, slices: bool) -> Facts<'a> {
-    Facts { pending, silent: &wanted.silent, out_of_reach: &wanted.out_of_reach, slices }
+    Facts { pending, silent: wanted.silent.as_ref(), out_of_reach: &wanted.out_of_reach, slices }
 }
 
 /// The derived Service that an import names, and the addresses that it shows.

@@ -111,6 +111,7 @@ impl Scene {
             settling: false,
             families: &self.families,
             silent: &BTreeMap::new(),
+            unheard: &BTreeSet::new(),
             discovered: &Picture::nothing(),
             import: there.import.as_deref(),
             derived: &there.derived,

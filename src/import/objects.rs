@@ -7,7 +7,10 @@ use std::{
 
 use k8s_openapi::{
     api::{core::v1 as core, discovery::v1 as discovery},
-    apimachinery::pkg::{apis::meta::v1::ObjectMeta, util::intstr::IntOrString},
+    apimachinery::pkg::{
+        apis::meta::v1::{Condition, ObjectMeta},
+        util::intstr::IntOrString,
+    },
     jiff::Timestamp,
 };
 
@@ -16,7 +19,7 @@ use crate::{
     api::{
         ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,
         ServiceImportStatus, ServiceImportType, SessionAffinityConfig,
-        conditions::{ImportReadyReason, ImportStaleReason, Said, Verdict, conditions},
+        conditions::{ImportCondition, ImportReadyReason, ImportStaleReason, Said, Verdict, conditions, find},
         names,
     },
     cluster::objects,
@@ -207,8 +210,9 @@ pub(super) fn service_import_matches(there: &objects::ServiceImport, wanted: &Se
 pub struct Facts<'a> {
     /// Why the service cannot be used yet, if so.
     pub pending: Option<&'a str>,
-    /// Exporting clusters that have been silent for long, and since when (milliseconds since 1970).
-    pub silent: &'a BTreeMap<ClusterId, u64>,
+    /// Exporting clusters that have been silent for long, and since when (milliseconds since 1970). `None` if this is not
+    /// known yet: what an earlier leader said of it stays.
+    pub silent: Option<&'a BTreeMap<ClusterId, u64>>,
     /// Sources of endpoints none of which can be reached here.
     pub out_of_reach: &'a OutOfReach,
     /// Whether this cluster has, or would have, EndpointSlices.
@@ -232,12 +236,16 @@ pub fn import_status(
     }];
     // The condition exists only while it is true. On every import and almost never true, it would cost a write for
     // each.
-    if !facts.silent.is_empty() {
-        verdicts.push(Verdict::new(ImportStaleReason::ClusterSilent, stale_message(facts.silent)));
+    if let Some(silent) = facts.silent.filter(|silent| !silent.is_empty()) {
+        verdicts.push(Verdict::new(ImportStaleReason::ClusterSilent, stale_message(silent)));
+    }
+    let mut conditions = conditions(current, verdicts, generation, now);
+    if facts.silent.is_none() {
+        conditions.extend(find(current, ImportCondition::Stale.as_str()).map(Condition::from));
     }
     ServiceImportStatus {
         clusters: service.clusters.keys().map(|cluster| ClusterStatus { cluster: cluster.to_string() }).collect(),
-        conditions: conditions(current, verdicts, generation, now),
+        conditions,
         endpoint_slice_objects: Some(if supported && facts.slices {
             EndpointSliceObjects::Present
         } else {

@@ -234,7 +234,7 @@ fn status_of(
     now: i64,
 ) -> ServiceImportStatus {
     let silent = silent.iter().map(|(cluster, since)| (cluster.parse().unwrap(), *since)).collect();
-    let facts = Facts { pending, silent: &silent, out_of_reach: &BTreeMap::new(), slices: pending.is_none() };
+    let facts = Facts { pending, silent: Some(&silent), out_of_reach: &BTreeMap::new(), slices: pending.is_none() };
     let current: Vec<_> = current.conditions.iter().map(Said::from).collect();
     import_status(&current, service, import, &facts, Some(3), Timestamp::from_second(now).unwrap())
 }
@@ -246,7 +246,7 @@ fn clusters_that_no_family_here_reaches_are_named() {
         .into();
     let message = |ips: &[IpAddr]| {
         let import = service_import(&key(), Some(DERIVED), &mk_service(), ips);
-        let facts = Facts { pending: None, silent: &BTreeMap::new(), out_of_reach: &out_of_reach, slices: true };
+        let facts = Facts { pending: None, silent: None, out_of_reach: &out_of_reach, slices: true };
         let status = import_status(&[], &mk_service(), &import, &facts, None, Timestamp::UNIX_EPOCH);
         status.conditions[0].message.clone()
     };
@@ -287,6 +287,18 @@ fn silent_clusters_are_named_while_they_are_silent() {
     let more = status(&stale, &[("blue", 1_700_000_000_000), ("red", 1_700_000_100_000)], 30);
     assert_eq!(more.conditions[1].last_transition_time.0.as_second(), 20, "no transition");
     assert_eq!(status(&more, &[], 40), fresh);
+}
+
+/// A new leader has not waited for long enough to notice that a cluster is silent.
+#[test]
+fn what_was_said_of_silence_stays_while_it_is_not_known() {
+    let import = service_import(&key(), Some(DERIVED), &mk_service(), &["10.96.0.7".parse().unwrap()]);
+    let silent = [("blue", 1_700_000_000_000)];
+    let stale = status_of(&ServiceImportStatus::default(), &mk_service(), &import, None, &silent, 10);
+    let current: Vec<_> = stale.conditions.iter().map(Said::from).collect();
+    let facts = Facts { pending: None, silent: None, out_of_reach: &BTreeMap::new(), slices: true };
+    let now = Timestamp::from_second(20).unwrap();
+    assert_eq!(import_status(&current, &mk_service(), &import, &facts, Some(3), now), stale);
 }
 
 #[test]

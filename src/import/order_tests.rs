@@ -96,7 +96,7 @@ impl Form {
         Wanted {
             service: Some(self.service()),
             obstacle: None,
-            silent: BTreeMap::new(),
+            silent: None,
             derived: Some("derived".into()),
             slices: [("there".parse().unwrap(), slices)].into(),
             former: None,

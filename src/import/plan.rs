@@ -52,6 +52,8 @@ pub struct Observed<'a> {
     pub families: &'a [IpFamily],
     /// Clusters that have been silent for long, and since when (milliseconds since 1970). Their last exports count.
     pub silent: &'a BTreeMap<ClusterId, u64>,
+    /// Clusters that were neither heard nor silent for long in this term. An earlier leader may know more of them.
+    pub unheard: &'a BTreeSet<ClusterId>,
     /// The discovered instances of the name.
     pub discovered: &'a Picture,
     /// The ServiceImport.
@@ -114,8 +116,9 @@ pub struct Wanted {
     /// A foreign object blocks the derived Service: which one, and the remedy. The ServiceImport reports this, unless it is
     /// that object. What clients use already stays, and its slices follow their endpoints; there are no others.
     pub obstacle: Option<String>,
-    /// The exporting clusters among [`Observed::silent`].
-    pub silent: BTreeMap<ClusterId, u64>,
+    /// The exporting clusters among [`Observed::silent`]; `None` if there are none, but some among [`Observed::unheard`]: what
+    /// the import says of silence stays.
+    pub silent: Option<BTreeMap<ClusterId, u64>>,
     /// The Service to which the slices belong, if any.
     pub derived: Option<Arc<str>>,
     /// The slices by source cluster. Slices of unknown clusters are not included and must stay.
@@ -165,7 +168,9 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     service.ip_families = service.families_in(observed.families);
     let out_of_reach = out_of_reach(observed, &service.ip_families);
     let silent = observed.silent.iter().filter(|(cluster, _)| service.clusters.contains_key(*cluster));
-    let silent = silent.map(|(cluster, since)| (cluster.clone(), *since)).collect();
+    let silent: BTreeMap<_, _> = silent.map(|(cluster, since)| (cluster.clone(), *since)).collect();
+    let is_heard = !observed.unheard.iter().any(|cluster| service.clusters.contains_key(cluster));
+    let silent = (is_heard || !silent.is_empty()).then_some(silent);
     let decided = !import_concerns_unknown(observed) && (is_exported || registered::decides(observed));
     if !decided && observed.import.is_none() {
         return Plan::Keep;
@@ -264,7 +269,7 @@ fn without_endpoints(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> 
     Plan::Want(Box::new(Wanted {
         service: None,
         obstacle: None,
-        silent: BTreeMap::new(),
+        silent: None,
         derived,
         slices,
         former,

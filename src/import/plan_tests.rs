@@ -89,6 +89,7 @@ pub(in crate::import) struct Scene {
     settling: bool,
     pub(in crate::import) families: Vec<IpFamily>,
     pub(in crate::import) silent: BTreeMap<ClusterId, u64>,
+    unheard: BTreeSet<ClusterId>,
     pub(in crate::import) discovered: Picture,
     pub(in crate::import) import: Option<ServiceImport>,
     derived: Option<Service>,
@@ -108,6 +109,7 @@ impl Scene {
             settling: false,
             families: vec![IpFamily::V4, IpFamily::V6],
             silent: BTreeMap::new(),
+            unheard: BTreeSet::new(),
             discovered: Picture::nothing(),
             import: None,
             derived: None,
@@ -134,6 +136,7 @@ impl Scene {
                 settling: self.settling,
                 families: &self.families,
                 silent: &self.silent,
+                unheard: &self.unheard,
                 discovered: &self.discovered,
                 import: self.import.as_ref(),
                 derived: &DerivedServices {
@@ -530,7 +533,12 @@ fn exports_without_a_family_that_is_served_here_are_out_of_reach() {
 fn silence_is_reported_on_the_imports_of_the_silent_cluster() {
     let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"])]);
     scene.silent = [(id("there"), 5), (id("third"), 6)].into();
-    assert_eq!(scene.wanted().silent, [(id("there"), 5)].into());
+    scene.unheard = [id("there")].into();
+    assert_eq!(scene.wanted().silent, Some([(id("there"), 5)].into()));
+    scene.silent.clear();
+    assert_eq!(scene.wanted().silent, None, "an earlier leader may know more");
+    scene.unheard = [id("third")].into();
+    assert_eq!(scene.wanted().silent, Some(BTreeMap::new()));
 }
 
 #[test]

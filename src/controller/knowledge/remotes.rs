@@ -8,7 +8,7 @@ use std::{
 
 use tracing::{info, warn};
 
-use super::{Concerned, Knowledge, count, discount};
+use super::{Concerned, Knowledge, Remote, count, discount};
 use crate::{
     import::Unknown,
     ledger::{Map, records, remote::Remotes},
@@ -32,7 +32,9 @@ impl Knowledge {
                 concerned.names.extend(entry.withdrawn.iter().cloned());
             }
             let silent = remote.stale.filter(|_| !gone);
-            if std::mem::replace(&mut entry.silent, silent) != silent {
+            let was_silent = std::mem::replace(&mut entry.silent, silent);
+            entry.heard |= was_silent.is_some() && silent.is_none();
+            if was_silent != silent {
                 concerned.names.extend(entry.exports.keys().cloned());
             }
             if std::mem::replace(&mut entry.expired, remote.expired) != remote.expired {
@@ -118,6 +120,24 @@ impl Knowledge {
     /// The clusters that have been silent for long, and since when (milliseconds since 1970). Their last exports count.
     pub fn silent(&self) -> BTreeMap<ClusterId, u64> {
         self.remotes.iter().filter_map(|(id, remote)| Some((id.clone(), remote.silent?))).collect()
+    }
+
+    /// Notes clusters whose position advanced in this term. Returns the names that those export for which this is new.
+    pub fn hear(&mut self, clusters: &[ClusterId]) -> BTreeSet<ServiceKey> {
+        let mut names = BTreeSet::new();
+        for cluster in clusters {
+            if let Some(remote) = self.remotes.get_mut(cluster).filter(|remote| !remote.heard) {
+                remote.heard = true;
+                names.extend(remote.exports.keys().cloned());
+            }
+        }
+        names
+    }
+
+    /// The clusters that were neither heard nor silent for long in this term. An earlier leader may know more of them.
+    pub fn unheard(&self) -> BTreeSet<ClusterId> {
+        let unheard = |remote: &Remote| !remote.heard && remote.silent.is_none() && !remote.gone;
+        self.remotes.iter().filter(|(_, remote)| unheard(remote)).map(|(id, _)| id.clone()).collect()
     }
 
     /// Other clusters' claims to a target.

@@ -205,6 +205,24 @@ async fn a_lost_cluster_is_said_on_its_imports_and_keeps_its_endpoints_until_it_
     assert_eq!(green.objects.take_notes().iter().filter(|note| note.reason == "ClustersHeard").count(), 2);
 }
 
+/// It has not waited for 5 minutes yet, and nothing shows that the cluster is well.
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_does_not_say_that_a_lost_cluster_is_heard_before_it_is() {
+    let world = World::new();
+    let (mut blue, mut green) = exported_by_both(&world).await;
+    blue.kill();
+    until("it is noticed", || green.import_condition("only-blue", "Stale").is_some()).await;
+    green.kill();
+    green.objects.take_notes();
+    green.lead();
+    always("it stays said", Duration::from_mins(10), || green.import_condition("only-blue", "Stale").is_some()).await;
+    assert!(green.objects.take_notes().iter().all(|note| note.reason != "ClustersHeard"));
+    green.kill();
+    green.lead();
+    blue.lead();
+    until("it is heard again", || green.import_condition("only-blue", "Stale").is_none()).await;
+}
+
 /// Alerts take the largest value of all replicas.
 #[tokio::test(start_paused = true)]
 async fn who_no_longer_leads_shows_nothing_of_what_it_knew() {
