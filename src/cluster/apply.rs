@@ -78,7 +78,8 @@ pub trait ClusterWriter: Send + Sync + 'static {
     /// [`ClusterWriter::takes_node_hints`].
     async fn apply_endpoint_slice(&self, slice: &discovery::EndpointSlice) -> Result<discovery::EndpointSlice, Error>;
 
-    /// Whether the API server accepts `hints.forNodes`, as far as is known. Kubernetes has them since 1.33.
+    /// Whether the API server accepts `hints.forNodes`, as far as is known. Kubernetes has them since 1.34, and in 1.33 behind
+    /// a feature gate.
     fn takes_node_hints(&self) -> bool;
 
     /// Deletes a ServiceImport. If it is gone, or another object has its name, that is no error.
@@ -132,6 +133,10 @@ pub fn drop_node_hints(slice: &mut discovery::EndpointSlice) {
         }
         endpoint.hints.take_if(|hints| hints.for_zones.is_none());
     }
+}
+
+fn has_node_hints(slice: &discovery::EndpointSlice) -> bool {
+    slice.endpoints.iter().filter_map(|endpoint| endpoint.hints.as_ref()).any(|hints| hints.for_nodes.is_some())
 }
 
 /// A write failed.
@@ -408,7 +413,14 @@ impl ClusterWriter for KubernetesWriter {
                 drop_node_hints(&mut slice);
                 self.apply(&slice).await
             }
-            result => result,
+            Ok(applied) => {
+                // Kubernetes 1.33 drops them without a word. What is never there would be written again and again.
+                if has_node_hints(slice) && !has_node_hints(&applied) {
+                    self.refuses_node_hints.store(true, Ordering::Relaxed);
+                }
+                Ok(applied)
+            }
+            Err(error) => Err(error),
         }
     }
 

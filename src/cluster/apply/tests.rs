@@ -122,17 +122,35 @@ async fn only_the_object_with_that_uid_is_deleted() {
     assert!(fixture.writer.delete_service_import(&key(), "u").await.is_err());
 }
 
-#[tokio::test]
-async fn node_hints_that_the_api_server_does_not_know_are_left_out() {
-    let fixture = Fixture::new();
-    let slice: discovery::EndpointSlice = serde_json::from_value(json!({
+fn with_node_hints() -> discovery::EndpointSlice {
+    serde_json::from_value(json!({
         "metadata": {"namespace": "ns", "name": "web-1"}, "addressType": "IPv4",
         "endpoints": [
             {"addresses": ["10.0.0.1"], "hints": {"forNodes": [{"name": "n"}]}},
             {"addresses": ["10.0.0.2"], "hints": {"forZones": [{"name": "z"}], "forNodes": [{"name": "n"}]}},
         ],
     }))
-    .unwrap();
+    .unwrap()
+}
+
+/// As Kubernetes 1.33 does without the feature gate.
+#[tokio::test]
+async fn node_hints_that_the_api_server_drops_are_not_sent_again() {
+    let fixture = Fixture::new();
+    let slice = with_node_hints();
+    fixture.writer.apply_endpoint_slice(&slice).await.unwrap();
+    assert!(fixture.writer.takes_node_hints());
+    let mut stored = slice.clone();
+    drop_node_hints(&mut stored);
+    fixture.api.prepare(200, serde_json::to_value(&stored).unwrap());
+    fixture.writer.apply_endpoint_slice(&slice).await.unwrap();
+    assert!(!fixture.writer.takes_node_hints());
+}
+
+#[tokio::test]
+async fn node_hints_that_the_api_server_does_not_know_are_left_out() {
+    let fixture = Fixture::new();
+    let slice = with_node_hints();
     // The text of Kubernetes 1.32.
     let words = "failed to create typed patch object (ns/web-1; discovery.k8s.io/v1, Kind=EndpointSlice): \
                  .endpoints[0].hints.forNodes: field not declared in schema";
