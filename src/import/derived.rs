@@ -60,8 +60,11 @@ impl DerivedNaming {
     pub fn name(&self, key: &ServiceKey, foreign: impl FnOnce(&str) -> bool) -> (Arc<str>, Option<String>) {
         let Self::Template { prefix, suffix } = self else { return (hashed(key).into(), None) };
         let name = format!("{prefix}{}{suffix}", key.name);
-        let why = if !is_service_name(&name) {
+        let why = if name.len() > MAX_NAME {
             format!("{name} cannot be the name of a Service: it has more than {MAX_NAME} characters")
+        } else if !is_service_name(&name) {
+            // Services in Cloud Map may have such names.
+            format!("{name} cannot be the name of a Service: it does not begin with a letter")
         } else if foreign(&name) {
             format!("Service {}/{name} was not created by cloudmap-mcs for this import; delete it", key.namespace)
         } else {
@@ -183,6 +186,8 @@ mod tests {
         let (name, why) = global().name(&ServiceKey::new("ns", "x".repeat(57)), |_| false);
         assert!(name.starts_with("derived-") && why.unwrap().contains("more than 63 characters"));
         assert_eq!(global().name(&ServiceKey::new("ns", "x".repeat(56)), |_| false).1, None);
+        let (name, why) = global().name(&ServiceKey::new("ns", "3scale"), |_| false);
+        assert!(name.starts_with("derived-") && why.unwrap().contains("does not begin with a letter"));
     }
 
     #[test]
