@@ -328,7 +328,8 @@ impl Performer {
         self.leading(operation, write).await
     }
 
-    /// Makes a write only while this replica leads. Gives it up when leadership ends, even while it waits for its turn.
+    /// Makes a write only while this replica leads. Gives it up when leadership ends, even while it waits for its turn. Who
+    /// gives up the Lease is followed within a second, long before the time is over until which it might write.
     async fn leading<T>(
         &self,
         operation: &'static str,
@@ -338,11 +339,17 @@ impl Performer {
         let Some(mut until) = self.permit.until() else {
             return error(ErrorKind::Other, "this replica no longer leads; nothing was sent");
         };
-        let term = self.permit.term();
-        tokio::pin!(write);
+        let (term, lost) = (self.permit.term(), self.permit.leadership.lost());
+        tokio::pin!(write, lost);
         loop {
-            if let Ok(result) = timeout_at(until, &mut write).await {
-                return result;
+            tokio::select! {
+                biased;
+                () = &mut lost => return error(ErrorKind::Unknown, "this replica's leadership ended meanwhile"),
+                result = timeout_at(until, &mut write) => {
+                    if let Ok(result) = result {
+                        return result;
+                    }
+                }
             }
             // The Lease is renewed every few seconds, and a call may wait longer than one renewal holds.
             match self.permit.until().filter(|renewed| *renewed > until && self.permit.term() == term) {
@@ -458,7 +465,7 @@ impl Performer {
 mod tests {
     use super::*;
     use crate::{
-        cloudmap::{Access, NamespaceKind, fake::Fake},
+        cloudmap::{Access, Limited, Limits, NamespaceKind, Operation, Rate, Rates, fake::Fake},
         cluster::{Leadership, record::memory::StoredHidden},
     };
 
@@ -493,5 +500,32 @@ mod tests {
         assert_eq!(writes(), 0, "{:?}", fake.registry().calls);
         performer.perform(Call::Deregister { target: target(), service_id: service(), id }).await;
         assert_eq!(writes(), 1);
+    }
+
+    /// As when AWS throttles, and a replica with better caches gets the Lease.
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_waits_for_its_turn_is_not_sent_after_the_lease_is_given_up() {
+        let fake = Fake::new();
+        let namespace_id = fake.registry().add_namespace("shop", NamespaceKind::Http);
+        let service_id = fake.registry().add_service(&namespace_id, "web", "terraform", "");
+        let rates = Rates::default().with(Operation::RegisterInstance, Rate::new(0.25, 1.0, 0.0));
+        let limited = Limited::new(fake.clone(), Limits::new(&rates, None));
+        let identity = Owner { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
+        let leadership = Leadership::manual(Some(Instant::now() + Duration::from_secs(10)));
+        let permit = Permit { leadership: leadership.clone(), ledger: None };
+        let hidden = Arc::new(StoredHidden::default());
+        let performer = Arc::new(Performer::new(Arc::new(limited), hidden, identity, permit));
+        let register = |id: &str| {
+            let target = Target { namespace: "shop".into(), service: "web".into() };
+            let instance = Instance { id: id.into(), attributes: BTreeMap::new() };
+            performer.clone().perform(Call::Register { target, service_id: service_id.clone(), instance })
+        };
+        register("k8s-1").await;
+        let waiting = tokio::spawn(register("k8s-2"));
+        sleep(Duration::from_secs(1)).await;
+        leadership.set(None);
+        let Event::Written { result, .. } = waiting.await.unwrap() else { panic!("it is a write") };
+        assert!(matches!(result, Err(Error { kind: ErrorKind::Unknown, .. })), "{result:?}");
+        assert_eq!(fake.registry().count(Operation::RegisterInstance), 1);
     }
 }
