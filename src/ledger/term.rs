@@ -182,7 +182,11 @@ impl Term {
         let max_step = self.pace.read(&self.timing);
         // Nothing is known without the record: positions would go back, and a leaving cluster would publish.
         if self.keeper.stored.is_some() || self.keeper.before.is_some() {
-            let begins = |record: &Record| record.signed_since.is_none_or(|since| record.epoch <= since);
+            // Leaders may end before one of their heads is there. Who signed from the beginning has no other heads.
+            let begins = |record: &Record| {
+                let none_yet = |since: u64| since > 0 && record.signs.is_none();
+                record.signed_since.is_none_or(|since| record.epoch <= since || none_yet(since))
+            };
             let begins = self.record().or(self.keeper.before.as_ref()).is_some_and(begins);
             let genuine = heads.and_then(|heads| self.trust.without_forged(heads, &self.uid, begins));
             let heads = genuine.as_ref().or(heads);
@@ -392,6 +396,7 @@ impl Term {
             // A new cluster has no head that is not signed.
             let since = if record.epoch == 0 { 0 } else { epoch };
             wanted.signed_since = (self.trust.mode != Mode::Open).then(|| record.signed_since.unwrap_or(since));
+            wanted.signs = wanted.signs.filter(|_| wanted.signed_since.is_some());
         }
         wanted.signs = self.writer.signs().or(wanted.signs);
         wanted.former.retain(|former| !self.keeper.departed.contains(former));

@@ -55,7 +55,7 @@ pub struct Trust {
 
 impl Trust {
     /// The heads without those with the UID of this cluster that it did not sign: neither writer nor reader may follow
-    /// them. `None` if there are none. `unsigned` ones count in the term in which this cluster begins to sign.
+    /// them. `None` if there are none. `unsigned` ones count while this cluster begins to sign.
     pub(super) fn without_forged(&self, heads: &Heads, uid: &str, unsigned: bool) -> Option<Heads> {
         if self.mode == Mode::Open {
             return None;

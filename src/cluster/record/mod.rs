@@ -126,7 +126,8 @@ pub struct Record {
     /// The highest epoch that a leader of this cluster took.
     #[serde(default)]
     pub epoch: u64,
-    /// The first epoch whose heads are signed; `None` if they are not. Later, unsigned heads are not this cluster's (R9).
+    /// The first epoch whose heads are signed; `None` if they are not. Later, and once a signed head was read back, unsigned
+    /// heads are not this cluster's (W6).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signed_since: Option<u64>,
     /// The key that signed the newest own head that was read back. A key that has signed nothing yet must not be replaced

@@ -280,6 +280,28 @@ fn a_cluster_that_does_not_sign_counts_until_it_does() {
     assert_eq!(blue.term.writer().epoch(), epoch);
 }
 
+/// Such as leaders that run out of memory before they publish anything.
+#[test]
+fn leaders_that_end_before_they_sign_leave_the_last_head_to_their_cluster() {
+    let mut world = World::default();
+    // It signs, then it does not for a while, and then it begins to sign again.
+    for value in [1, 2] {
+        let mut blue = elect(&mut world, "blue", Trust::default());
+        blue.desire(&mut world, &state(0..5, value));
+        pass(&mut world, &mut [&mut blue], 30);
+        for _ in 0..3 {
+            let mut blue = elect(&mut world, "blue", tofu([1]));
+            pass(&mut world, &mut [&mut blue], 5);
+        }
+        let mut blue = elect(&mut world, "blue", tofu([1]));
+        pass(&mut world, &mut [&mut blue], 30);
+        assert_eq!(blue.term.own().cloned(), Some(state(0..5, value)));
+        blue.desire(&mut world, &state(0..5, value));
+        pass(&mut world, &mut [&mut blue], 30);
+        assert_eq!(world.records["uid-blue"].0.signs, Some(key(1)));
+    }
+}
+
 #[test]
 fn where_keys_are_told_no_other_counts() {
     let mut world = World::default();
