@@ -11,6 +11,7 @@ use super::{
     hash::Summary,
     head::{FORMAT, Head, Presence, Root},
     limits::Timing,
+    page::PageId,
     records::Catalog,
     service_name,
     verify::Cache,
@@ -286,7 +287,8 @@ pub async fn forget(
     Ok(delete_pages(&cloudmap, &registry, cluster).await?)
 }
 
-/// Deletes all pages of a cluster, and returns their number.
+/// Deletes all pages of a cluster, and returns their number. The key stays, because nobody who has not pinned it believes
+/// without it that the cluster left. What somebody else wrote stays, too.
 pub(super) async fn delete_pages(
     cloudmap: &Arc<dyn CloudMap>,
     registry: &Registry,
@@ -296,7 +298,7 @@ pub(super) async fn delete_pages(
     for belonging in belongings_in(cloudmap, registry, Some(cluster)).await? {
         let prefix = |shard: &u32| *belonging.service == *service_name(cluster.as_str(), *shard);
         let Some(shard) = (0..super::head::MAX_SHARDS).find(prefix) else { continue };
-        for page in &belonging.instances {
+        for page in belonging.instances.iter().filter(|id| id.parse::<PageId>().is_ok()) {
             registry.delete_page(cluster.as_str(), shard, page).await?;
             deleted += 1;
         }

@@ -93,6 +93,30 @@ async fn a_read_that_does_not_show_the_own_head_ends_no_membership() {
         .unwrap();
 }
 
+/// A cluster that was away while the key was replaced believes the farewell only where it finds the new key.
+#[tokio::test(start_paused = true)]
+async fn who_leaves_a_former_clusterset_deletes_its_pages_there_and_nothing_else() {
+    let (cloudmap, network) = (Fake::new(), sessions::tests::World::default());
+    let blue = connect(&cloudmap, &network, "blue", 1);
+    publish(&blue, &state(2_000)).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    drop(blue);
+    let own = service(&cloudmap, "exports-0.blue");
+    cloudmap.registry().instances.insert((own.clone(), "stranger".into()), BTreeMap::new());
+    let kept = || {
+        let registry = cloudmap.registry();
+        let there = registry.instances.keys().filter(|(service, _)| *service == own);
+        there.map(|(_, id)| id.to_string()).collect::<Vec<_>>()
+    };
+    assert!(kept().len() > 4, "{:?}", kept());
+    let from = Member { clusterset: "prod".to_owned(), cluster: "blue".to_owned() };
+    let keys = Arc::new(Keys { current: sessions::tests::key(1), former: Vec::new() });
+    let port: Arc<dyn CloudMap> = Arc::new(cloudmap.clone());
+    depart(&port, &from, "uid-blue", Some(keys), &Always).await.unwrap();
+    assert!(!views(&cloudmap).await["blue"].head.as_ref().unwrap().is_live());
+    assert_eq!(kept(), [trust::COPY_INSTANCE, trust::KEY_INSTANCE, "stranger"]);
+}
+
 /// Restored from a backup, and taken out of the ClusterSet so that it does no harm.
 #[tokio::test(start_paused = true)]
 async fn a_copy_of_a_cluster_ends_no_membership_in_which_the_original_goes_on() {
