@@ -41,6 +41,8 @@ pub(super) async fn depart(
     let (Ok(set), Ok(id)) = (clusterset.parse::<ClusterSetId>(), cluster.parse::<ClusterId>()) else {
         return Ok(Outcome::Done);
     };
+    let own = keys.as_ref().map(|keys| keys.own()).unwrap_or_default();
+    let signed = |head: &Arc<Head>| *head.uid == *uid && head.signer.is_some_and(|signer| own.contains(&signer));
     let registry = Registry::new(Arc::clone(cloudmap), &set).owned_by(&id, uid).signed_with(keys);
     if registry.find_namespace().await?.is_none() || registry.creator(cluster).await?.as_deref() != Some(uid) {
         return Ok(Outcome::Done);
@@ -51,7 +53,13 @@ pub(super) async fn depart(
     let mut absent: Option<Instant> = None;
     loop {
         let heads = registry.read_heads().await?.unwrap_or_default();
-        let Some(Ok(head)) = heads.get(cluster.as_str()) else {
+        let there = heads.get(cluster.as_str()).and_then(|head| head.as_ref().ok());
+        let mut head = there.filter(|head| *head.uid == *uid).cloned();
+        if !own.is_empty() && !head.as_ref().is_some_and(signed) {
+            // Anybody may have written over it. Its copy is where only this cluster should write.
+            head = registry.copy(cluster).await?.filter(signed).or(head);
+        }
+        let Some(head) = head else {
             // One read may be stale, and nobody looks again once the membership is ended.
             if absent.get_or_insert_with(Instant::now).elapsed() >= Timing::default().silence() {
                 return Ok(Outcome::Done);
@@ -60,9 +68,6 @@ pub(super) async fn depart(
             continue;
         };
         absent = None;
-        if *head.uid != *uid {
-            return Ok(Outcome::Done);
-        }
         if !head.is_live() {
             let deleted = show::delete_pages(cloudmap, &registry, &id).await?;
             tracing::warn!(
@@ -91,8 +96,9 @@ pub(super) async fn depart(
                 presence: Presence::Left { successor: None },
                 root: Root::empty(head.root.shards),
                 delta: Arc::new(Delta::default()),
-                ..Head::clone(head)
+                ..Head::clone(&head)
             };
+            registry.put_copy(&farewell).await?;
             registry.put_head(&farewell, false).await?;
             looks = Some(0);
         } else if looks.is_none() && begun.elapsed() >= PATIENCE {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     cloudmap::{ErrorKind, fake::Fault},
-    cluster::record::Member,
+    cluster::record::{Member, Position},
 };
 
 async fn until_left(reader: &LedgerHandle, cluster: &str, patience: Duration) {
@@ -115,6 +115,30 @@ async fn who_leaves_a_former_clusterset_deletes_its_pages_there_and_nothing_else
     depart(&port, &from, "uid-blue", Some(keys), &Always).await.unwrap();
     assert!(!views(&cloudmap).await["blue"].head.as_ref().unwrap().is_live());
     assert_eq!(kept(), [trust::COPY_INSTANCE, trust::KEY_INSTANCE, "stranger"]);
+}
+
+/// The others do not believe what is not signed, and would keep its exports.
+#[tokio::test(start_paused = true)]
+async fn a_farewell_that_somebody_else_wrote_ends_no_membership() {
+    let (cloudmap, network) = (Fake::new(), sessions::tests::World::default());
+    let blue = connect(&cloudmap, &network, "blue", 1);
+    publish(&blue, &state(1)).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    drop(blue);
+    let last = views(&cloudmap).await["blue"].head.clone().unwrap();
+    let presence = Presence::Left { successor: None };
+    let forged = Head { position: Position { seq: 0, ..last.position }, presence, ..Head::clone(&last) };
+    let (heads, Instance { id, attributes }) = (service(&cloudmap, CLUSTERS), forged.to_instance());
+    cloudmap.registry().instances.insert((heads, id), attributes);
+    let from = Member { clusterset: "prod".to_owned(), cluster: "blue".to_owned() };
+    let keys = Arc::new(Keys { current: sessions::tests::key(1), former: Vec::new() });
+    let port: Arc<dyn CloudMap> = Arc::new(cloudmap.clone());
+    depart(&port, &from, "uid-blue", Some(keys), &Always).await.unwrap();
+    let registry = Registry::new(port, &"prod".parse().unwrap());
+    registry.find_namespace().await.unwrap();
+    assert!(!registry.copy("blue").await.unwrap().unwrap().is_live());
+    let left = views(&cloudmap).await["blue"].head.clone().unwrap();
+    assert!(!left.is_live() && left.signer.is_some() && left.position > last.position, "{left:?}");
 }
 
 /// Restored from a backup, and taken out of the ClusterSet so that it does no harm.
