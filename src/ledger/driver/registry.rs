@@ -241,10 +241,25 @@ impl Registry {
             return Ok(Outcome::Taken { owner: creator.unwrap_or_else(|| "unknown".to_owned()) });
         }
         self.owned.lock().await.insert(id);
-        let names = self.services.lock().await;
-        let exists = |shard: &u32| names.contains_key(&service_name(cluster.as_str(), *shard));
-        let last = (0..MAX_SHARDS).rev().find(exists).unwrap_or_default();
-        Ok(Outcome::Claimed { created, shards: last.max(shard) + 1 })
+        Ok(Outcome::Claimed { created, shards: self.last_own(cluster, uid).await?.max(shard) + 1 })
+    }
+
+    /// The shard of the last own service before one of somebody else: of a former cluster with this id, something may be left.
+    async fn last_own(&self, cluster: &ClusterId, uid: &str) -> Result<u32, Failure> {
+        let mut last = 0;
+        for shard in 1..MAX_SHARDS {
+            let name = service_name(cluster.as_str(), shard);
+            let Some(id) = self.known_service(&name).await else { continue };
+            if !self.owned.lock().await.contains(&id) {
+                let Some(service) = self.known_service_details(&name).await? else { continue };
+                if service.creator_request_id.as_deref() != Some(uid) {
+                    break;
+                }
+                self.owned.lock().await.insert(id);
+            }
+            last = shard;
+        }
+        Ok(last)
     }
 
     /// Whether an own exports service belongs to another cluster: somebody may have purged it, and another cluster may

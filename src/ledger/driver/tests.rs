@@ -389,6 +389,21 @@ async fn services_that_nobody_made_yet_are_empty_and_the_last_one_counts() {
     assert!(read.pages.is_empty() && !read.truncated);
 }
 
+/// Of a cluster that had the id before, and of which not all was purged.
+#[tokio::test(start_paused = true)]
+async fn a_further_service_of_somebody_else_is_not_used_and_stops_nobody() {
+    let cloudmap = Fake::new();
+    let namespace = cloudmap.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
+    let stranger = cloudmap.registry().add_service(&namespace, "exports-1.blue", "uid-old", "");
+    let blue = start(&cloudmap, "blue", "uid-blue");
+    publish(&blue, &state(2_000)).await;
+    tokio::time::sleep(Duration::from_mins(10)).await;
+    publish(&blue, &state(3_000)).await;
+    assert_eq!(blue.status().borrow().stage, Stage::Running);
+    assert_eq!(views(&cloudmap).await["blue"].state, Some(state(3_000)));
+    assert!(!cloudmap.registry().instances.keys().any(|(service, _)| *service == stranger));
+}
+
 /// A leader that others can reach.
 fn connect(cloudmap: &Fake, network: &sessions::tests::World, cluster: &str, n: u8) -> LedgerHandle {
     connect_by(cloudmap, network, cluster, n, trust::Mode::Tofu)
