@@ -85,12 +85,6 @@ pub(super) async fn depart(
         };
         seen = Some((head.position, since));
         if looks.is_none() && since.elapsed() >= Timing::default().silence() {
-            if !holds(leadership) {
-                return Err(Failure {
-                    message: "the Lease is not held: nothing is written".to_owned(),
-                    uncertain: false,
-                });
-            }
             let farewell = Head {
                 position: Position { epoch: head.position.epoch + 1, seq: 1 },
                 presence: Presence::Left { successor: None },
@@ -98,7 +92,17 @@ pub(super) async fn depart(
                 delta: Arc::new(Delta::default()),
                 ..Head::clone(&head)
             };
-            registry.put_copy(&farewell).await?;
+            // The key may have been replaced since. Where this is denied, most believe the head anyway.
+            held(leadership)?;
+            let announced = registry.announce().await;
+            held(leadership)?;
+            let copied = registry.put_copy(&farewell).await;
+            for said in [announced, copied] {
+                if let Err(Failure { message, .. }) = said {
+                    tracing::warn!(error = message, clusterset, "cannot announce the key in the former ClusterSet");
+                }
+            }
+            held(leadership)?;
             registry.put_head(&farewell, false).await?;
             looks = Some(0);
         } else if looks.is_none() && begun.elapsed() >= PATIENCE {
@@ -119,4 +123,10 @@ pub(super) async fn depart(
         }
         sleep(LOOK).await;
     }
+}
+
+/// To be asked immediately before each write.
+fn held(leadership: &dyn Leadership) -> Result<(), Failure> {
+    let message = "the Lease is not held: nothing is written".to_owned();
+    if holds(leadership) { Ok(()) } else { Err(Failure { message, uncertain: false }) }
 }

@@ -117,6 +117,23 @@ async fn who_leaves_a_former_clusterset_deletes_its_pages_there_and_nothing_else
     assert_eq!(kept(), [trust::COPY_INSTANCE, trust::KEY_INSTANCE, "stranger"]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_replaces_its_key_while_it_changes_its_clusterset_is_believed_in_the_former_one() {
+    let (cloudmap, network) = (Fake::new(), sessions::tests::World::default());
+    let (blue, green) = (connect(&cloudmap, &network, "blue", 1), connect(&cloudmap, &network, "green", 2));
+    publish(&blue, &state(1)).await;
+    sees(&green, "blue", &state(1)).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    drop(blue);
+    let [former, current] = [1, 3].map(sessions::tests::key);
+    let handed = trust::Rotation::sign(&former, "uid-blue", &current.public());
+    let keys = Arc::new(Keys { current, former: vec![handed] });
+    let from = Member { clusterset: "prod".to_owned(), cluster: "blue".to_owned() };
+    let port: Arc<dyn CloudMap> = Arc::new(cloudmap.clone());
+    depart(&port, &from, "uid-blue", Some(keys), &Always).await.unwrap();
+    until_left(&green, "blue", Duration::from_mins(2)).await;
+}
+
 /// The others do not believe what is not signed, and would keep its exports.
 #[tokio::test(start_paused = true)]
 async fn a_farewell_that_somebody_else_wrote_ends_no_membership() {
