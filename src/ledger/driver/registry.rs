@@ -340,6 +340,17 @@ impl Registry {
                 return Ok(taken);
             }
         }
+        if self.me.as_ref().is_some_and(|(me, _)| *head.cluster != *me.as_str()) {
+            match self.announce_for(&head.cluster).await {
+                Ok(None) => {}
+                // That took a while, so the Lease comes first again: who marks a former id tries until it is marked.
+                Ok(Some(written)) => return Ok(written),
+                // Whoever knows the key already believes the head all the same.
+                Err(Failure { message, .. }) => {
+                    tracing::warn!(error = message, cluster = %head.cluster, "cannot announce the key under a former id");
+                }
+            }
+        }
         let instance = match &self.keys {
             Some(keys) => trust::sign(head, &keys.current, self.scope(&self.ensure_namespace().await?)),
             None => head.to_instance(),
@@ -387,18 +398,26 @@ impl Registry {
 
     /// R9: announces the own key, unless it is there. `Taken` like [`put_head`](Self::put_head).
     pub(super) async fn announce(&self) -> Result<Outcome, Failure> {
-        let (Some((cluster, _)), Some(keys)) = (&self.me, &self.keys) else { return Ok(Outcome::Done) };
+        let Some((cluster, _)) = &self.me else { return Ok(Outcome::Done) };
+        Ok(self.announce_for(cluster.as_str()).await?.unwrap_or(Outcome::Done))
+    }
+
+    /// The same for the own id or a former one, of which the caller knows whether it was ours. `None` if the key is there.
+    async fn announce_for(&self, cluster: &str) -> Result<Option<Outcome>, Failure> {
+        let (Some((me, _)), Some(keys)) = (&self.me, &self.keys) else { return Ok(None) };
         let instance = keys.to_instance();
-        let found = self.announcement(cluster.as_str(), KEY_INSTANCE).await?;
+        let found = self.announcement(cluster, KEY_INSTANCE).await?;
         if found.is_some_and(|found| {
             instance.attributes.iter().all(|(key, value)| found.attributes.get(key) == Some(value))
         }) {
-            return Ok(Outcome::Done);
+            return Ok(None);
         }
-        if let Some(taken) = self.taken(0).await? {
-            return Ok(taken);
+        if me.as_str() == cluster
+            && let Some(taken) = self.taken(0).await?
+        {
+            return Ok(Some(taken));
         }
-        self.register(&service_name(cluster.as_str(), 0), &instance, false).await
+        self.register(&service_name(cluster, 0), &instance, false).await.map(Some)
     }
 
     /// Writes a page, like [`put_head`](Self::put_head).

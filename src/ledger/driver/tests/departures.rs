@@ -231,3 +231,24 @@ async fn a_former_id_keeps_its_key_while_its_services_may_not_be_deleted() {
     assert!(!cloudmap.registry().services.contains_key(&own));
     assert_eq!(kept(), 0);
 }
+
+/// The others know the former id by the key that it announced.
+#[tokio::test(start_paused = true)]
+async fn who_replaces_its_key_while_it_changes_its_id_is_believed_under_the_former_one() {
+    let (cloudmap, network) = (Fake::new(), sessions::tests::World::default());
+    let blue = connect(&cloudmap, &network, "blue", 1);
+    publish(&blue, &state(1)).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    drop(blue);
+    let last = views(&cloudmap).await["blue"].head.clone().unwrap();
+    let [former, current] = [1, 3].map(sessions::tests::key);
+    let handed = trust::Rotation::sign(&former, "uid-blue", &current.public());
+    let keys = Arc::new(Keys { current, former: vec![handed] });
+    let (set, navy) = ("prod".parse().unwrap(), "navy".parse().unwrap());
+    let registry = Registry::new(Arc::new(cloudmap), &set).owned_by(&navy, "uid-blue").signed_with(Some(keys));
+    registry.find_namespace().await.unwrap();
+    let farewell = Head { presence: Presence::Left { successor: Some("navy".into()) }, ..Head::clone(&last) };
+    registry.put_head(&farewell, false).await.unwrap();
+    let announced = registry.announced("blue", "uid-blue").await.unwrap().unwrap();
+    assert!(announced.key != former.public() && announced.follows(&former.public()), "{announced:?}");
+}
