@@ -65,6 +65,8 @@ struct Keeper {
     /// The call that marks a former membership as left, and that membership.
     departing: Option<(CallId, Member)>,
     depart_at: Duration,
+    /// How many of these calls failed.
+    failed_departures: usize,
     /// Former memberships that are marked as left; the record must follow.
     departed: Vec<Member>,
 }
@@ -215,6 +217,7 @@ impl Term {
                 self.keeper.departed.push(from);
             } else {
                 self.keeper.depart_at = now.mono + self.timing.refused_retry;
+                self.keeper.failed_departures += 1;
             }
         } else if !self.writer.done(now, id, outcome, &mut self.out) {
             self.reader.done(now, id, outcome, &mut self.out);
@@ -313,7 +316,9 @@ impl Term {
     /// Leaves a former ClusterSet, once this cluster's exports can be read in the current one.
     fn depart(&mut self, now: Now) {
         let Some((Record { former, .. }, _)) = &self.keeper.stored else { return };
-        let next = former.iter().find(|former| !self.keeper.departed.contains(former));
+        // One that cannot be ended stops no other: the role of this cluster may have no rights there any more.
+        let left: Vec<_> = former.iter().filter(|former| !self.keeper.departed.contains(former)).collect();
+        let next = self.keeper.failed_departures.checked_rem(left.len()).map(|next| left[next]);
         let Some(from) = next.filter(|_| self.keeper.departing.is_none() && self.writer.is_settled(now)) else {
             return;
         };

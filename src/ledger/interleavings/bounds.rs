@@ -74,6 +74,21 @@ fn a_change_of_the_clusterset_keeps_the_epoch_and_no_ghosts_and_leaves_the_forme
 }
 
 #[test]
+fn a_former_clusterset_that_cannot_be_left_keeps_no_cluster_in_another_one() {
+    let mut world = World::default();
+    let member = |clusterset: &str| Member { clusterset: clusterset.to_owned(), cluster: "green".to_owned() };
+    let former = vec![member("denied"), member("test"), member("dev")];
+    let record = Record { member: Some(member("prod")), former, ..Record::default() };
+    world.records.insert("uid-green".into(), (record, 1));
+    let mut green = Process::elect(&mut world, "green");
+    green.fails = |call| matches!(call, Call::Depart { from } if from.clusterset == "denied");
+    green.desire(&mut world, &state(0..3, 1));
+    pass(&mut world, &mut [&mut green], 300);
+    assert_eq!(world.departed, [member("test"), member("dev")]);
+    assert_eq!(world.records["uid-green"].0.former, [member("denied")]);
+}
+
+#[test]
 fn where_as_many_clusters_are_known_as_there_may_be_another_one_waits_until_one_is_forgotten() {
     let mut world = World::default();
     let mut blue = with_pages(&mut world, "blue", 3);
