@@ -32,7 +32,7 @@ pub const FORMAT: u32 = 1;
 const MAX_EPOCH: u64 = 1 << 62;
 /// Addresses of a leader that are looked at: two of each family.
 pub const MAX_ADDRESSES: usize = 4;
-/// More shards than this are malformed: 64 shards are 25,600 live pages.
+/// More shards than this are malformed. A tree has at most 200 pages in each of them.
 pub const MAX_SHARDS: u32 = 64;
 
 /// The pages of a state: a tree, and the runs of changes that were appended to it. Equal roots are equal states.
