@@ -478,7 +478,7 @@ impl State {
     fn reach(&mut self) {
         let registered = self.own.iter().filter(|(_, said)| said.is_some()).map(|(id, _)| id);
         let same = |ids: &&Ids| ids.iter().eq(registered.clone());
-        if self.reached.as_ref().filter(same).is_none() {
+        if self.reached.as_ref().is_none_or(|ids| !same(&ids)) {
             // Where a new leader found everything as it should be, there is one set of ids and not two.
             let found = self.found.as_ref().filter(same).cloned();
             self.reached = Some(found.unwrap_or_else(|| Arc::new(registered.cloned().collect())));
