@@ -92,8 +92,6 @@ pub struct Contact {
 const SYNCS: usize = 8;
 /// The next attempt to connect comes after this, doubled up to five times.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Who was not heard for this long may be gone (S10).
-const HEALTHY: Duration = Duration::from_secs(6);
 /// Who said what is wrong is not listened to for this long.
 const DISTRUST: Duration = Duration::from_mins(5);
 
@@ -395,7 +393,7 @@ impl Stream {
             if let Some(message) = session.next(now, said) {
                 self.commands.push(Command::Send { session: *id, message: Arc::new(message) });
             }
-            let at = session.wake();
+            let at = session.wake(now);
             self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
         }
     }
@@ -442,9 +440,7 @@ impl Stream {
 
     fn follows(&self, now: Duration, cluster: &str, contact: &Contact) -> bool {
         let Some((id, following)) = self.following.get(cluster) else { return false };
-        let Some(session) = self.sessions.get(id).filter(|session| session.was_heard(now, HEALTHY)) else {
-            return false;
-        };
+        let Some(session) = self.sessions.get(id).filter(|session| session.is_heard(now)) else { return false };
         // A new leader's head was read as well.
         let known = session.peer.as_ref().is_some_and(|peer| peer.epoch == contact.position.epoch);
         let (Some((said, _)), Some(head), Some(applied)) = (following.latest(), contact.head, contact.summary) else {

@@ -9,7 +9,10 @@ use super::{
 use crate::model::PublicKey;
 
 /// Time between two signs of life.
-const ALIVE: Duration = Duration::from_secs(2);
+const ALIVE: Duration = Duration::from_secs(1);
+/// Who says nothing for this long may be gone (S10). It is more than two signs of life, so that one that comes late is no
+/// reason to read the heads.
+const LATE: Duration = Duration::from_millis(2_500);
 /// Who says nothing for this long, or takes nothing, is gone.
 pub(super) const SILENCE: Duration = Duration::from_secs(10);
 
@@ -46,9 +49,9 @@ impl Session {
         self.heard = now;
     }
 
-    /// Whether something was heard within this time.
-    pub(super) fn was_heard(&self, now: Duration, within: Duration) -> bool {
-        now.saturating_sub(self.heard) <= within
+    /// Whether something was heard lately.
+    pub(super) fn is_heard(&self, now: Duration) -> bool {
+        now < self.heard + LATE
     }
 
     /// The socket has taken the last message.
@@ -66,8 +69,9 @@ impl Session {
     }
 
     /// When it wants to be looked at.
-    pub(super) fn wake(&self) -> Duration {
-        if self.busy.is_some() { self.ends() } else { self.ends().min(self.due()) }
+    pub(super) fn wake(&self, now: Duration) -> Duration {
+        let next = if self.busy.is_some() { self.ends() } else { self.ends().min(self.due()) };
+        if self.is_heard(now) { next.min(self.heard + LATE) } else { next }
     }
 
     /// When the next sign of life is due.
