@@ -1,10 +1,11 @@
 //! Writes to the Kubernetes API. Each write has a deadline, is counted, and is made only while this replica leads.
 
 use std::{
+    collections::BTreeSet,
     error::Error as _,
     fmt::Debug,
     sync::{
-        Arc,
+        Arc, PoisonError, RwLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -71,8 +72,13 @@ pub trait ClusterWriter: Send + Sync + 'static {
         status: &ServiceImportStatus,
     ) -> Result<ServiceImport, Error>;
 
-    /// Writes a derived Service. The result has the cluster IPs that the API server allocated.
+    /// Writes a derived Service. The result has the cluster IPs that the API server allocated. If the API server does not
+    /// accept the `trafficDistribution`, it is left out; see [`ClusterWriter::takes_traffic_distribution`].
     async fn apply_derived_service(&self, service: &v1::Service) -> Result<v1::Service, Error>;
+
+    /// Whether the API server accepts this `trafficDistribution`, as far as is known. Kubernetes keeps the field since 1.31, and
+    /// later versions know more values.
+    fn takes_traffic_distribution(&self, value: &str) -> bool;
 
     /// Writes an imported EndpointSlice. If the API server does not accept node hints, they are left out; see
     /// [`ClusterWriter::takes_node_hints`].
@@ -264,6 +270,8 @@ pub struct KubernetesWriter {
     metrics: Metrics,
     events: Publisher,
     refuses_node_hints: Arc<AtomicBool>,
+    /// Values of `trafficDistribution`.
+    refused_distributions: Arc<RwLock<BTreeSet<String>>>,
 }
 
 impl Debug for KubernetesWriter {
@@ -304,7 +312,8 @@ impl Written for discovery::EndpointSlice {
 impl KubernetesWriter {
     /// A writer that writes only while `leadership` lasts.
     pub fn new(client: Client, leadership: Leadership, metrics: Metrics, events: Publisher) -> Self {
-        Self { client, leadership, metrics, events, refuses_node_hints: Arc::default() }
+        let (refuses_node_hints, refused_distributions) = Default::default();
+        Self { client, leadership, metrics, events, refuses_node_hints, refused_distributions }
     }
 
     /// Server-side apply of a complete object.
@@ -402,7 +411,34 @@ impl ClusterWriter for KubernetesWriter {
     }
 
     async fn apply_derived_service(&self, service: &v1::Service) -> Result<v1::Service, Error> {
-        self.apply(service).await
+        let applied = self.apply(service).await;
+        let Some(value) = service.spec.as_ref().and_then(|spec| spec.traffic_distribution.as_ref()) else {
+            return applied;
+        };
+        let (refused, unknown) = match &applied {
+            // Kubernetes 1.30 drops it without a word.
+            Ok(applied) => (false, applied.spec.as_ref().is_some_and(|spec| spec.traffic_distribution.is_none())),
+            Err(Error { cause: Cause::Invalid(message), .. }) if message.contains("trafficDistribution") => {
+                (true, true)
+            }
+            // A policy may forbid it in one namespace only.
+            Err(Error { cause: Cause::Forbidden(message), .. }) => (message.contains("trafficDistribution"), false),
+            Err(_) => (false, false),
+        };
+        if unknown {
+            self.refused_distributions.write().unwrap_or_else(PoisonError::into_inner).insert(value.clone());
+        }
+        if !refused {
+            return applied;
+        }
+        // kube-proxy uses only the hints in the slices.
+        let mut service = service.clone();
+        service.spec.get_or_insert_default().traffic_distribution = None;
+        self.apply(&service).await
+    }
+
+    fn takes_traffic_distribution(&self, value: &str) -> bool {
+        !self.refused_distributions.read().unwrap_or_else(PoisonError::into_inner).contains(value)
     }
 
     async fn apply_endpoint_slice(&self, slice: &discovery::EndpointSlice) -> Result<discovery::EndpointSlice, Error> {

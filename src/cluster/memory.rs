@@ -51,6 +51,7 @@ struct State {
     writes: usize,
     serial: u32,
     refuses_node_hints: bool,
+    refuses_traffic_distribution: bool,
 }
 
 impl MemoryCluster {
@@ -73,6 +74,7 @@ impl MemoryCluster {
             writes: 0,
             serial: 0,
             refuses_node_hints: false,
+            refuses_traffic_distribution: false,
         };
         (Arc::new(Self { state: Mutex::new(state) }), caches)
     }
@@ -115,6 +117,11 @@ impl MemoryCluster {
     /// Behaves like Kubernetes before 1.33.
     pub(crate) fn refuse_node_hints(&self) {
         self.state().refuses_node_hints = true;
+    }
+
+    /// Behaves like Kubernetes before 1.31.
+    pub(crate) fn refuse_traffic_distribution(&self) {
+        self.state().refuses_traffic_distribution = true;
     }
 
     pub(crate) fn import(&self, key: &ServiceKey) -> Option<ServiceImport> {

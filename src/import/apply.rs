@@ -1,8 +1,8 @@
 //! The side effects of importing: brings the objects of one name to the planned state. Writes only what differs.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{borrow::Cow, net::IpAddr, sync::Arc, time::Duration};
 
-use k8s_openapi::{api::core::v1::ServiceSpec, jiff::Timestamp};
+use k8s_openapi::jiff::Timestamp;
 
 use super::{
     derived::DerivedServices,
@@ -209,21 +209,6 @@ fn known_cluster_ips(there: &There, service: &ClusterSetService) -> Vec<String> 
     known.iter().filter(|ip| service.ip_families.contains(&family(ip))).map(ToString::to_string).collect()
 }
 
-/// Takes something that the API server may have refused out of a derived Service. Returns whether there was something
-/// that is not needed.
-fn do_without(spec: &mut ServiceSpec, refusal: &str) -> bool {
-    // Older API servers refuse values that they do not know. kube-proxy uses only the hints in the slices.
-    if refusal.contains("trafficDistribution") && spec.traffic_distribution.take().is_some() {
-        return true;
-    }
-    // Another Service may have the address by now, or the cluster other ranges, or a policy may forbid to ask for one.
-    let asked = spec.cluster_ips.take().is_some();
-    if asked {
-        spec.cluster_ip = None;
-    }
-    asked
-}
-
 /// Brings the derived Service to its desired state and returns its cluster IPs, which are those of the import. There
 /// are none if this cluster supports none of the families.
 async fn derived_cluster_ips(
@@ -235,6 +220,11 @@ async fn derived_cluster_ips(
     if service.ip_families.is_empty() {
         return Ok(Vec::new());
     }
+    let mut service = Cow::Borrowed(service);
+    if service.traffic_distribution.as_deref().is_some_and(|value| !writer.takes_traffic_distribution(value)) {
+        service.to_mut().traffic_distribution = None;
+    }
+    let service = &*service;
     if let Some(derived) = &there.derived.there
         && derived_service_matches(derived, key, service)
         && (derived.headless || !derived.cluster_ips.is_empty())
@@ -261,10 +251,11 @@ async fn derived_cluster_ips(
         (spec.cluster_ip, spec.cluster_ips) = (known.first().cloned(), Some(known));
     }
     let mut applied = writer.apply_derived_service(&object).await;
-    while let (Err(Error { cause: Cause::Invalid(message) | Cause::Forbidden(message), .. }), Some(spec)) =
-        (&applied, &mut object.spec)
-        && do_without(spec, message)
+    if let (Err(Error { cause: Cause::Invalid(_) | Cause::Forbidden(_), .. }), Some(spec)) = (&applied, &mut object.spec)
+        // Another Service may have the address by now, or the cluster other ranges, or a policy may forbid to ask for one.
+        && spec.cluster_ips.take().is_some()
     {
+        spec.cluster_ip = None;
         applied = writer.apply_derived_service(&object).await;
     }
     match applied {

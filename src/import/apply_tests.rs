@@ -427,17 +427,17 @@ async fn a_derived_service_with_a_selector_is_made_anew_with_its_address() {
 }
 
 #[tokio::test]
-async fn a_traffic_distribution_that_the_api_server_does_not_know_is_left_out() {
+async fn a_traffic_distribution_that_the_api_server_does_not_know_is_left_out_and_causes_no_further_writes() {
     let mut scene = Scene::new();
+    scene.cluster.refuse_traffic_distribution();
     scene.export.as_mut().unwrap().traffic_distribution = Some("PreferSameNode".into());
-    let refused = "Service \"derived\" is invalid: spec.trafficDistribution: Unsupported value: \"PreferSameNode\"";
-    scene.cluster.fail_next(Cause::Invalid(refused.to_owned()));
     scene.reconcile().await.unwrap();
     let import = scene.cluster.import(&key()).unwrap();
     assert_eq!((import.spec.ips.len(), import.spec.traffic_distribution.as_deref()), (1, Some("PreferSameNode")));
     assert_eq!(scene.cluster.services()[0].spec.as_ref().unwrap().traffic_distribution, None);
     let hints = scene.cluster.slices()[0].endpoints[0].hints.clone().unwrap();
     assert_eq!(hints.for_nodes.unwrap()[0].name, "there.clusterset.invalid");
+    assert_eq!(scene.writes().await, 0);
 }
 
 #[tokio::test]

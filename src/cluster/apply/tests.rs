@@ -122,6 +122,37 @@ async fn only_the_object_with_that_uid_is_deleted() {
     assert!(fixture.writer.delete_service_import(&key(), "u").await.is_err());
 }
 
+#[tokio::test]
+async fn a_traffic_distribution_that_the_api_server_does_not_take_is_left_out_and_remembered() {
+    let fixture = Fixture::new();
+    let distributed = |value: &str| {
+        let mut service = service(None);
+        service.spec.get_or_insert_default().traffic_distribution = Some(value.to_owned());
+        service
+    };
+    let sent = || -> Vec<Value> {
+        fixture.api.requests().iter().map(|request| request.body["spec"]["trafficDistribution"].clone()).collect()
+    };
+    let words = "Service \"derived-x\" is invalid: spec.trafficDistribution: Unsupported value: \"PreferSameNode\"";
+    fixture.api.refuse(422, "Invalid", words);
+    assert!(fixture.writer.takes_traffic_distribution("PreferSameNode"));
+    fixture.writer.apply_derived_service(&distributed("PreferSameNode")).await.unwrap();
+    assert_eq!(sent(), [json!("PreferSameNode"), Value::Null]);
+    assert!(!fixture.writer.takes_traffic_distribution("PreferSameNode"));
+    fixture.writer.apply_derived_service(&distributed("PreferClose")).await.unwrap();
+    // A policy of one namespace says nothing about others.
+    fixture.api.refuse(403, "Forbidden", "trafficDistribution is not allowed here");
+    fixture.writer.apply_derived_service(&distributed("PreferClose")).await.unwrap();
+    assert_eq!(sent()[3..], [json!("PreferClose"), Value::Null]);
+    assert!(fixture.writer.takes_traffic_distribution("PreferClose"));
+    // As Kubernetes 1.30 does.
+    let mut stored = distributed("PreferClose");
+    stored.spec.get_or_insert_default().traffic_distribution = None;
+    fixture.api.prepare(200, serde_json::to_value(&stored).unwrap());
+    fixture.writer.apply_derived_service(&distributed("PreferClose")).await.unwrap();
+    assert!(!fixture.writer.takes_traffic_distribution("PreferClose"));
+}
+
 fn with_node_hints() -> discovery::EndpointSlice {
     serde_json::from_value(json!({
         "metadata": {"namespace": "ns", "name": "web-1"}, "addressType": "IPv4",

@@ -187,10 +187,17 @@ impl ClusterWriter for MemoryCluster {
         state
             .admit(&mut service.metadata, old.as_ref().map(|old| &old.metadata))
             .map_err(failed("apply", "Service", &key))?;
+        if let Some(spec) = service.spec.as_mut().filter(|_| state.refuses_traffic_distribution) {
+            spec.traffic_distribution = None;
+        }
         state.allocate(&mut service, old.as_ref());
         state.services.insert(key, service.clone());
         state.writers.services.apply(Event::Apply(Ok(service.clone())));
         Ok(service)
+    }
+
+    fn takes_traffic_distribution(&self, _value: &str) -> bool {
+        !self.state().refuses_traffic_distribution
     }
 
     async fn apply_endpoint_slice(&self, slice: &discovery::EndpointSlice) -> Result<discovery::EndpointSlice, Error> {
