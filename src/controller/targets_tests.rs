@@ -34,7 +34,7 @@ fn mk_export(annotations: &[(&str, &str)]) -> ServiceExport {
         created: 1,
         generation: Some(1),
         deleting: false,
-        aws_mcs_finalizer: false,
+        aws_mcs_finalizer: None,
         exported_labels: BTreeMap::new(),
         exported_annotations: BTreeMap::new(),
         annotations: annotations.iter().copied().collect(),

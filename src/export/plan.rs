@@ -100,13 +100,12 @@ pub fn permit(namespace: &Namespace, allowed: &NamespaceSelector) -> Result<(), 
 /// # Errors
 /// It has not: its finalizer shows that the AWS controller exports it, or did so until it was stopped.
 pub fn hand_over(request: &ServiceExport) -> Result<(), Refusal> {
-    if !request.aws_mcs_finalizer || is_ours(request) {
-        return Ok(());
-    }
+    let Some(place) = request.aws_mcs_finalizer.filter(|_| !is_ours(request)) else { return Ok(()) };
     Err(Refusal::NotAllowed(format!(
         "The AWS Cloud Map MCS Controller runs in this cluster, or left its finalizer {FINALIZER} here. Its instances are \
-         not touched. Scale it to zero, then remove the finalizer: kubectl patch serviceexport -n {} {} --type merge -p \
-         '{{\"metadata\":{{\"finalizers\":null}}}}'.",
+         not touched. Scale it to zero, then remove the finalizer: kubectl patch serviceexport -n {} {} --type json -p \
+         '[{{\"op\":\"test\",\"path\":\"/metadata/finalizers/{place}\",\"value\":\"{FINALIZER}\"}},\
+         {{\"op\":\"remove\",\"path\":\"/metadata/finalizers/{place}\"}}]'.",
         request.key.namespace, request.key.name
     )))
 }
@@ -131,7 +130,7 @@ pub fn remarks(request: &ServiceExport) -> Option<String> {
         .collect();
     let left_out =
         (!named.is_empty()).then(|| format!("Left out, because they are reserved or malformed: {}.", named.join(", ")));
-    let finalizer = (request.aws_mcs_finalizer && is_ours(request)).then(|| {
+    let finalizer = (request.aws_mcs_finalizer.is_some() && is_ours(request)).then(|| {
         format!(
             "It has the finalizer {FINALIZER} of the AWS Cloud Map MCS Controller, which must not run in this cluster as well. Remove the \
              finalizer, or this ServiceExport cannot be deleted."

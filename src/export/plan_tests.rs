@@ -134,8 +134,19 @@ fn an_export_of_ours_goes_on_with_the_finalizer_of_the_aws_controller_also_while
             last_transition_time: k8s_openapi::jiff::Timestamp::UNIX_EPOCH,
         };
         let conditions = conditions.iter().map(said).collect();
-        let request = ServiceExport { aws_mcs_finalizer: true, conditions, ..mk_export(&json!({})) };
+        let request = ServiceExport { aws_mcs_finalizer: Some(0), conditions, ..mk_export(&json!({})) };
         assert_eq!(hand_over(&request).is_ok(), goes_on, "{:?}", request.conditions);
         assert_eq!(remarks(&request).is_some_and(|text| text.contains(FINALIZER)), goes_on);
     }
+}
+
+#[test]
+fn the_command_that_removes_the_finalizer_of_the_aws_controller_removes_no_other_one() {
+    let request = ServiceExport { aws_mcs_finalizer: Some(1), ..mk_export(&json!({})) };
+    let Err(Refusal::NotAllowed(message)) = hand_over(&request) else { panic!("handed over") };
+    let (_, patch) = message.split_once("--type json -p '").unwrap();
+    let patch: serde_json::Value = serde_json::from_str(patch.strip_suffix("'.").unwrap()).unwrap();
+    let path = "/metadata/finalizers/1";
+    // Others may have come or gone since.
+    assert_eq!(patch, json!([{"op": "test", "path": path, "value": FINALIZER}, {"op": "remove", "path": path}]));
 }

@@ -31,8 +31,9 @@ pub struct ServiceExport {
     pub generation: Option<i64>,
     /// Whether it has a deletion timestamp: a finalizer keeps it, but it is no longer wanted.
     pub deleting: bool,
-    /// Whether it has the finalizer of the AWS Cloud Map MCS Controller, which runs in this cluster or once did.
-    pub aws_mcs_finalizer: bool,
+    /// Where among its finalizers that of the AWS Cloud Map MCS Controller is, if it is there. That controller runs in this
+    /// cluster or once did.
+    pub aws_mcs_finalizer: Option<usize>,
     /// `spec.exportedLabels`, cut if they are too large to be published.
     pub exported_labels: BTreeMap<String, String>,
     /// `spec.exportedAnnotations`, cut in the same way.
@@ -92,7 +93,11 @@ impl Narrow for ServiceExport {
             created: created(metadata),
             generation: metadata.generation,
             deleting: metadata.deletion_timestamp.is_some(),
-            aws_mcs_finalizer: metadata.finalizers.iter().flatten().any(|finalizer| finalizer == awsmcs::FINALIZER),
+            aws_mcs_finalizer: metadata
+                .finalizers
+                .iter()
+                .flatten()
+                .position(|finalizer| finalizer == awsmcs::FINALIZER),
             annotations: known_annotations(metadata),
             exported_labels: cut(object.spec.exported_labels, Self::admits_label),
             exported_annotations: cut(object.spec.exported_annotations, |name, _| Self::admits_annotation(name)),

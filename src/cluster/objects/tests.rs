@@ -212,6 +212,7 @@ fn an_export_keeps_its_age_and_its_conditions() {
         "metadata": {
             "namespace": "ns", "name": "web", "uid": "u", "generation": 3, "creationTimestamp": "1970-01-01T00:00:07Z",
             "deletionTimestamp": "1970-01-01T00:00:09Z",
+            "finalizers": ["example.com/hold", "multicluster.k8s.aws/service-export-finalizer"],
         },
         "spec": {"exportedLabels": {"team": "a"}},
         "status": {"conditions": [{
@@ -221,6 +222,7 @@ fn an_export_keeps_its_age_and_its_conditions() {
     .unwrap();
     assert_eq!((export.created, export.generation, export.deleting), (7, Some(3), true));
     assert_eq!((export.exported_labels["team"].as_str(), export.conditions.len()), ("a", 1));
+    assert_eq!(export.aws_mcs_finalizer, Some(1));
 }
 
 #[test]
