@@ -47,9 +47,11 @@ const MOST_REFUSALS: usize = 100;
 /// What an object requests, as far as it is possible.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Planned {
-    /// The targets; `None` if the Cloud Map namespaces are not known yet, or if they would get too many instances, in which
-    /// cases nothing may be concluded.
+    /// The targets; `None` if something is not known yet, or if they would get too many instances, in which cases nothing
+    /// may be concluded.
     pub wanted: Option<BTreeMap<Target, Wanted>>,
+    /// What is not known yet, if that is why there are no targets. The text completes "waiting: ".
+    pub waits: Option<String>,
     /// What is not possible.
     pub refusals: Vec<Refusal>,
 }
@@ -182,7 +184,10 @@ impl<'a> Planner<'a> {
             self.named(named, request.adopt.clone(), service, endpoints);
         }
         if let Some(hosts) = request.hosts {
-            let Some(zones) = zones else { return Planned { wanted: None, refusals: kept(self.refusals) } };
+            let Some(zones) = zones else {
+                let waits = Some("the Cloud Map namespaces are not listed yet".to_owned());
+                return Planned { waits, refusals: kept(self.refusals), ..Planned::default() };
+            };
             self.hosts(&hosts, request.adopt.or(flag).as_ref(), zones);
         }
         if self.room.is_none() {
@@ -191,10 +196,11 @@ impl<'a> Planner<'a> {
                  addresses: list fewer of either. Until then, existing instances stay as they are"
             );
             let refusals = vec![Refusal { reason: EventReason::InvalidAnnotation, message }];
-            return Planned { wanted: None, refusals };
+            return Planned { refusals, ..Planned::default() };
         }
         if self.unknown {
-            return Planned { wanted: None, refusals: kept(self.refusals) };
+            let waits = Some(format!("the Namespace {} is not known yet", self.namespace()));
+            return Planned { waits, refusals: kept(self.refusals), ..Planned::default() };
         }
         let Self { mut refusals, found, pods, .. } = self;
         let wishes = Wishes::read(annotations)
@@ -222,7 +228,7 @@ impl<'a> Planner<'a> {
             };
             wanted.insert(target, Wanted { creation, traffic, ..found });
         }
-        Planned { wanted: Some(wanted), refusals: kept(refusals) }
+        Planned { wanted: Some(wanted), waits: None, refusals: kept(refusals) }
     }
 
     fn refuse(&mut self, reason: EventReason, message: String) {

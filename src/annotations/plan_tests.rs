@@ -371,6 +371,7 @@ fn with_the_policy_granted_only_names_of_the_namespace_are_planned() {
     assert_eq!(reasons(&found), ["NotAllowed", "NotAllowed"]);
     let unknown = planned_with(&annotations, &Rights::new(RegistrationPolicy::Granted));
     assert_eq!((unknown.wanted, unknown.refusals), (None, vec![]), "not known yet: nothing follows");
+    assert_eq!(unknown.waits.as_deref(), Some("the Namespace shop is not known yet"));
     assert_eq!(lines(&planned_with(&annotations, &Rights::default())).len(), 3, "open");
 }
 
@@ -410,6 +411,7 @@ fn names_and_addresses_are_bounded_together_and_what_is_registered_stays() {
         [asks(&names(11, "internal")), asks(&names(3_000, "internal")), of_pods(&names(3_000, "example.org"))]
     {
         assert_eq!((&too_many.wanted, reasons(&too_many)), (&None, vec!["InvalidAnnotation"]));
+        assert_eq!(too_many.waits, None, "it does not pass by itself");
         assert!(too_many.refusals[0].message.contains("existing instances stay"), "{:?}", too_many.refusals);
     }
     assert_eq!(of_pods(&names(60, "internal")).wanted.unwrap().len(), 60 + 60 * 250);

@@ -140,15 +140,15 @@ impl Annotated {
 
     /// Why a Service requests registrations and has no target, if so, for a pod that waits.
     pub(super) fn obstacle(&self, owner: &ClaimOwner) -> Option<Progress> {
-        let Planned { wanted, refusals } = &self.objects.get(owner)?.planned;
-        match wanted {
+        let Planned { wanted, waits, refusals } = &self.objects.get(owner)?.planned;
+        match (wanted, waits) {
             _ if self.settings.dry_run || self.targets.policy == Selection::None => Some(Progress::Declined),
-            None => Some(Progress::Waits("the Cloud Map namespaces are not listed yet".to_owned())),
-            Some(wanted) if wanted.is_empty() => {
+            (None, Some(why)) => Some(Progress::Waits(why.clone())),
+            (Some(wanted), _) if !wanted.is_empty() => None,
+            _ => {
                 let said: Vec<_> = refusals.iter().map(|refusal| format!("{}.", refusal.message)).collect();
                 Some(Progress::Refused(said.join(" ")))
             }
-            Some(_) => None,
         }
     }
 
@@ -165,6 +165,7 @@ impl Annotated {
             planned = Planned {
                 wanted: Some(BTreeMap::new()),
                 refusals: vec![Refusal { reason: EventReason::Disabled, message }],
+                waits: None,
             };
         }
         Some(Object { uid: uid.into(), planned })

@@ -16,7 +16,8 @@ fn wanting(target: Target) -> Object {
         as_is: false,
         traffic: Traffic::All,
     };
-    Object { uid: "uid".into(), planned: Planned { wanted: Some([(target, wanted)].into()), refusals: vec![] } }
+    let planned = Planned { wanted: Some([(target, wanted)].into()), ..Planned::default() };
+    Object { uid: "uid".into(), planned }
 }
 
 #[test]
@@ -130,4 +131,24 @@ fn what_goes_with_a_deleted_object_is_not_said_on_another_one_of_its_name() {
         let said: Vec<_> = notes.iter().map(|note| (note.reason, note.regarding.uid.as_deref())).collect();
         assert_eq!(said, [(reason, Some(on))]);
     }
+}
+
+#[test]
+fn who_waits_for_an_object_that_asks_for_too_much_is_told_so_and_does_not_wait() {
+    let mut annotated = Annotated::new(AnnotationSettings::default(), mk_targets(Selection::All));
+    let owner = ClaimOwner::service(&key("web"));
+    let mut obstacle = |planned: Planned| {
+        annotated.replan(&owner, Some(Object { uid: "uid".into(), planned }));
+        annotated.obstacle(&owner)
+    };
+    let unknown = || Planned { waits: Some("something is not known yet".to_owned()), ..Planned::default() };
+    assert_eq!(obstacle(unknown()), Some(Progress::Waits("something is not known yet".to_owned())));
+    let refusal = Refusal { reason: EventReason::InvalidAnnotation, message: "there are too many".to_owned() };
+    let told = Some(Progress::Refused("there are too many.".to_owned()));
+    assert_eq!(obstacle(Planned { refusals: vec![refusal.clone()], ..Planned::default() }), told);
+    let nowhere = Some(BTreeMap::new());
+    assert_eq!(obstacle(Planned { wanted: nowhere, refusals: vec![refusal.clone()], ..Planned::default() }), told);
+    let waits = Planned { refusals: vec![refusal], ..unknown() };
+    assert!(matches!(obstacle(waits), Some(Progress::Waits(_))), "what is refused besides is said by an Event");
+    assert_eq!(obstacle(wanting(target()).planned), None);
 }
