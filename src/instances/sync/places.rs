@@ -269,6 +269,7 @@ impl Engine {
 
     fn gone(&mut self, target: &Target) {
         if let Some(state) = self.targets.get_mut(target) {
+            self.running -= state.running.len();
             let (found, reached) = (state.found.take(), Some(Arc::default()));
             **state = State { phase: Phase::Gone, found, reached, counted: state.counted, ..State::default() };
         }

@@ -278,6 +278,35 @@ async fn an_answer_about_an_earlier_operation_says_nothing_about_the_present_one
     assert_eq!(bench.status(&web).outcome, Outcome::Registered { count: 2 });
 }
 
+/// Otherwise there is no room for writes any more, after enough of them.
+#[tokio::test(start_paused = true)]
+async fn an_operation_in_a_service_that_somebody_deleted_takes_no_room() {
+    let fake = Fake::new();
+    fake.registry().add_namespace("shop", NamespaceKind::Http);
+    let mut bench = Bench::new(&fake);
+    let web = target("shop", "web");
+    bench.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
+    let mut writes = Vec::new();
+    while writes.len() < 2 {
+        match bench.engine.next(Instant::now()) {
+            Some(Call::Register { service_id, instance, .. }) => writes.push((service_id, instance.id)),
+            Some(call) => bench.answer(call).await,
+            None => sleep(Duration::from_millis(100)).await,
+        }
+    }
+    sleep(Duration::from_mins(2)).await;
+    fake.registry().services.clear();
+    bench.desire([(web.clone(), retiring())]);
+    // The service is looked for again, while the other one has no answer.
+    let (service_id, id) = writes.remove(0);
+    let message = "not valid".to_owned();
+    let result = Err(Error { operation: "RegisterInstance", kind: ErrorKind::InvalidInput, message });
+    bench.engine.done(Event::Written { target: web.clone(), service_id, id, result }, Instant::now());
+    bench.run(Duration::from_mins(1)).await;
+    assert!(bench.status(&web).own_gone);
+    assert_eq!(bench.engine.figures().running, 0);
+}
+
 /// The engine asked for the overdue reading again within one step, without end.
 #[tokio::test(start_paused = true)]
 async fn a_reading_that_takes_long_is_awaited() {
