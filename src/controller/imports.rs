@@ -134,7 +134,9 @@ impl Core {
         let mut moved = std::mem::take(&mut self.moved_ips);
         moved.retain(|address| !self.service_ranges.iter().any(|range| range.contains(*address)));
         if !moved.is_empty() {
-            let names = self.knowledge.names_with(&moved);
+            let mut names = self.knowledge.names_with(&moved);
+            names.extend(self.subscriptions.names_with(&moved));
+            names.extend(self.peers.names_with(&moved));
             self.reconcile(names);
         }
     }

@@ -1,7 +1,11 @@
 //! Clusters of the ClusterSet that run the AWS Cloud Map MCS Controller (`--aws-mcs-compat`), and their exports, from
 //! their instances.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use super::subscriptions::{Consequences, changed_services, failing, note, unreadable};
 use crate::{
@@ -127,6 +131,16 @@ impl Peers {
     /// Unread instances had their time. Returns whether that is new.
     pub(super) fn settle(&mut self) -> bool {
         !std::mem::replace(&mut self.settled, true)
+    }
+
+    /// Names with instances that have one of these addresses.
+    pub(super) fn names_with(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<ServiceKey> {
+        let mut names = BTreeSet::new();
+        for namespace in self.namespaces.keys() {
+            let Some(found) = self.found.namespaces.get(namespace) else { continue };
+            names.extend(found.services_with(addresses).map(|name| ServiceKey::new(namespace.clone(), name.clone())));
+        }
+        names
     }
 
     /// All names that have such instances.

@@ -1,5 +1,3 @@
-use std::collections::BTreeSet;
-
 use super::*;
 use crate::{
     cloudmap::{Instance, Service, fake::mk_service},
@@ -119,4 +117,14 @@ fn nothing_follows_from_what_was_not_read() {
 fn without_the_flag_nothing_is_read() {
     let peers = mk_with(false);
     assert!(peers.subscribed().next().is_none() && peers.is_settled() && peers.is_complete(&key("web")));
+}
+
+#[test]
+fn names_are_found_by_the_addresses_of_their_instances() {
+    let mut peers = mk_peers();
+    let [web, api] = ["10.0.0.1", "10.0.0.2"].map(|ip| Some(reading(&[instance("c1", ip, &[])])));
+    peers.adopt(found(&[("web", web), ("api", api), ("unread", None)], true, None));
+    let names_with = |address: &str| peers.names_with(&[address.parse().unwrap()].into());
+    assert_eq!(names_with("10.0.0.1"), [key("web")].into());
+    assert_eq!(names_with("10.0.0.3"), [].into());
 }

@@ -245,6 +245,18 @@ impl Subscriptions {
         picture
     }
 
+    /// Names with instances that have one of these addresses.
+    pub(super) fn names_with(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<ServiceKey> {
+        let mut names = BTreeSet::new();
+        for (namespace, importing) in &self.namespaces {
+            for found in importing.from.iter().filter_map(|from| self.found.namespaces.get(from)) {
+                let there = found.services_with(addresses);
+                names.extend(there.map(|name| ServiceKey::new(namespace.clone(), name.clone())));
+            }
+        }
+        names
+    }
+
     /// All discovered names.
     pub(super) fn names(&self) -> impl Iterator<Item = ServiceKey> {
         self.namespaces.iter().flat_map(|(namespace, importing)| {

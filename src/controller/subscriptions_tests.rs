@@ -274,3 +274,15 @@ fn names_that_nothing_was_read_of_leave_nothing_behind() {
     }
     assert_eq!(subscriptions.seen.keys().collect::<Vec<_>>(), [&key("web")]);
 }
+
+#[test]
+fn names_are_found_by_the_addresses_of_their_instances() {
+    let mut subscriptions = importing("internal");
+    add(&mut subscriptions, &namespace("other", Some("internal")));
+    let [web, api] = [("a", "10.0.0.1"), ("b", "10.0.0.2")].map(|instance| Some(reading(&[instance])));
+    let found = found_in(&[("internal", services(true, &[("web", web), ("api", api), ("unread", None)]))]);
+    subscriptions.adopt(found);
+    let names_with = |address: &str| subscriptions.names_with(&[address.parse().unwrap()].into());
+    assert_eq!(names_with("10.0.0.1"), [key("web"), ServiceKey::new("other", "web")].into());
+    assert_eq!(names_with("10.0.0.3"), [].into());
+}

@@ -108,6 +108,12 @@ impl Reading {
         self.exported.values()
     }
 
+    /// Whether an endpoint has one of these addresses.
+    fn has_one_of(&self, addresses: &BTreeSet<IpAddr>) -> bool {
+        let exported = self.exported().map(|registered| registered.address);
+        self.backends().flat_map(Backend::addresses).chain(exported).any(|address| addresses.contains(&address))
+    }
+
     /// This cluster's own instances for AWS controllers.
     pub const fn remains(&self) -> &Remains {
         &self.remains
@@ -162,6 +168,12 @@ impl NamespaceFound {
     /// Whether there is no such namespace, and nothing was read in it before.
     pub fn is_absent(&self) -> bool {
         self.trouble == Some(Trouble::NotFound) && self.services.is_empty()
+    }
+
+    /// The services of which an endpoint has one of these addresses, by the name of the ServiceImport.
+    pub fn services_with(&self, addresses: &BTreeSet<IpAddr>) -> impl Iterator<Item = &Arc<str>> {
+        let has = move |service: &ServiceFound| service.reading.iter().any(|reading| reading.has_one_of(addresses));
+        self.services.iter().filter(move |(_, service)| has(service)).map(|(name, _)| name)
     }
 }
 

@@ -400,3 +400,26 @@ async fn a_cluster_whose_id_is_taken_reads_nothing_and_keeps_what_is_there() {
     blue.until_endpoints("orders", &["ecs-prod 10.9.0.1:8080", "ecs-prod 10.9.0.2:8080"]).await;
     assert_eq!(blue.uids("orders"), before);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_address_of_a_task_is_no_endpoint_while_it_is_a_cluster_ip() {
+    let world = World::new();
+    let blue = world.cluster("blue");
+    let [orders] = world.foreign("internal", &["orders"]).try_into().unwrap();
+    let both = ["ecs-prod 10.9.0.1:8080", "ecs-prod 10.97.200.9:8080"];
+    for ip in ["10.9.0.1", "10.97.200.9"] {
+        world.task(&orders, ip, Some(8080));
+    }
+    blue.import_from(Some("internal"));
+    blue.until_endpoints("orders", &both).await;
+    blue.objects.put_service(
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"namespace": "shop", "name": "other"},
+            "spec": {"clusterIP": "10.97.200.9", "clusterIPs": ["10.97.200.9"], "ipFamilies": ["IPv4"], "ports": [{"port": 80}]},
+        }))
+        .unwrap(),
+    );
+    blue.until_endpoints("orders", &both[..1]).await;
+    blue.objects.remove_service(&key("other"));
+    blue.until_endpoints("orders", &both).await;
+}
