@@ -123,13 +123,7 @@ pub async fn apply(
             Err(_) => Outcome::Refused,
         };
         order.done(&step, outcome);
-        if let (Err(error), Step::Service(_) | Step::Slice(_)) = (&written, &step)
-            && let Cause::Invalid(cause) | Cause::Forbidden(cause) = &error.cause
-        {
-            refusal.get_or_insert_with(|| {
-                format!("The cluster refuses what the import needs: {error}: {cause}. The controller tries again.")
-            });
-        }
+        refusal = refusal.or_else(|| refused(written.as_ref().err()?, &step));
         result = result.and(written);
     }
     if let (Some(refusal), Some(service), Extent::All) = (&refusal, &wanted.service, extent) {
@@ -143,6 +137,19 @@ pub async fn apply(
             .await?;
     }
     result
+}
+
+/// What the import says of a write that failed, if it will fail again until somebody changes something.
+fn refused(error: &Error, step: &Step<'_>) -> Option<String> {
+    let (cause, remedy) = match (&error.cause, step) {
+        (Cause::Invalid(cause) | Cause::Forbidden(cause), Step::Service(_) | Step::Slice(_)) => (cause, ""),
+        // Such as one of ours whose label `managed-by` somebody changed. Clients still find the endpoints that it has.
+        (Cause::Conflict(cause), Step::Slice(SliceStep { existing: None, .. })) => {
+            (cause, " Delete this EndpointSlice, which is not marked as one of this controller.")
+        }
+        _ => return None,
+    };
+    Some(format!("The cluster refuses what the import needs: {error}: {cause}.{remedy} The controller tries again."))
 }
 
 /// Writes a slice unless it is as it should be. Returns whether it did.

@@ -384,6 +384,28 @@ async fn the_import_says_why_a_derived_service_or_a_slice_cannot_be_written() {
     assert_eq!((&*ready.status, &*ready.reason, scene.writes().await), ("True", "Ready", 0));
 }
 
+#[tokio::test]
+async fn the_import_names_a_slice_that_somebody_marked_as_that_of_another_controller() {
+    let scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    let mut slice = scene.cluster.slices().remove(0);
+    let labels = slice.metadata.labels.get_or_insert_default();
+    labels.insert(names::LABEL_SLICE_MANAGED_BY.to_owned(), "theirs".to_owned());
+    slice.metadata.managed_fields = None;
+    scene.cluster.put_slice(slice.clone());
+    scene.reconcile().await.unwrap_err();
+    let ready = scene.cluster.import(&key()).unwrap().status.unwrap().conditions.remove(0);
+    assert_eq!((&*ready.status, &*ready.reason), ("False", "Pending"));
+    let (name, uid) = (slice.metadata.name.unwrap(), slice.metadata.uid.unwrap());
+    for part in [&*name, "conflict", "Delete this EndpointSlice"] {
+        assert!(ready.message.contains(part), "{}", ready.message);
+    }
+    scene.cluster.delete_endpoint_slice(&ObjectKey::new("ns", name), &uid).await.unwrap();
+    scene.reconcile().await.unwrap();
+    assert_eq!(scene.cluster.import(&key()).unwrap().status.unwrap().conditions[0].reason, "Ready");
+    assert_eq!((scene.addresses(), scene.writes().await), (250, 0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_derived_service_that_somebody_deleted_comes_back_with_its_address_unless_another_has_it() {
     let scene = Scene::new();
