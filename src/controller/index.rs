@@ -2,26 +2,28 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::{cluster::objects::EndpointSlice, model::ServiceKey};
+use crate::{
+    cluster::objects::EndpointSlice,
+    model::{ServiceKey, intern, service_of_slice},
+};
 
 /// Slices by the name to which they belong. `T` is the type of one of the slice caches.
 #[derive(Debug)]
 pub(super) struct SliceIndex<T> {
     /// By the name that they belong to, and their own: one map, because most names have one slice.
     slices: BTreeMap<(ServiceKey, Arc<str>), Arc<T>>,
-    name_of: fn(&EndpointSlice) -> Option<&Arc<str>>,
+    name_of: fn(&EndpointSlice) -> Option<Arc<str>>,
 }
 
 impl<T: std::ops::Deref<Target = EndpointSlice>> SliceIndex<T> {
-    /// An empty index. `name_of` reads the label that contains a slice's name.
-    pub(super) fn new(name_of: fn(&EndpointSlice) -> Option<&Arc<str>>) -> Self {
+    /// An empty index. `name_of` returns the name to which a slice belongs.
+    pub(super) fn new(name_of: fn(&EndpointSlice) -> Option<Arc<str>>) -> Self {
         Self { slices: BTreeMap::new(), name_of }
     }
 
     /// Takes in a change and returns the names that it concerns; a changed label concerns two names.
     pub(super) fn update(&mut self, old: Option<&Arc<T>>, new: Option<&Arc<T>>) -> Vec<ServiceKey> {
-        let name =
-            |slice: &EndpointSlice| Some(ServiceKey::new(slice.key.namespace.clone(), (self.name_of)(slice)?.clone()));
+        let name = |slice: &EndpointSlice| Some(ServiceKey::new(slice.key.namespace.clone(), (self.name_of)(slice)?));
         let (before, after) = (old.and_then(|slice| name(slice)), new.and_then(|slice| name(slice)));
         if let Some((slice, key)) = old.zip(before.as_ref()) {
             self.slices.remove(&(key.clone(), slice.key.name.clone()));
@@ -53,6 +55,12 @@ impl<T: std::ops::Deref<Target = EndpointSlice>> SliceIndex<T> {
     }
 }
 
+/// The import to which a slice of this project belongs: the one of its label. If somebody took that away, its own name says
+/// it; otherwise clients would keep endpoints that are gone.
+pub(super) fn import_of(slice: &EndpointSlice) -> Option<Arc<str>> {
+    slice.service_import.clone().or_else(|| service_of_slice(&slice.key.name).map(intern))
+}
+
 /// Each name once. A name with several slices comes several times, one after the other.
 fn distinct<'a>(names: impl Iterator<Item = &'a ServiceKey>) -> impl Iterator<Item = &'a ServiceKey> {
     let mut last = None;
@@ -62,7 +70,7 @@ fn distinct<'a>(names: impl Iterator<Item = &'a ServiceKey>) -> impl Iterator<It
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::objects::{AddressType, SourceSlice};
+    use crate::cluster::objects::{AddressType, OwnSlice, SourceSlice};
 
     fn slice(namespace: &str, service: &str, name: &str) -> Arc<SourceSlice> {
         Arc::new(SourceSlice(EndpointSlice {
@@ -79,10 +87,28 @@ mod tests {
         }))
     }
 
+    /// Somebody took the label away.
+    #[test]
+    fn an_imported_slice_without_its_label_belongs_to_the_import_that_its_name_says() {
+        let of_import = |service_import: Option<&str>, name: &str| {
+            let SourceSlice(slice) = Arc::unwrap_or_clone(slice("shop", "derived-x", name));
+            Arc::new(OwnSlice(EndpointSlice { service_import: service_import.map(Into::into), ..slice }))
+        };
+        let (web, mut index) = (ServiceKey::new("shop", "web-2"), SliceIndex::new(import_of));
+        let name = "web-2-0123456789ab-10";
+        let [with, without] = [Some("web-2"), None].map(|label| of_import(label, name));
+        index.update(None, Some(&with));
+        assert_eq!(index.update(Some(&with), Some(&without)), [web.clone()]);
+        assert_eq!(index.get(&web), [without.clone()]);
+        assert_eq!(index.update(Some(&without), None), [web.clone()]);
+        assert!(index.get(&web).is_empty());
+        assert!(index.update(None, Some(&of_import(None, "theirs"))).is_empty());
+    }
+
     /// Whoever looks at all slices of each name would do so as many times as there are slices.
     #[test]
     fn a_name_comes_once_however_many_slices_it_has() {
-        let mut index = SliceIndex::new(|slice| slice.service.as_ref());
+        let mut index = SliceIndex::new(|slice| slice.service.clone());
         for (namespace, service) in [("shop", "web"), ("shop", "api"), ("blog", "web")] {
             for n in 0..3 {
                 index.update(None, Some(&slice(namespace, service, &format!("{service}-{n}"))));

@@ -28,5 +28,7 @@ pub use intern::{intern, intern_ports};
 pub use keys::{InvalidKey, PublicKey, Signature, SigningKey};
 pub use merge::{ClusterSetService, Conflict, ConflictReason, merge};
 pub use pairs::Pairs;
-pub use slices::{Hints, MAX_ENDPOINTS, PackedEndpoint, Placement, Proximity, Slice, SliceEndpoint, pack, packable};
+pub use slices::{
+    Hints, MAX_ENDPOINTS, PackedEndpoint, Placement, Proximity, Slice, SliceEndpoint, pack, packable, service_of_slice,
+};
 pub use target::{ClaimOwner, Registration, Target};

@@ -251,6 +251,14 @@ fn name_prefix(key: &ServiceKey, source: &ClusterId, group: &Group) -> String {
     format!("{}-{digest:012x}", key.name)
 }
 
+/// The name of the service, from the name of a slice that [`pack`] made.
+pub fn service_of_slice(slice: &str) -> Option<&str> {
+    let (prefix, number) = slice.rsplit_once('-')?;
+    let (service, digest) = prefix.rsplit_once('-')?;
+    let is_digest = digest.len() == 12 && digest.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (is_digest && number.parse::<u32>().is_ok() && !service.is_empty()).then_some(service)
+}
+
 fn family_of(address: IpAddr) -> IpFamily {
     if address.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 }
 }

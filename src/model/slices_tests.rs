@@ -186,6 +186,18 @@ fn of_two_endpoints_with_one_address_the_one_that_takes_traffic_counts() {
     }
 }
 
+#[test]
+fn the_name_of_a_slice_says_to_which_service_it_belongs() {
+    for name in ["svc", "svc-0123456789ab-1", "a"] {
+        let endpoint = packed_with(&[mk_endpoint(1, &mk_ports(&["http"]))], |_| {});
+        let slices = pack(&ServiceKey::new("ns", name), &id(), &endpoint, &[]);
+        assert_eq!(service_of_slice(&slices[0].name), Some(name));
+    }
+    for other in ["svc", "svc-1", "svc-0123456789ab", "svc-0123456789xy-1", "-0123456789ab-1", "svc-0123456789ab-x"] {
+        assert_eq!(service_of_slice(other), None, "{other}");
+    }
+}
+
 proptest! {
     #[test]
     fn packing_is_complete_bounded_stable_and_idempotent(
