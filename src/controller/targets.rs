@@ -15,13 +15,13 @@ use crate::{
         conditions::RegisteredReason,
         names::{
             ANNOTATION_ADOPT, ANNOTATION_INSTANCE_PORT, ANNOTATION_INSTANCES, ANNOTATION_SHARE,
-            ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE,
+            ANNOTATION_TARGET_SERVICE,
         },
     },
     awsmcs::ExportAttributes,
     cluster::objects::ServiceExport,
     instances::{
-        Adopt, Consent, Custom, InstanceSpec, Naming, Owner, Rights, Selection, Source, Traffic, custom,
+        Adopt, Consent, Custom, InstanceSpec, Named, Naming, Owner, Rights, Selection, Source, Traffic, custom,
         policy::{Verdict, why_it_wins},
         records::{Wishes, address_records},
         sync::{Creation, Notice, Outcome, Reason, Statuses, TargetDesired},
@@ -63,9 +63,7 @@ impl Targets {
     /// Where the instances of an export belong.
     pub fn asked(&self, export: &ServiceExport, rights: &Rights) -> Asked {
         let annotations = &export.annotations;
-        let named = annotation(annotations, ANNOTATION_TARGET_NAMESPACE)
-            .or_else(|| annotation(annotations, ANNOTATION_TARGET_SERVICE))
-            .is_some();
+        let named = Named::read(|name| annotations.get(name));
         let wanted = match annotation(annotations, ANNOTATION_INSTANCES) {
             Some("true") => true,
             Some("false") => false,
@@ -76,22 +74,18 @@ impl Targets {
             }
             None => match self.policy {
                 Selection::All => true,
-                Selection::Annotated => named,
+                Selection::Annotated => named.is_any(),
                 Selection::None => false,
             },
         };
         if !wanted {
             return Asked::None;
         }
-        let implied = self.naming.implied(&export.key);
-        let target = Target {
-            namespace: annotation(annotations, ANNOTATION_TARGET_NAMESPACE).map_or(implied.namespace, Arc::from),
-            service: annotation(annotations, ANNOTATION_TARGET_SERVICE).map_or(implied.service, Arc::from),
-        };
+        let target = named.target(&self.naming, &export.key);
         if let Err(error) = validate(&target) {
             return Asked::Invalid(format!("{error}."));
         }
-        if !named && !shares(annotations) {
+        if !named.is_any() && !shares(annotations) {
             return Asked::Target(target);
         }
         match rights.register(&export.key.namespace, &target) {

@@ -2,7 +2,10 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
-    api::conditions::{Said, conditions},
+    api::{
+        conditions::{Said, conditions},
+        names::ANNOTATION_TARGET_NAMESPACE,
+    },
     cluster::record::Position,
     controller::Membership,
     export::Exports,

@@ -26,4 +26,4 @@ pub use ownership::{Consent, Owner};
 pub use policy::{RegistrationPolicy, Rights};
 pub use selection::Selection;
 pub use share::{Share, Traffic};
-pub use target::{InvalidTarget, Naming};
+pub use target::{InvalidTarget, Named, Naming};

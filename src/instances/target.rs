@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::{
+    api::names::{ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE},
     ledger,
     model::{ServiceKey, Target},
 };
@@ -43,6 +44,41 @@ impl Naming {
                 namespace: namespace.clone(),
                 service: format!("{}.{}", service.name, service.namespace).into(),
             },
+        }
+    }
+}
+
+/// What the annotations of a ServiceExport name of its target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Named<'a> {
+    namespace: Option<&'a str>,
+    service: Option<&'a str>,
+}
+
+impl<'a> Named<'a> {
+    /// Reads the annotations. `value` returns the value of one; spaces around it do not count.
+    pub fn read(value: impl Fn(&str) -> Option<&'a str>) -> Self {
+        let [namespace, service] =
+            [ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE].map(|name| value(name).map(str::trim));
+        Self { namespace, service }
+    }
+
+    /// Whether they name any part of the target.
+    pub const fn is_any(self) -> bool {
+        self.namespace.is_some() || self.service.is_some()
+    }
+
+    /// Whether they name the whole target, so that nothing is implied.
+    pub const fn is_all(self) -> bool {
+        self.namespace.is_some() && self.service.is_some()
+    }
+
+    /// The target of an export. What its annotations do not name is implied.
+    pub fn target(self, naming: &Naming, export: &ServiceKey) -> Target {
+        let implied = naming.implied(export);
+        Target {
+            namespace: self.namespace.map_or(implied.namespace, Arc::from),
+            service: self.service.map_or(implied.service, Arc::from),
         }
     }
 }
@@ -113,6 +149,24 @@ mod tests {
         let web = ServiceKey::new("shop", "web");
         assert_eq!(Naming::default().implied(&web), target("shop", "web"));
         assert_eq!(Naming::OneNamespace("internal".into()).implied(&web), target("internal", "web.shop"));
+    }
+
+    #[test]
+    fn what_annotations_do_not_name_is_implied_and_spaces_around_names_do_not_count() {
+        let (web, one) = (ServiceKey::new("shop", "web"), Naming::OneNamespace("internal".into()));
+        for (namespace, service, per_namespace, in_one) in [
+            (None, None, target("shop", "web"), target("internal", "web.shop")),
+            (Some(" ecs"), None, target("ecs", "web"), target("ecs", "web.shop")),
+            (None, Some("www "), target("shop", "www"), target("internal", "www")),
+            (Some("ecs"), Some("www"), target("ecs", "www"), target("ecs", "www")),
+        ] {
+            let value = |name: &str| if name == ANNOTATION_TARGET_NAMESPACE { namespace } else { service };
+            let named = Named::read(value);
+            assert_eq!(named.target(&Naming::PerNamespace, &web), per_namespace);
+            assert_eq!(named.target(&one, &web), in_one);
+            assert_eq!(named.is_any(), namespace.or(service).is_some());
+            assert_eq!(named.is_all(), namespace.and(service).is_some());
+        }
     }
 
     #[test]

@@ -50,6 +50,7 @@ use crate::{
     commands::table,
     ecs::{Choice, Ecs},
     env,
+    instances::Naming,
     model::ServiceKey,
 };
 
@@ -109,7 +110,7 @@ fn file(path: &std::path::Path) -> anyhow::Result<String> {
 async fn exported(client: &Client, namespace: &str) -> anyhow::Result<Vec<String>> {
     let exports: Api<ServiceExport> = Api::namespaced(client.clone(), namespace);
     let list = read(exports.list(&ListParams::default())).await.context("failed to list ServiceExports")?;
-    let named = list.items.into_iter().filter(|export| observe::target_of(export).is_some());
+    let named = list.items.into_iter().filter(|export| observe::target_of(export, &Naming::PerNamespace).is_some());
     Ok(named.filter_map(|export| export.metadata.name).collect())
 }
 

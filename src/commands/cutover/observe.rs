@@ -28,13 +28,16 @@ use crate::{
         conditions::{ExportCondition, RegisteredReason},
         names::{
             ANNOTATION_PYTHON_HOSTNAME, ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC,
-            ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE, CONDITION_REGISTERED,
+            CONDITION_REGISTERED,
         },
     },
     cloudmap::{CloudMap, Lane, Namespace, attributes},
     cluster::reader::read,
     commands::asking::{in_time, workload},
-    instances::share::{Families, Others},
+    instances::{
+        Named, Naming,
+        share::{Families, Others},
+    },
     model::{ServiceKey, Target},
 };
 
@@ -201,17 +204,22 @@ pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::
     }
 }
 
-/// The Cloud Map service of an export, if an annotation names it, joins it or asks for a share in it. What none names is the
-/// export's own namespace or name.
-pub(super) fn target_of(export: &ServiceExport) -> Option<Target> {
-    let names = [ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE, ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC];
-    let [in_namespace, as_service, joins, share] = values(export.metadata.annotations.as_ref(), names);
-    in_namespace.or(as_service).or(share).or(joins.filter(|joins| joins.trim() == "true"))?;
-    let own = |own: &Option<String>| Arc::<str>::from(own.as_deref().unwrap_or_default());
-    Some(Target {
-        namespace: in_namespace.map_or_else(|| own(&export.metadata.namespace), Arc::from),
-        service: as_service.map_or_else(|| own(&export.metadata.name), Arc::from),
-    })
+/// The Cloud Map service of an export, if an annotation names it, joins it or asks for a share in it. What none names is implied,
+/// as by the controller.
+pub(super) fn target_of(export: &ServiceExport, naming: &Naming) -> Option<Target> {
+    let annotations = export.metadata.annotations.as_ref();
+    let [joins, share] = values(annotations, [ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC]);
+    let named = named(export);
+    if !named.is_any() && share.is_none() && joins != Some("true") {
+        return None;
+    }
+    let own = |own: &Option<String>| own.clone().unwrap_or_default();
+    Some(named.target(naming, &ServiceKey::new(own(&export.metadata.namespace), own(&export.metadata.name))))
+}
+
+fn named(export: &ServiceExport) -> Named<'_> {
+    let annotations = export.metadata.annotations.as_ref();
+    Named::read(|name| annotations?.get(name).map(String::as_str))
 }
 
 /// The object that names the Cloud Map service.
@@ -228,7 +236,7 @@ pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Servi
         u16::try_from(number).ok()
     });
     if let Some(export) = export {
-        let target = target_of(export);
+        let target = target_of(export, &Naming::PerNamespace);
         let conditions = export.status.iter().flat_map(|status| &status.conditions);
         let registered = conditions.clone().find(|condition| condition.type_ == ExportCondition::Registered.as_str());
         let refused = registered.filter(|condition| condition.status != "True");
@@ -250,12 +258,12 @@ pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Servi
     }
 }
 
-/// The values of annotations.
+/// The values of annotations. Spaces around them do not count.
 fn values<'a, const N: usize>(
     annotations: Option<&'a BTreeMap<String, String>>,
     names: [&str; N],
 ) -> [Option<&'a str>; N] {
-    names.map(|name| annotations?.get(name).map(String::as_str))
+    names.map(|name| Some(annotations?.get(name)?.trim()))
 }
 
 /// The sums of pods, and the labels of one of them.

@@ -589,7 +589,7 @@ fn the_counterpart_is_the_export_or_an_annotated_service() {
     let plain = service(json!({}));
     assert_eq!(counterpart(None, Some(&plain)), Counterpart { port: Some(8080), ..Counterpart::default() });
     let annotated =
-        service(json!({"cloudmap.controller/namespace": "internal", "cloudmap.controller/hostname": "orders"}));
+        service(json!({"cloudmap.controller/namespace": "internal ", "cloudmap.controller/hostname": " orders"}));
     assert_eq!(counterpart(None, Some(&annotated)).target.unwrap().to_string(), "internal/orders");
     let export: ServiceExport = serde_json::from_value(json!({
         "metadata": {"name": "orders", "annotations": {"cloudmap-mcs/namespace": "internal", "cloudmap-mcs/service": "orders"}},
@@ -601,6 +601,7 @@ fn the_counterpart_is_the_export_or_an_annotated_service() {
     for (annotation, value, expected) in [
         ("cloudmap-mcs/namespace", "other", Some("other/orders")),
         ("cloudmap-mcs/service", "other", Some("shop/other")),
+        ("cloudmap-mcs/service", " other ", Some("shop/other")),
         ("cloudmap-mcs/share", "true", Some("shop/orders")),
         ("cloudmap-mcs/share-of-traffic", "25%", Some("shop/orders")),
         ("cloudmap-mcs/share", "false", None),
