@@ -7,6 +7,7 @@ mod doctor;
 mod forget;
 mod gather;
 mod iam;
+mod installed;
 mod leave;
 mod ledger_show;
 mod page;

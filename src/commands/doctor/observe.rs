@@ -1,16 +1,15 @@
 //! What `doctor` reads of a cluster. Each part may fail by itself, and the rest goes on.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     net::{IpAddr, SocketAddr},
     sync::Arc,
 };
 
 use k8s_openapi::{
     api::{
-        apps::v1::Deployment,
         coordination::v1::Lease,
-        core::v1::{ConfigMap, Container, Node, Pod, PodSpec},
+        core::v1::{Node, Pod, PodSpec},
         discovery::v1::EndpointSlice,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -32,15 +31,16 @@ use crate::{
         objects::ClusterProperty,
         reader::{self, Unread, each, read},
     },
-    commands::status::Leader,
+    commands::{
+        installed::{self, DEPLOYMENT, Settings, kube_dns},
+        status::Leader,
+    },
     env,
     model::{ServiceKey, addresses::Range},
 };
 
 pub(super) type Read<T> = Result<T, Unread>;
 
-/// The Deployment of the controller.
-pub(super) const DEPLOYMENT: &str = "cloudmap-mcs";
 /// How a cluster is called if nothing names its context.
 pub(super) const HERE: &str = "this cluster";
 /// How many objects of a kind are looked at: enough for an example.
@@ -109,8 +109,7 @@ pub(super) struct Controller {
     pub(super) ready: i32,
     pub(super) image: String,
     pub(super) account: String,
-    /// Its environment, as far as ConfigMaps and values have it.
-    pub(super) settings: BTreeMap<String, String>,
+    pub(super) settings: Settings,
     pub(super) template: PodSpec,
 }
 
@@ -121,22 +120,10 @@ pub(super) struct Import {
     pub(super) ips: BTreeSet<IpAddr>,
 }
 
-impl Controller {
-    fn setting(&self, name: &str) -> Option<&str> {
-        self.settings.get(name).map(String::as_str).filter(|value| !value.is_empty())
-    }
-
-    /// Whether the flag of a variable is set. The words are those that turn a flag off.
-    fn has(&self, variable: &str) -> bool {
-        let off = |value: &str| ["false", "f", "no", "n", "off", "0"].contains(&value.to_ascii_lowercase().as_str());
-        self.setting(variable).is_some_and(|value| !off(value))
-    }
-}
-
 impl Seen {
     /// The settings of the controller, if they can be read.
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
-        self.controller.as_ref().ok()?.as_ref()?.setting(name)
+        self.controller.as_ref().ok()?.as_ref()?.settings.get(name)
     }
 
     /// Who the cluster is, as its controller has it; `None` if that was not read.
@@ -150,10 +137,6 @@ impl Seen {
     }
 }
 
-pub(super) fn kube_dns() -> coredns::Place {
-    coredns::Place { namespace: "kube-system".into(), config_map: "coredns".into(), deployment: "coredns".into() }
-}
-
 /// Reads a cluster.
 ///
 /// # Errors
@@ -163,7 +146,7 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
     let leases: Api<Lease> = Api::namespaced(client.clone(), own);
     let controller = controller(client, own).await;
     let deployed = controller.as_ref().ok().and_then(Option::as_ref);
-    let has = |variable: &str| deployed.is_some_and(|it| it.has(variable));
+    let has = |variable: &str| deployed.is_some_and(|it| it.settings.has(variable));
     let account = deployed.map_or(DEPLOYMENT, |it| it.account.as_str());
     let all = async {
         tokio::join!(
@@ -230,8 +213,7 @@ fn narrow(crd: CustomResourceDefinition) -> Crd {
 }
 
 async fn controller(client: &Client, own: &str) -> Read<Option<Controller>> {
-    let deployments: Api<Deployment> = Api::namespaced(client.clone(), own);
-    let Some(deployment) = read(deployments.get_opt(DEPLOYMENT)).await? else { return Ok(None) };
+    let Some(deployment) = installed::deployment(client, own).await? else { return Ok(None) };
     let ready = deployment.status.and_then(|status| status.ready_replicas).unwrap_or_default();
     let spec = deployment.spec.unwrap_or_default();
     let template = spec.template.spec.unwrap_or_default();
@@ -240,25 +222,11 @@ async fn controller(client: &Client, own: &str) -> Read<Option<Controller>> {
     Ok(Some(Controller {
         wanted: spec.replicas.unwrap_or(1),
         ready,
-        settings: settings(client, own, &container).await,
+        settings: installed::settings(client, own, &container).await,
         image: container.image.unwrap_or_default(),
         account,
         template,
     }))
-}
-
-/// Values of the container take precedence over ConfigMaps, and later ConfigMaps over earlier ones.
-async fn settings(client: &Client, own: &str, container: &Container) -> BTreeMap<String, String> {
-    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), own);
-    let mut settings = BTreeMap::new();
-    for source in container.env_from.iter().flatten().filter_map(|source| source.config_map_ref.as_ref()) {
-        if let Ok(Some(map)) = read(maps.get_opt(&source.name)).await {
-            settings.extend(map.data.unwrap_or_default());
-        }
-    }
-    let values = container.env.iter().flatten().filter_map(|it| Some((it.name.clone(), it.value.clone()?)));
-    settings.extend(values);
-    settings
 }
 
 /// The addresses of which the leader tells others: those of the flag, or of its pod.
@@ -268,10 +236,10 @@ async fn streams(
     controller: Option<&Controller>,
     leader: Option<&Leader>,
 ) -> Read<Vec<SocketAddr>> {
-    let Some(controller) = controller.filter(|it| it.setting("CLOUDMAP_MCS_STREAM") != Some("off")) else {
+    let Some(controller) = controller.filter(|it| it.settings.get("CLOUDMAP_MCS_STREAM") != Some("off")) else {
         return Ok(Vec::new());
     };
-    let setting = |name| controller.setting(name);
+    let setting = |name| controller.settings.get(name);
     let port = setting("CLOUDMAP_MCS_STREAM_PORT").and_then(|port| port.parse().ok()).unwrap_or(STREAM_PORT);
     let told = setting("CLOUDMAP_MCS_STREAM_ADDRESSES").map(|all| all.split(',').map(str::to_owned).collect());
     // The pod and a random number; no pod's name has an underscore.

@@ -9,7 +9,6 @@ use std::{fs::File, io::Write as _, path::Path};
 
 use anyhow::Context as _;
 use k8s_openapi::api::{
-    apps::v1::Deployment,
     coordination::v1::Lease,
     core::v1::{ConfigMap, Pod, Service},
     discovery::v1::EndpointSlice,
@@ -24,7 +23,7 @@ use serde_json::json;
 
 use self::bundle::Bundle;
 use super::{
-    ledger_show,
+    installed, ledger_show,
     status::{self, Observer},
 };
 use crate::{
@@ -39,14 +38,10 @@ use crate::{
     env,
 };
 
-/// The Deployment, and the label of its pods.
-const DEPLOYMENT: &str = "cloudmap-mcs";
+/// The label of the Deployment's pods.
 const PODS: &str = "app.kubernetes.io/name=cloudmap-mcs";
 /// The name of the controller's port.
 const ADMIN: &str = "admin";
-/// Where the Corefile is, unless the cluster's DNS is another one.
-const DNS_NAMESPACE: &str = "kube-system";
-const DNS_CONFIG: &str = "coredns";
 /// How much of each log is taken, from its end.
 const LOG_LINES: i64 = 20_000;
 const LOG_BYTES: i64 = 8 << 20;
@@ -105,9 +100,11 @@ async fn controller(bundle: &mut Bundle, client: &Client, own: &str) {
         of_pod(bundle, client, &pods, &pod).await;
     }
     let configs: Api<ConfigMap> = Api::namespaced(client.clone(), own);
-    let deployment = get(&Api::<Deployment>::namespaced(client.clone(), own), DEPLOYMENT).await;
-    for name in deployment.as_ref().map(settings).unwrap_or_default() {
-        let config = get(&configs, &name).await;
+    let deployment = there(installed::deployment(client, own).await);
+    let pod = deployment.as_ref().ok().and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref());
+    let names: Vec<&str> = pod.into_iter().flat_map(|pod| &pod.containers).flat_map(installed::config_maps).collect();
+    for name in names {
+        let config = get(&configs, name).await;
         bundle.object(format!("controller/config-{name}.json"), config.map(|config| json!(config)));
     }
     bundle.object("controller/deployment.json", deployment.map(|deployment| json!(deployment)));
@@ -115,20 +112,13 @@ async fn controller(bundle: &mut Bundle, client: &Client, own: &str) {
     bundle.object("controller/lease.json", lease.map(|lease| json!(lease)));
     let record = get(&configs, RECORD).await;
     bundle.object("controller/record.json", record.map(|record| json!(record)));
-    let dns: Api<ConfigMap> = Api::namespaced(client.clone(), DNS_NAMESPACE);
-    let dns = get(&dns, DNS_CONFIG).await.map(|config| config.data.unwrap_or_default());
+    let dns = installed::kube_dns();
+    let configs: Api<ConfigMap> = Api::namespaced(client.clone(), &dns.namespace);
+    let dns = get(&configs, &dns.config_map).await.map(|config| config.data.unwrap_or_default());
     let corefile = dns.map(|mut data| redact::redact_corefile(&data.remove("Corefile").unwrap_or_default()));
     bundle.text("Corefile", corefile);
     let version = read(client.apiserver_version()).await;
     bundle.text("kubernetes.txt", version.map(|version| format!("{}\n", version.git_version)));
-}
-
-/// The ConfigMaps from which the controller takes its flags.
-fn settings(deployment: &Deployment) -> Vec<String> {
-    let pod = deployment.spec.as_ref().and_then(|spec| spec.template.spec.as_ref());
-    let containers = pod.into_iter().flat_map(|pod| &pod.containers);
-    let sources = containers.flat_map(|container| container.env_from.iter().flatten());
-    sources.filter_map(|source| source.config_map_ref.as_ref().map(|config| config.name.clone())).collect()
 }
 
 /// Logs and metrics of a pod.
@@ -198,7 +188,12 @@ async fn get<K>(api: &Api<K>, name: &str) -> Result<K, Unread>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
 {
-    read(api.get_opt(name)).await?.ok_or_else(|| Unread::Failed("there is none".to_owned()))
+    there(read(api.get_opt(name)).await)
+}
+
+/// An object that has to be there.
+fn there<K>(found: Result<Option<K>, Unread>) -> Result<K, Unread> {
+    found?.ok_or_else(|| Unread::Failed("there is none".to_owned()))
 }
 
 /// All objects, page by page, up to [`MOST`]. What was read before a page that fails is kept.

@@ -8,7 +8,7 @@ use k8s_openapi::{
 
 use super::{
     super::{
-        observe::{Cluster, Seen, kube_dns},
+        observe::{Cluster, Seen},
         report::Finding,
     },
     gates,
@@ -17,7 +17,7 @@ use crate::{
     api,
     api::names,
     cluster::lease::Timing,
-    commands::{apply_crds, coredns},
+    commands::{apply_crds, coredns, installed::kube_dns},
 };
 
 /// The first minor version of Kubernetes 1 that is supported, as in `Chart.yaml`.

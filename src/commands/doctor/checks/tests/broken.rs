@@ -92,7 +92,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
         (|it| controller(it).wanted = 0, Fail, "a", "2 of 0 ready", "--replicas=2"),
         (|it| controller(it).image = "cloudmap-mcs:0.2.0".to_owned(), Warn, "a, b", "0.1.0: b; 0.2.0: a", "upgrade"),
         (
-            |it| drop(controller(it).settings.insert("CLOUDMAP_MCS_REGION".to_owned(), "eu-west-1".to_owned())),
+            |it| drop(controller(it).settings.values.insert("CLOUDMAP_MCS_REGION".to_owned(), "eu-west-1".to_owned())),
             Fail,
             "a, b",
             "eu-central-1: b; eu-west-1: a",
@@ -148,7 +148,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             "correct the ClusterProperty",
         ),
         (
-            |it| drop(controller(it).settings.insert("CLOUDMAP_MCS_CLUSTER_ID".to_owned(), "other".to_owned())),
+            |it| drop(controller(it).settings.values.insert("CLOUDMAP_MCS_CLUSTER_ID".to_owned(), "other".to_owned())),
             Fail,
             "a",
             "but the flag --cluster-id is \"other\"",
@@ -314,7 +314,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
                 of_registry(it).namespaces = Err(error(ErrorKind::Other, "cannot connect to the endpoint"));
                 for cluster in [0, 1] {
                     let seen = it.clusters[cluster].seen.as_mut().unwrap();
-                    seen.controller.as_mut().unwrap().as_mut().unwrap().settings.clear();
+                    seen.controller.as_mut().unwrap().as_mut().unwrap().settings.values.clear();
                 }
             },
             Fail,
@@ -344,10 +344,10 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
                 of_registry(it).region = Some("eu-west-1".to_owned());
                 for cluster in [0, 1] {
                     let seen = it.clusters[cluster].seen.as_mut().unwrap();
-                    seen.controller.as_mut().unwrap().as_mut().unwrap().settings =
+                    seen.controller.as_mut().unwrap().as_mut().unwrap().settings.values =
                         [("AWS_REGION".to_owned(), "eu-central-1".to_owned())].into();
                 }
-                controller(it).settings = [("CLOUDMAP_MCS_REGION".to_owned(), "eu-central-1".to_owned())].into();
+                controller(it).settings.values = [("CLOUDMAP_MCS_REGION".to_owned(), "eu-central-1".to_owned())].into();
             },
             Warn,
             "registry",
@@ -357,7 +357,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
         (
             |it| {
                 let role = "arn:aws:iam::444455556666:role/registry";
-                controller(it).settings.insert("CLOUDMAP_MCS_ASSUME_ROLE_ARN".to_owned(), role.to_owned());
+                controller(it).settings.values.insert("CLOUDMAP_MCS_ASSUME_ROLE_ARN".to_owned(), role.to_owned());
             },
             Warn,
             "registry",

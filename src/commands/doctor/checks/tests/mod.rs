@@ -28,7 +28,7 @@ use crate::{
     api,
     cloudmap::{Endpoint, Error, ErrorKind, Operation},
     cluster::{objects::ClusterProperty, reader::Unread},
-    commands::{coredns, status::Leader},
+    commands::{coredns, installed::Settings, status::Leader},
     iam::{
         Facts,
         harmless::{self, Answer},
@@ -58,7 +58,7 @@ fn seen(number: u8) -> Seen {
         ready: 2,
         image: format!("registry-{number}.example:5000/cloudmap-mcs:0.1.0"),
         account: "cloudmap-mcs".to_owned(),
-        settings: [("CLOUDMAP_MCS_REGION".to_owned(), "eu-central-1".to_owned())].into(),
+        settings: Settings { values: [("CLOUDMAP_MCS_REGION".to_owned(), "eu-central-1".to_owned())].into() },
         ..Controller::default()
     };
     let read = Timestamp::from_second(1_000_000).unwrap();
