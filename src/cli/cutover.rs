@@ -63,6 +63,14 @@ pub struct CutoverChoice {
     pub all: bool,
 }
 
+/// Where the controller is, whose flags say which Cloud Map service is meant if annotations name a part of it only.
+#[derive(Debug, Clone, Args)]
+pub struct ControllerArgs {
+    /// The controller's own namespace, which contains its Lease and its ledger record.
+    #[arg(long, env = "CLOUDMAP_MCS_CONTROLLER_NAMESPACE", value_name = "NAME", default_value = "cloudmap-mcs-system")]
+    pub controller_namespace: String,
+}
+
 /// Where the ECS service is. Its tasks are registered in the Cloud Map service, so it is found without these flags, too.
 #[derive(Debug, Clone, Args)]
 pub struct EcsArgs {
@@ -84,6 +92,9 @@ pub struct CutoverPlanArgs {
     /// Which ones.
     #[command(flatten)]
     pub choice: CutoverChoice,
+    /// Where the controller is.
+    #[command(flatten)]
+    pub controller: ControllerArgs,
     /// How to reach the registry.
     #[command(flatten)]
     pub aws: AwsArgs,
@@ -191,6 +202,9 @@ pub struct CutoverFinishArgs {
     /// What all changes have.
     #[command(flatten)]
     pub edit: CutoverEditArgs,
+    /// Where the controller is.
+    #[command(flatten)]
+    pub controller: ControllerArgs,
     /// How to reach the registry.
     #[command(flatten)]
     pub aws: AwsArgs,
@@ -216,6 +230,9 @@ pub struct CutoverBackArgs {
     /// What all changes have.
     #[command(flatten)]
     pub edit: CutoverEditArgs,
+    /// Where the controller is.
+    #[command(flatten)]
+    pub controller: ControllerArgs,
     /// How to reach the registry.
     #[command(flatten)]
     pub aws: AwsArgs,

@@ -30,8 +30,8 @@ use crate::{model::ClusterId, release, telemetry::LogArgs};
 pub use self::{
     coredns::{CorednsCommand, CorednsPlace, CorednsWriteArgs},
     cutover::{
-        CutoverBackArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs, CutoverPlanArgs,
-        CutoverShiftArgs, CutoverStartArgs, CutoverStatusArgs, EcsArgs,
+        ControllerArgs, CutoverBackArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs,
+        CutoverPlanArgs, CutoverShiftArgs, CutoverStartArgs, CutoverStatusArgs, EcsArgs,
     },
     doctor::{DoctorArgs, ProbeArgs, ProbeCommand},
     gather::GatherArgs,

@@ -8,9 +8,12 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client};
 
-use crate::cluster::{
-    coredns,
-    reader::{Unread, read},
+use crate::{
+    cluster::{
+        coredns,
+        reader::{Unread, read},
+    },
+    instances::Naming,
 };
 
 /// The Deployment of the controller.
@@ -20,6 +23,8 @@ pub(super) const DEPLOYMENT: &str = "cloudmap-mcs";
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) values: BTreeMap<String, String>,
+    /// Why a ConfigMap was not read, if so.
+    pub(super) unread: Option<String>,
 }
 
 impl Settings {
@@ -31,6 +36,12 @@ impl Settings {
     pub(super) fn has(&self, variable: &str) -> bool {
         let off = |value: &str| ["false", "f", "no", "n", "off", "0"].contains(&value.to_ascii_lowercase().as_str());
         self.get(variable).is_some_and(|value| !off(value))
+    }
+
+    /// How the controller names implied targets.
+    pub(super) fn naming(&self) -> Naming {
+        self.get("CLOUDMAP_MCS_INSTANCES_NAMESPACE")
+            .map_or(Naming::PerNamespace, |namespace| Naming::OneNamespace(namespace.into()))
     }
 }
 
@@ -53,8 +64,9 @@ pub(super) async fn settings(client: &Client, own: &str, container: &Container) 
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), own);
     let mut settings = Settings::default();
     for name in config_maps(container) {
-        if let Ok(Some(map)) = read(maps.get_opt(name)).await {
-            settings.values.extend(map.data.unwrap_or_default());
+        match read(maps.get_opt(name)).await {
+            Ok(map) => settings.values.extend(map.and_then(|map| map.data).unwrap_or_default()),
+            Err(why) => settings.unread = Some(format!("the ConfigMap {own}/{name} cannot be read: {why}")),
         }
     }
     let values = container.env.iter().flatten().filter_map(|it| Some((it.name.clone(), it.value.clone()?)));
@@ -62,7 +74,71 @@ pub(super) async fn settings(client: &Client, own: &str, container: &Container) 
     settings
 }
 
+/// The settings of the controller in the namespace `own`.
+///
+/// # Errors
+/// Why they are not known.
+pub(super) async fn known_settings(client: &Client, own: &str) -> Result<Settings, String> {
+    let found = deployment(client, own).await;
+    let found = found.map_err(|why| format!("the Deployment {own}/{DEPLOYMENT} cannot be read: {why}"))?;
+    let deployment = found.ok_or_else(|| {
+        format!("there is no Deployment {own}/{DEPLOYMENT}: --controller-namespace names another namespace")
+    })?;
+    let pod = deployment.spec.and_then(|spec| spec.template.spec).unwrap_or_default();
+    let settings = settings(client, own, &pod.containers.into_iter().next().unwrap_or_default()).await;
+    match settings.unread {
+        Some(why) => Err(why),
+        None => Ok(settings),
+    }
+}
+
 /// Where the cluster's DNS has its Corefile, unless it is another one.
 pub(super) fn kube_dns() -> coredns::Place {
     coredns::Place { namespace: "kube-system".into(), config_map: "coredns".into(), deployment: "coredns".into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::cluster::fake_api::FakeApi;
+
+    #[tokio::test]
+    async fn settings_are_known_only_if_all_of_them_were_read() {
+        let sources = ["first", "second"].map(|name| json!({"configMapRef": {"name": name}}));
+        let container = json!({"name": "controller", "envFrom": sources, "env": [{"name": "C", "value": "value"}]});
+        let deployment = json!({
+            "metadata": {"name": DEPLOYMENT},
+            "spec": {"selector": {}, "template": {"spec": {"containers": [container]}}},
+        });
+        let api = FakeApi::default();
+        let known = async || known_settings(&api.client(), "own").await;
+        api.prepare(200, deployment.clone());
+        api.prepare(200, json!({"metadata": {"name": "first"}, "data": {"A": "1", "B": "1", "C": "1"}}));
+        api.prepare(200, json!({"metadata": {"name": "second"}, "data": {"B": "2"}}));
+        let settings = known().await.unwrap();
+        assert_eq!(["A", "B", "C"].map(|name| settings.get(name)), [Some("1"), Some("2"), Some("value")]);
+
+        api.prepare(200, deployment);
+        api.refuse(403, "Forbidden", "configmaps are forbidden");
+        let why = known().await.unwrap_err();
+        assert_eq!(why, "the ConfigMap own/first cannot be read: configmaps are forbidden");
+        api.refuse(403, "Forbidden", "deployments are forbidden");
+        let why = known().await.unwrap_err();
+        assert_eq!(why, "the Deployment own/cloudmap-mcs cannot be read: deployments are forbidden");
+        api.refuse(404, "NotFound", "there is none");
+        let why = known().await.unwrap_err();
+        assert!(why.starts_with("there is no Deployment own/cloudmap-mcs: --controller-namespace"), "{why}");
+    }
+
+    #[test]
+    fn where_implied_targets_belong_is_a_setting() {
+        let naming = |value: &str| {
+            let values = [("CLOUDMAP_MCS_INSTANCES_NAMESPACE".to_owned(), value.to_owned())].into();
+            Settings { values, ..Settings::default() }.naming()
+        };
+        assert_eq!([Settings::default().naming(), naming("")], [Naming::PerNamespace, Naming::PerNamespace]);
+        assert_eq!(naming("internal"), Naming::OneNamespace("internal".into()));
+    }
 }

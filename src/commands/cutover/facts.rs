@@ -8,6 +8,7 @@ use std::{
 use crate::{
     api::Cutover,
     cloudmap::{RecordType, Service},
+    commands::installed::Settings,
     ecs,
     instances::share::{Families, Others},
     model::{ServiceKey, Target},
@@ -20,6 +21,8 @@ pub(super) struct Facts {
     /// `None`: there is none. The CRD may be missing, which is an error.
     pub(super) cutover: Result<Option<Cutover>, String>,
     pub(super) counterpart: Result<Counterpart, String>,
+    /// What the flags of the controller are set to.
+    pub(super) settings: Result<Settings, String>,
     pub(super) pods: Result<Pods, String>,
     pub(super) registry: Result<Registry, String>,
     /// The ECS services that register in the Cloud Map service. `None`: ECS was not asked, because there is no such service or
@@ -31,10 +34,29 @@ pub(super) struct Facts {
     pub(super) autoscalers: Result<Vec<(String, i32)>, String>,
 }
 
+/// What to do about a Cloud Map service that is only assumed.
+pub(super) const ASSUMED: &str = "write cloudmap-mcs/namespace and cloudmap-mcs/service on the ServiceExport, or run this as \
+                                  somebody who may read the settings of the controller (Role cloudmap-mcs-reader)";
+
 impl Facts {
     /// The Cutover, if there is one and it was read.
     pub(super) fn there(&self) -> Option<&Cutover> {
         self.cutover.as_ref().ok().and_then(Option::as_ref)
+    }
+
+    /// Whether the controller runs with the flag of a variable; `None`: nobody knows.
+    pub(super) fn has(&self, variable: &str) -> Option<bool> {
+        self.settings.as_ref().ok().map(|settings| settings.has(variable))
+    }
+
+    /// Which Cloud Map service is assumed, and why; `None`: it is known, or there is none.
+    pub(super) fn assumed(&self) -> Option<String> {
+        let why = self.settings.as_ref().err()?;
+        let counterpart = self.counterpart.as_ref().ok().filter(|counterpart| counterpart.is_implied)?;
+        let target = counterpart.target.as_ref()?;
+        Some(format!(
+            "{target} is assumed to be its Cloud Map service, as without --instances-namespace, because {why}"
+        ))
     }
 
     /// The ECS services that register in the Cloud Map service, as far as they are known.
@@ -58,6 +80,8 @@ pub(super) struct Counterpart {
     pub(super) kind: Option<&'static str>,
     /// What its annotations name; `None`: they name nothing.
     pub(super) target: Option<Target>,
+    /// Whether they name a part of it only. The rest is implied, and depends on the flags of the controller.
+    pub(super) is_implied: bool,
     /// What its condition `Registered` says if that is not True: reason and message.
     pub(super) refused: Option<(String, String)>,
     /// The first port of the Service, as its pods have it.

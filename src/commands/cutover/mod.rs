@@ -31,7 +31,7 @@ use kube::{
 use self::{
     ecs::EcsReader,
     edit::{Wish, Write},
-    facts::{Facts, Registry},
+    facts::{ASSUMED, Facts, Registry},
     observe::Observer,
     plan::Grade,
 };
@@ -47,7 +47,7 @@ use crate::{
         client::Connection,
         reader::{Unread, read, version},
     },
-    commands::table,
+    commands::{installed, table},
     ecs::{Choice, Ecs},
     env,
     instances::Naming,
@@ -179,7 +179,8 @@ async fn judge(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
     let Connection { client, namespace } = connect::connection(&args.choice.cluster).await?;
     let keys = chosen(&client, &args.choice, &namespace, true).await?;
     let ecs = EcsReader::new(ecs_of(&args.aws, &args.ecs).await, choice_of(&args.ecs));
-    let mut observer = Observer::new(client, registry(&args.aws).await, ecs);
+    let settings = installed::known_settings(&client, &args.controller.controller_namespace).await;
+    let mut observer = Observer::new(client, registry(&args.aws).await, ecs, settings);
     let mut plans = Vec::new();
     for key in keys {
         let facts = observer.observe(&key).await;
@@ -191,15 +192,19 @@ async fn judge(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
-    let CutoverFinishArgs { edit, aws, ecs, force, scale_ecs, timeout } = args;
+    let CutoverFinishArgs { edit, controller, aws, ecs, force, scale_ecs, timeout } = args;
     let Connection { client, namespace } = connect::connection(&edit.choice.cluster).await?;
     let keys = chosen(&client, &edit.choice, &namespace, false).await?;
     let port = ecs_of(&aws, &ecs).await;
     let reader = EcsReader::new(port.clone(), choice_of(&ecs));
-    let mut observer = Observer::new(client.clone(), registry(&aws).await, reader);
+    let settings = installed::known_settings(&client, &controller.controller_namespace).await;
+    let mut observer = Observer::new(client.clone(), registry(&aws).await, reader, settings);
     let (mut facts, mut refused) = (Vec::<Facts>::new(), 0);
     for key in keys {
         let seen = observer.observe(&key).await;
+        if let Some(assumed) = seen.assumed() {
+            writeln!(std::io::stderr(), "{key}: {assumed}: {ASSUMED}")?;
+        }
         match finish::check(&seen, force) {
             Ok(()) => facts.push(seen),
             Err(why) => {
@@ -300,15 +305,20 @@ async fn still_stoppable(
 }
 
 async fn back(args: CutoverBackArgs) -> anyhow::Result<ExitCode> {
-    let CutoverBackArgs { edit, aws, ecs } = args;
+    let CutoverBackArgs { edit, controller, aws, ecs } = args;
     let Connection { client, namespace } = connect::connection(&edit.choice.cluster).await?;
     let keys = chosen(&client, &edit.choice, &namespace, false).await?;
     // The way back waits for nothing. What ECS has is said afterwards.
     let written = each(&client, &keys, &Wish::Back, &edit).await;
     let reader = EcsReader::new(ecs_of(&aws, &ecs).await, choice_of(&ecs));
-    let mut observer = Observer::new(client, registry(&aws).await, reader);
+    let settings = installed::known_settings(&client, &controller.controller_namespace).await;
+    let mut observer = Observer::new(client, registry(&aws).await, reader, settings);
     for key in &keys {
-        if let Some(said) = back::remark(&observer.observe(key).await, aws.region.as_deref()) {
+        let seen = observer.observe(key).await;
+        if let Some(assumed) = seen.assumed() {
+            writeln!(std::io::stderr(), "{key}: {assumed}: {ASSUMED}")?;
+        }
+        if let Some(said) = back::remark(&seen, aws.region.as_deref()) {
             writeln!(std::io::stderr(), "{key}: {said}")?;
         }
     }

@@ -33,7 +33,10 @@ use crate::{
     },
     cloudmap::{CloudMap, Lane, Namespace, attributes},
     cluster::reader::read,
-    commands::asking::{in_time, workload},
+    commands::{
+        asking::{in_time, workload},
+        installed::Settings,
+    },
     instances::{
         Named, Naming,
         share::{Families, Others},
@@ -51,11 +54,18 @@ pub(super) struct Observer {
     /// The services of Cloud Map namespaces, by their ids, once they are known. AWS allows few listings a second.
     services: BTreeMap<Arc<str>, Vec<crate::cloudmap::Service>>,
     ecs: EcsReader,
+    /// What the flags of the controller are set to.
+    settings: Result<Settings, String>,
 }
 
 impl Observer {
-    pub(super) fn new(client: Client, cloudmap: Result<Arc<dyn CloudMap>, String>, ecs: EcsReader) -> Self {
-        Self { client, cloudmap, namespaces: None, services: BTreeMap::new(), ecs }
+    pub(super) fn new(
+        client: Client,
+        cloudmap: Result<Arc<dyn CloudMap>, String>,
+        ecs: EcsReader,
+        settings: Result<Settings, String>,
+    ) -> Self {
+        Self { client, cloudmap, namespaces: None, services: BTreeMap::new(), ecs, settings }
     }
 
     /// Everything about a name.
@@ -85,6 +95,7 @@ impl Observer {
             key: key.clone(),
             cutover,
             counterpart,
+            settings: self.settings.clone(),
             pods: pods.map(|(pods, _)| pods),
             registry,
             ecs,
@@ -101,7 +112,8 @@ impl Observer {
         let exports = Api::<ServiceExport>::namespaced(self.client.clone(), &key.namespace);
         let export = read(exports.get_opt(&key.name)).await.map_err(|why| why.to_string())?;
         let service = service.map_err(Clone::clone)?.as_ref();
-        Ok(counterpart(export.as_ref(), service))
+        let naming = self.settings.as_ref().map(Settings::naming).unwrap_or_default();
+        Ok(counterpart(export.as_ref(), service, &naming))
     }
 
     /// The pods of a Service, and the labels of one of them.
@@ -222,8 +234,8 @@ fn named(export: &ServiceExport) -> Named<'_> {
     Named::read(|name| annotations?.get(name).map(String::as_str))
 }
 
-/// The object that names the Cloud Map service.
-pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Service>) -> Counterpart {
+/// The object that names the Cloud Map service. `naming`: how the controller names what annotations do not.
+pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Service>, naming: &Naming) -> Counterpart {
     let ports = service.and_then(|service| service.spec.as_ref()?.ports.as_ref());
     let port = ports.and_then(|ports| {
         let port = ports.first()?;
@@ -236,7 +248,7 @@ pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Servi
         u16::try_from(number).ok()
     });
     if let Some(export) = export {
-        let target = target_of(export, &Naming::PerNamespace);
+        let target = target_of(export, naming);
         let conditions = export.status.iter().flat_map(|status| &status.conditions);
         let registered = conditions.clone().find(|condition| condition.type_ == ExportCondition::Registered.as_str());
         let refused = registered.filter(|condition| condition.status != "True");
@@ -246,13 +258,14 @@ pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Servi
                 (RegisteredReason::Pending.as_str().to_owned(), "no controller has said what became of it".to_owned())
             })
         });
-        return Counterpart { kind: Some("ServiceExport"), target, refused, port };
+        let is_implied = !named(export).is_all();
+        return Counterpart { kind: Some("ServiceExport"), target, is_implied, refused, port };
     }
     let annotations = service.and_then(|service| service.metadata.annotations.as_ref());
     match values(annotations, [ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_PYTHON_HOSTNAME]) {
         [Some(namespace), Some(service)] => {
             let target = Some(Target { namespace: namespace.into(), service: service.into() });
-            Counterpart { kind: Some("Service"), target, refused: None, port }
+            Counterpart { kind: Some("Service"), target, port, ..Counterpart::default() }
         }
         _ => Counterpart { port, ..Counterpart::default() },
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{
     ecs,
-    facts::{Counterpart, Facts, Pods, Registry, Stop},
+    facts::{ASSUMED, Counterpart, Facts, Pods, Registry, Stop},
 };
 use crate::{
     api::{
@@ -164,16 +164,15 @@ fn cutover(facts: &Facts, steps: &[u8], found: &mut Findings) -> Vec<u8> {
         }
         Ok(there) => there.as_ref(),
     };
-    if let Some(there) = there {
+    let flag = "start the controller with --cutovers (config/components/cutovers, or config.cutovers of the chart)";
+    if facts.has("CLOUDMAP_MCS_CUTOVERS") == Some(false) {
+        let text = "the controller runs without --cutovers: it ignores Cutovers, and only annotations limit the share";
+        found.add(Grade::Blocked, about, text, flag);
+    } else if let Some(there) = there {
         let status = there.status.clone().unwrap_or_default();
         match status.phase {
             Some(phase) => found.ok(about, format!("there is one: {phase}")),
-            None => found.add(
-                Grade::Warning,
-                about,
-                "there is one, and no controller has seen it",
-                "start the controller with --cutovers (config/components/cutovers, or config.cutovers of the chart)",
-            ),
+            None => found.add(Grade::Warning, about, "there is one, and no controller has seen it", flag),
         }
     } else if facts.cutover.is_ok() {
         found.ok(about, "there is none yet");
@@ -213,7 +212,20 @@ fn the_counterpart(facts: &Facts, counterpart: &Counterpart, found: &mut Finding
             "annotate it with cloudmap-mcs/namespace and cloudmap-mcs/service",
         );
     };
+    if let Some(assumed) = facts.assumed() {
+        found.add(Grade::Warning, about, assumed, ASSUMED);
+    }
+    let none = facts.settings.as_ref().is_ok_and(|settings| settings.get("CLOUDMAP_MCS_INSTANCES") == Some("none"));
+    // A ServiceExport has no condition then. A Service never has one.
+    let is_silent = match &counterpart.refused {
+        Some((reason, _)) => reason == RegisteredReason::Pending.as_str(),
+        None => kind == "Service",
+    };
     match &counterpart.refused {
+        _ if none && is_silent => {
+            let text = format!("the controller runs with --instances=none: it does not register the pods in {target}");
+            found.add(Grade::Blocked, about, text, "start it with --instances=annotated");
+        }
         None => found.ok(about, format!("the {kind} names {target}")),
         Some((reason, message)) if reason == RegisteredReason::Pending.as_str() => {
             found.add(Grade::Warning, about, format!("the {kind}: {message}"), "wait, and look again");
@@ -364,15 +376,20 @@ fn stopping(facts: &Facts, pods: &Pods, found: &mut Findings) -> Option<String> 
         found.ok("preStop", format!("pods stop {stops_after} s after they are deleted"));
     }
     let ungated = pods.gated < pods.ready + pods.unready;
+    let opens = facts.has("CLOUDMAP_MCS_READINESS_GATES");
     if ungated {
         let text =
             "pods are ready before clients of Cloud Map find them, so a roll-out may stop the last pod that is known";
-        found.add(
-            Grade::Warning,
-            "gate",
-            text,
-            "apply the patch below, and start the controller with --readiness-gates",
-        );
+        let remedy = match opens {
+            Some(true) => "apply the patch below",
+            // Nobody would open the gate.
+            Some(false) => "start the controller with --readiness-gates, and then apply the patch below",
+            None => "apply the patch below, if the controller runs with --readiness-gates",
+        };
+        found.add(Grade::Warning, "gate", text, remedy);
+    } else if opens == Some(false) {
+        let text = "pods have the readiness gate, and nobody opens it: the controller runs without --readiness-gates";
+        found.add(Grade::Warning, "gate", text, "start it with --readiness-gates, or remove the gate from the pods");
     } else {
         found.ok("gate", "pods are ready when clients of Cloud Map find them");
     }
@@ -443,14 +460,21 @@ fn hiding(facts: &Facts, found: &mut Findings) {
     let (Some(service), about) = (&registry.service, "hiding") else { return };
     let there = facts.cutover.as_ref().ok().and_then(Option::as_ref);
     let wanted = there.is_some_and(|there| there.spec.hide_tasks);
+    let never = facts.has("CLOUDMAP_MCS_HIDE_TASKS") == Some(false);
     if let Some(said) = there.and_then(obstacle) {
         found.add(Grade::Warning, about, format!("no task is hidden ({})", said.reason), said.message.clone());
     } else if !service.custom_health_check && wanted {
         let text = "the service has no custom health check, so no task can be hidden";
         found.add(Grade::Warning, about, text, "remove spec.hideTasks");
+    } else if never && wanted {
+        let remedy = "start it with --hide-tasks, and grant what `cloudmap-mcs iam --mode hiding` prints; or remove \
+                      spec.hideTasks";
+        found.add(Grade::Warning, about, "no task is hidden: the controller runs without --hide-tasks", remedy);
     } else if service.custom_health_check && !registry.ecs.is_empty() {
         let wait = stoppable_after(registry.ttl()).as_secs();
-        let text = if wanted {
+        let text = if never {
+            "not possible: the controller runs without --hide-tasks".to_owned()
+        } else if wanted {
             format!("tasks are hidden, and may be stopped {wait} s after the last one was marked")
         } else {
             format!(

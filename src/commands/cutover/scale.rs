@@ -7,7 +7,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     ecs::serves_others,
-    facts::{Facts, Registry},
+    facts::{ASSUMED, Facts, Registry},
 };
 use crate::{
     api::{Cutover, CutoverPhase, conditions::HidingReason},
@@ -32,6 +32,10 @@ pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: b
     let Some(there) = &registry.service else {
         return Err(format!("{key}: its Cloud Map service is not found, so nobody knows which tasks to stop"));
     };
+    // Tasks of another name may be in a service that is only assumed.
+    if let Some(assumed) = facts.assumed() {
+        return Err(format!("{key}: no task is stopped: {assumed}: {ASSUMED}"));
+    }
     may_stop(facts, registry, now)?;
     let Found { services, unread } = match &facts.ecs {
         Err(why) => return Err(format!("{key}: no task is stopped, because ECS could not be read: {why}")),

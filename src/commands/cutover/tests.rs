@@ -15,12 +15,14 @@ use super::{
     *,
 };
 use crate::{
+    api::CutoverSpec,
     cli::{Cli, Command},
     cloudmap::{
         Discovery, DnsConfig, DnsRecord, Instance, NamespaceKind, RecordType,
         fake::{Fake, mk_service},
     },
     cluster::fake_api::FakeApi,
+    commands::installed::Settings,
     ecs::{Found, fake},
     iam::{self, Mode, statements},
     model::Target,
@@ -86,14 +88,24 @@ fn found_in_part(services: impl IntoIterator<Item = crate::ecs::Service>) -> Fou
     Found { unread, ..found(services) }
 }
 
+fn settings(values: &[(&str, &str)]) -> Settings {
+    let values = values.iter().map(|(variable, value)| ((*variable).to_owned(), (*value).to_owned())).collect();
+    Settings { values, ..Settings::default() }
+}
+
 fn facts() -> Facts {
     let target = Target { namespace: "internal".into(), service: "orders".into() };
     let counterpart =
-        Counterpart { kind: Some("ServiceExport"), target: Some(target), refused: None, port: Some(8080) };
+        Counterpart { kind: Some("ServiceExport"), target: Some(target), port: Some(8080), ..Counterpart::default() };
     Facts {
         key: ServiceKey::new("shop", "orders"),
         cutover: Ok(None),
         counterpart: Ok(counterpart),
+        settings: Ok(settings(&[
+            ("CLOUDMAP_MCS_CUTOVERS", "true"),
+            ("CLOUDMAP_MCS_READINESS_GATES", "true"),
+            ("CLOUDMAP_MCS_HIDE_TASKS", "true"),
+        ])),
         pods: Ok(pods(12)),
         registry: Ok(registry(12, 60)),
         ecs: Ok(Some(found([ecs_service(12)]))),
@@ -170,6 +182,29 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
             },
             ("counterpart", Blocked),
         ),
+        (|facts| facts.settings = Ok(settings(&[("CLOUDMAP_MCS_CUTOVERS", "false")])), ("cutover", Blocked)),
+        (
+            |facts| {
+                facts.counterpart.as_mut().unwrap().refused = Some(("Pending".to_owned(), "nobody says".to_owned()));
+                facts.settings = Ok(settings(&[("CLOUDMAP_MCS_INSTANCES", "none")]));
+            },
+            ("counterpart", Blocked),
+        ),
+        (|facts| facts.settings = Ok(settings(&[])), ("gate", Warning)),
+        (
+            |facts| {
+                let hides = CutoverSpec { hide_tasks: true, ..CutoverSpec::default() };
+                (facts.cutover, facts.settings) = (Ok(Some(Cutover::new("orders", hides))), Ok(settings(&[])));
+            },
+            ("hiding", Warning),
+        ),
+        (
+            |facts| {
+                facts.settings = Err("deployments are forbidden".to_owned());
+                facts.counterpart.as_mut().unwrap().is_implied = true;
+            },
+            ("counterpart", Warning),
+        ),
         (|facts| facts.registry = Err("no credentials".to_owned()), ("cloud map", Warning)),
         (|facts| facts.registry.as_mut().unwrap().service = None, ("cloud map", Blocked)),
         (|facts| facts.registry = Ok(registry(12, 300)), ("ttl", Warning)),
@@ -197,6 +232,8 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
         let found = with(change);
         assert!(found.contains(&expected), "{expected:?} is not in {found:?}");
     }
+    let unknown = with(|facts| facts.settings = Err("deployments are forbidden".to_owned()));
+    assert_eq!(unknown, [], "nothing depends on it");
     let mut nothing = facts();
     kind(&mut nothing, None);
     assert!(wrong(&nothing).contains(&("counterpart", Blocked)));
@@ -282,7 +319,7 @@ async fn what_is_injected_into_pods_is_told_by_the_template_of_their_deployment(
             None => api.refuse(403, "Forbidden", "deployments are forbidden"),
         }
         let ecs = EcsReader::new(Ok(None), Choice::default());
-        let observer = Observer::new(api.client(), Err("no credentials".to_owned()), ecs);
+        let observer = Observer::new(api.client(), Err("no credentials".to_owned()), ecs, Ok(Settings::default()));
         let selector = [("app".to_owned(), "orders".to_owned())].into();
         let (pods, _) = observer.pods(&ServiceKey::new("shop", "orders"), selector).await.unwrap();
         assert_eq!(pods.containers.len(), 2);
@@ -425,6 +462,11 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
     // One that began a moment ago.
     let new = Facts { registry: Ok(registry(1, 60)), ..facts.clone() };
     assert!(ready(&new).unwrap_err().contains("1 of its tasks are visible in Cloud Map"));
+    let mut assumed = Facts { settings: Err("deployments are forbidden".to_owned()), ..facts.clone() };
+    assert!(ready(&assumed).is_ok(), "the annotations name all");
+    assumed.counterpart.as_mut().unwrap().is_implied = true;
+    let why = ready(&assumed).unwrap_err();
+    assert!(why.contains("internal/orders is assumed") && why.contains("deployments are forbidden"), "{why}");
     let with = |ecs| ready(&Facts { ecs, ..facts.clone() });
     assert!(with(Err("access denied".to_owned())).unwrap_err().contains("access denied"));
     assert!(with(Ok(None)).unwrap_err().contains("--ecs-endpoint"));
@@ -569,7 +611,7 @@ async fn who_may_not_read_the_export_hears_that_and_not_that_there_are_no_tasks(
     api.prepare(200, json!({"metadata": {"name": "orders"}}));
     api.refuse(403, "Forbidden", "exports are forbidden");
     let ecs = EcsReader::new(Ok(None), Choice::default());
-    let mut observer = Observer::new(api.client(), Err("no credentials".to_owned()), ecs);
+    let mut observer = Observer::new(api.client(), Err("no credentials".to_owned()), ecs, Ok(Settings::default()));
     let facts = observer.observe(&ServiceKey::new("shop", "orders")).await;
     let said = [check(&facts, false).unwrap_err(), back::remark(&facts, None).unwrap()];
     assert!(said.iter().all(|said| said.contains("exports are forbidden")), "{said:?}");
@@ -587,31 +629,38 @@ fn the_counterpart_is_the_export_or_an_annotated_service() {
         .unwrap()
     };
     let plain = service(json!({}));
-    assert_eq!(counterpart(None, Some(&plain)), Counterpart { port: Some(8080), ..Counterpart::default() });
+    let (usual, one) = (Naming::PerNamespace, Naming::OneNamespace("all".into()));
+    let nothing = Counterpart { port: Some(8080), ..Counterpart::default() };
+    assert_eq!(counterpart(None, Some(&plain), &usual), nothing);
     let annotated =
         service(json!({"cloudmap.controller/namespace": "internal ", "cloudmap.controller/hostname": " orders"}));
-    assert_eq!(counterpart(None, Some(&annotated)).target.unwrap().to_string(), "internal/orders");
+    assert_eq!(counterpart(None, Some(&annotated), &one).target.unwrap().to_string(), "internal/orders");
     let export: ServiceExport = serde_json::from_value(json!({
         "metadata": {"name": "orders", "annotations": {"cloudmap-mcs/namespace": "internal", "cloudmap-mcs/service": "orders"}},
     }))
     .unwrap();
-    let found = counterpart(Some(&export), Some(&plain));
+    let found = counterpart(Some(&export), Some(&plain), &one);
+    assert!(!found.is_implied && found.target.unwrap().to_string() == "internal/orders");
     assert_eq!((found.kind, found.refused.unwrap().0.as_str()), (Some("ServiceExport"), "Pending"));
-    // One annotation is enough.
+    // One annotation is enough. The flag --instances-namespace counts for the rest.
     for (annotation, value, expected) in [
-        ("cloudmap-mcs/namespace", "other", Some("other/orders")),
-        ("cloudmap-mcs/service", "other", Some("shop/other")),
-        ("cloudmap-mcs/service", " other ", Some("shop/other")),
-        ("cloudmap-mcs/share", "true", Some("shop/orders")),
-        ("cloudmap-mcs/share-of-traffic", "25%", Some("shop/orders")),
+        ("cloudmap-mcs/namespace", "other", Some(["other/orders", "other/orders.shop"])),
+        ("cloudmap-mcs/service", "other", Some(["shop/other", "all/other"])),
+        ("cloudmap-mcs/service", " other ", Some(["shop/other", "all/other"])),
+        ("cloudmap-mcs/share", "true", Some(["shop/orders", "all/orders.shop"])),
+        ("cloudmap-mcs/share-of-traffic", "25%", Some(["shop/orders", "all/orders.shop"])),
         ("cloudmap-mcs/share", "false", None),
     ] {
         let export: ServiceExport = serde_json::from_value(json!({
             "metadata": {"name": "orders", "namespace": "shop", "annotations": {annotation: value}},
         }))
         .unwrap();
-        let target = counterpart(Some(&export), Some(&plain)).target;
-        assert_eq!(target.map(|target| target.to_string()).as_deref(), expected, "{annotation}");
+        for (at, naming) in [&usual, &one].into_iter().enumerate() {
+            let found = counterpart(Some(&export), Some(&plain), naming);
+            let target = found.target.map(|target| target.to_string());
+            assert_eq!(target.as_deref(), expected.map(|expected| expected[at]), "{annotation}");
+            assert!(found.is_implied);
+        }
     }
 }
 
@@ -623,7 +672,7 @@ async fn a_service_in_a_dns_namespace_is_found_whatever_the_case_of_its_name() {
         cloudmap.registry().add_service(&id, "Orders", "ecs", "");
     }
     let ecs = EcsReader::new(Ok(None), Choice::default());
-    let mut observer = Observer::new(FakeApi::default().client(), Ok(Arc::new(cloudmap)), ecs);
+    let mut observer = Observer::new(FakeApi::default().client(), Ok(Arc::new(cloudmap)), ecs, Ok(Settings::default()));
     for (namespace, found) in [("internal", true), ("api", false)] {
         let target = Target { namespace: namespace.into(), service: "orders".into() };
         let registry = observer.registry(&target).await.unwrap();

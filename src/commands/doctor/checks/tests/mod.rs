@@ -58,7 +58,10 @@ fn seen(number: u8) -> Seen {
         ready: 2,
         image: format!("registry-{number}.example:5000/cloudmap-mcs:0.1.0"),
         account: "cloudmap-mcs".to_owned(),
-        settings: Settings { values: [("CLOUDMAP_MCS_REGION".to_owned(), "eu-central-1".to_owned())].into() },
+        settings: Settings {
+            values: [("CLOUDMAP_MCS_REGION".to_owned(), "eu-central-1".to_owned())].into(),
+            ..Settings::default()
+        },
         ..Controller::default()
     };
     let read = Timestamp::from_second(1_000_000).unwrap();
