@@ -43,7 +43,7 @@ table! {
         `clusterset-` are refused ([ledgers](../registrations.md#what-is-never-written))";
     /// On a ServiceExport: the Cloud Map service of its instances, instead of the default one.
     ANNOTATION_TARGET_SERVICE = "cloudmap-mcs/service" on "ServiceExport":
-        "a Cloud Map service"; "its own name"; "the Cloud Map service of the export's instances. An existing service is joined, unless \
+        "a Cloud Map service"; "its own name; with `--instances-namespace`, `<name>.<namespace>`"; "the Cloud Map service of the export's instances. An existing service is joined, unless \
         another ClusterSet, external-dns or ECS Service Connect owns it";
     /// On a ServiceExport or an annotated Service: with `true`, an existing Cloud Map service is joined that would
     /// otherwise be refused, because it only has the default name, or because another controller created it.
