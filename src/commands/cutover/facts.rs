@@ -135,6 +135,8 @@ pub(super) struct Registry {
     pub(super) tasks: usize,
     /// Families that any of them has.
     pub(super) families: Option<Families>,
+    /// The addresses that controllers of any cluster registered.
+    pub(super) registered: BTreeSet<IpAddr>,
     /// IPv4 addresses of others.
     pub(super) addresses: BTreeSet<Ipv4Addr>,
     /// Ports of others.

@@ -196,6 +196,11 @@ pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::
     let attribute =
         |name: &str| -> Vec<String> { others.iter().filter_map(|there| there.attributes.get(name).cloned()).collect() };
     let has = |name: &str| !attribute(name).is_empty();
+    let registered = found.instances.iter().filter(|there| there.attributes.contains_key(attributes::CLUSTER_UID));
+    let registered = registered.flat_map(|there| {
+        [attributes::IPV4, attributes::IPV6]
+            .map(|name| there.attributes.get(name).and_then(|it| it.parse::<IpAddr>().ok()))
+    });
     // Hidden tasks are unhealthy.
     let of_others = found.instances.iter().filter(|there| !there.attributes.contains_key(attributes::CLUSTER_UID));
     let ill = of_others.clone().count() - others.len();
@@ -209,6 +214,7 @@ pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::
         others: Others::of(others.iter().copied()),
         ill,
         tasks: attribute(attributes::ECS_SERVICE).len(),
+        registered: registered.flatten().collect(),
         families: Some(Families { v4: has(attributes::IPV4), v6: has(attributes::IPV6) }),
         addresses: attribute(attributes::IPV4).iter().filter_map(|address| address.parse().ok()).collect(),
         ports: attribute(attributes::PORT).iter().filter_map(|port| port.parse().ok()).collect(),

@@ -21,6 +21,7 @@ use crate::{
         course::{FAILOVER, SETTLE, WITHDRAWAL, lingers},
         hiding::{obstacle, stoppable_after},
     },
+    iam::Mode,
     instances::Share,
 };
 
@@ -121,6 +122,7 @@ pub(super) fn plan(facts: &Facts, steps: &[u8]) -> Plan {
     match (&facts.registry, &facts.counterpart) {
         (Ok(registry), Ok(counterpart)) if counterpart.target.is_some() => {
             the_registry(registry, counterpart, &mut found);
+            the_role(facts, registry, counterpart, &mut found);
         }
         (Err(why), Ok(_)) => found.unread("cloud map", why),
         // Without the counterpart nobody knows which service it is.
@@ -286,6 +288,34 @@ fn the_registry(registry: &Registry, counterpart: &Counterpart, found: &mut Find
             "give the pods the port that callers use",
         );
     }
+}
+
+/// What the controller's role has to allow, unless a registered pod shows that it does, or a condition that it does not.
+fn the_role(facts: &Facts, registry: &Registry, counterpart: &Counterpart, found: &mut Findings) {
+    let (Some(service), Some(target), Ok(pods)) = (&registry.service, &counterpart.target, &facts.pods) else { return };
+    let is_refused = |(reason, _): &(String, String)| reason != RegisteredReason::Pending.as_str();
+    if !pods.addresses.is_disjoint(&registry.registered) || counterpart.refused.as_ref().is_some_and(is_refused) {
+        return;
+    }
+    let spec = facts.there().map(|there| &there.spec);
+    let looks = pods.gated > 0 || spec.is_some_and(|spec| spec.guard.is_some());
+    let hides = spec.is_some_and(|spec| spec.hide_tasks);
+    let dns = service.dns.is_some();
+    let modes = [(Mode::Joining, true), (Mode::Gates, looks), (Mode::Hiding, hides), (Mode::Dns, dns)];
+    let modes: Vec<_> = modes.into_iter().filter(|(_, is_needed)| *is_needed).map(|(mode, _)| mode.name()).collect();
+    let namespaces =
+        if looks { format!(" --cloudmap-namespaces {}", quoted(&target.namespace)) } else { String::new() };
+    let zones = if dns { " --hosted-zones ZONES" } else { "" };
+    let mut arn = service.arn.split(':').skip(3);
+    let (region, account) = (arn.next().unwrap_or("REGION"), arn.next().unwrap_or("ACCOUNT"));
+    let text = format!(
+        "whether the controller's role may register there is not known: none of the pods is registered yet. Beside what it \
+         has, it needs what this prints: cloudmap-mcs iam --mode {} --services {}{namespaces}{zones} --account {account} \
+         --region {region}",
+        modes.join(","),
+        service.id,
+    );
+    found.ok("role", text);
 }
 
 fn capacity(pods: &Pods, registry: &Registry, found: &mut Findings) {

@@ -28,6 +28,8 @@ use crate::{
     model::Target,
 };
 
+const ARN: &str = "arn:aws:servicediscovery:eu-central-1:111122223333:service/srv-aaaaaaaaaaaaaaaa";
+
 fn instance(id: &str, attributes: &[(&str, &str)]) -> Instance {
     let attributes = attributes.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     Instance { id: id.into(), attributes }
@@ -51,7 +53,8 @@ fn registry(tasks: u8, ttl: u32) -> Registry {
     let discovery = Discovery { instances, unhealthy: ["ill".into()].into(), truncated: false };
     let records = vec![DnsRecord { record_type: RecordType::A, ttl }];
     let dns = Some(DnsConfig { weighted: false, records });
-    there(crate::cloudmap::Service { dns, custom_health_check: true, ..mk_service() }, &discovery)
+    let (id, arn) = ("srv-aaaaaaaaaaaaaaaa".into(), ARN.into());
+    there(crate::cloudmap::Service { id, arn, dns, custom_health_check: true, ..mk_service() }, &discovery)
 }
 
 fn pods(ready: usize) -> Pods {
@@ -73,8 +76,7 @@ fn stopping<const N: usize>(containers: [(&str, u64, Option<&'static str>); N]) 
 
 /// The ECS service of these tasks.
 fn ecs_service(tasks: u32) -> crate::ecs::Service {
-    let arn = mk_service().arn;
-    crate::ecs::Service { desired: tasks, running: tasks, ..fake::mk_service("prod", "orders", &arn) }
+    crate::ecs::Service { desired: tasks, running: tasks, ..fake::mk_service("prod", "orders", ARN) }
 }
 
 /// All of ECS was read, and these register there.
@@ -241,6 +243,30 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
     assert!(said.text.contains("external-dns are not read"), "{said:?}");
     assert_eq!(plan(&nothing, &[]).grade().status(), 2);
     assert_eq!(plan(&facts(), &[50, 25]).grade(), Blocked, "steps that fall");
+}
+
+/// Otherwise the cutover itself is the first sign that a permission is missing.
+#[test]
+fn the_permissions_of_a_move_are_named_until_a_pod_is_registered() {
+    let said = |facts: &Facts| {
+        let findings = plan(facts, &[]).findings;
+        findings.into_iter().find(|finding| finding.about == "role").map(|finding| (finding.grade, finding.text))
+    };
+    let mut facts = facts();
+    let hides = CutoverSpec { hide_tasks: true, ..CutoverSpec::default() };
+    facts.cutover = Ok(Some(Cutover::new("orders", hides)));
+    let (grade, text) = said(&facts).unwrap();
+    let command = "cloudmap-mcs iam --mode joining,gates,hiding,dns --services srv-aaaaaaaaaaaaaaaa \
+                   --cloudmap-namespaces internal --hosted-zones ZONES --account 111122223333 --region eu-central-1";
+    assert!(grade == Grade::Ok && text.ends_with(command), "{text}");
+    let command = command.replace("ZONES", "Z0123456789ABCDEFGHIJ");
+    assert!(Cli::try_parse_from(command.split_whitespace()).is_ok(), "{command}");
+    let counterpart = facts.counterpart.as_mut().unwrap();
+    counterpart.refused = Some(("Failed".to_owned(), "AWS denies RegisterInstance".to_owned()));
+    assert_eq!(said(&facts), None, "the condition says it");
+    facts.counterpart.as_mut().unwrap().refused = None;
+    facts.pods.as_mut().unwrap().addresses.insert("192.0.2.99".parse().unwrap());
+    assert_eq!(said(&facts), None, "this pod is registered");
 }
 
 #[test]
@@ -558,7 +584,7 @@ async fn the_mode_of_iam_for_people_who_move_services_allows_the_calls_to_ecs_th
     let services = [ecs_service(2)];
     let ecs = fake::FakeEcs::with(services.clone());
     let mut reader = EcsReader::new(Ok(Some(Arc::new(ecs.clone()))), Choice::default());
-    reader.registering(&mk_service().arn, &[].into()).await.unwrap();
+    reader.registering(ARN, &[].into()).await.unwrap();
     let stopping = services.map(|service| (ServiceKey::new("shop", "orders"), service)).into();
     scale::stop(&ecs, stopping, Duration::from_mins(1), &mut Vec::new()).await.unwrap();
     let called: BTreeSet<_> = ecs.state().calls.iter().map(|operation| operation.action()).collect();
