@@ -1,10 +1,13 @@
 //! How far Cutovers are.
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use serde_json::{Value, json};
 
 use crate::{
-    api::{Cutover, CutoverPhase, conditions::CutoverReason},
+    api::{
+        Cutover, CutoverPhase,
+        conditions::{CutoverCondition, CutoverReason, HidingReason},
+    },
     commands::{
         status::since,
         table::{Table, human},
@@ -19,9 +22,15 @@ pub(super) fn is_at_its_end(cutover: &Cutover) -> bool {
         && status.phase.is_some_and(|phase| [Finished, Holding, Paused, RolledBack].contains(&phase))
 }
 
+/// The condition that says how far it is.
+fn progress(cutover: &Cutover) -> Option<&Condition> {
+    let mut conditions = cutover.status.iter().flat_map(|status| &status.conditions);
+    conditions.find(|condition| condition.type_ == CutoverCondition::Progressing.as_str())
+}
+
 /// Whether somebody has to do something before it goes on, other than to end what somebody asked for.
 pub(super) fn needs_somebody(cutover: &Cutover) -> bool {
-    let condition = cutover.status.iter().flat_map(|status| &status.conditions).next();
+    let condition = progress(cutover);
     let asked_for = [CutoverReason::Paused, CutoverReason::Held].map(CutoverReason::as_str);
     condition.is_none_or(|condition| condition.status != "True" && !asked_for.contains(&&*condition.reason))
 }
@@ -30,7 +39,7 @@ fn text(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// A row for each, and below the table what each says.
+/// A row for each, and below the table what each says. That no task has to be hidden is no news.
 pub(super) fn table(cutovers: &[Cutover], now: Timestamp) -> String {
     if cutovers.is_empty() {
         return "There is no Cutover.\n".to_owned();
@@ -42,8 +51,7 @@ pub(super) fn table(cutovers: &[Cutover], now: Timestamp) -> String {
         let metadata = &cutover.metadata;
         let (namespace, name) = (text(metadata.namespace.as_ref()), text(metadata.name.as_ref()));
         let since = status.step_since.as_ref().map(|then| human(since(now, then.0)));
-        let condition = status.conditions.first();
-        let why = condition.map_or_else(|| "not seen by a controller with --cutovers yet", |it| &*it.reason);
+        let why = progress(cutover).map_or_else(|| "not seen by a controller with --cutovers yet", |it| &*it.reason);
         let step = status.step.map(|step| format!("{step}/{}", cutover.spec.steps.len()));
         let share = status.share_of_traffic.map(|share| format!("{share}%"));
         table.row([
@@ -56,9 +64,9 @@ pub(super) fn table(cutovers: &[Cutover], now: Timestamp) -> String {
             text(since),
             why.to_owned(),
         ]);
-        if let Some(condition) = condition {
-            said.extend([format!("{namespace}/{name}: {}\n", condition.message)]);
-        }
+        let is_news = |condition: &&Condition| !HidingReason::NoneToHide.row().explains(condition);
+        let lines = status.conditions.iter().filter(is_news);
+        said.extend(lines.map(|condition| format!("{namespace}/{name}: {}\n", condition.message)));
     }
     format!("{table}\n{said}")
 }
@@ -111,6 +119,26 @@ pub(super) mod tests {
         );
         assert_eq!(json(&cutovers)["cutovers"][0]["needsSomebody"], true);
         assert_eq!(table(&[], now), "There is no Cutover.\n");
+    }
+
+    #[test]
+    fn what_becomes_of_hidden_tasks_is_said_unless_there_is_nothing_to_hide() {
+        let now = "2026-11-24T10:04:00Z".parse().unwrap();
+        for (status, reason, is_said) in
+            [("False", "FlagMissing", true), ("True", "Hidden", true), ("True", "NoneToHide", false)]
+        {
+            let mut cutover = sample("orders", "Shifting", 25, "Shifting", true);
+            let hiding = json!({
+                "type": "TasksHidden", "status": status, "reason": reason, "message": "It is said of tasks.",
+                "lastTransitionTime": "2026-11-24T10:00:00Z",
+            });
+            // Whichever is the first.
+            cutover.status.as_mut().unwrap().conditions.insert(0, serde_json::from_value(hiding).unwrap());
+            assert!(!needs_somebody(&cutover), "the steps go on");
+            let said = table(&[cutover], now);
+            assert_eq!(said.contains("shop/orders: It is said of tasks.\n"), is_said, "{said}");
+            assert!(said.contains("   Shifting\n") && said.contains("shop/orders: Shifting is said.\n"), "{said}");
+        }
     }
 
     #[test]
