@@ -19,7 +19,7 @@ use crate::{
 /// The Deployment of the controller.
 pub(super) const DEPLOYMENT: &str = "cloudmap-mcs";
 
-/// What the flags of the controller are set to, by their variables, as far as ConfigMaps and values have it.
+/// What the flags of the controller are set to, by their variables, as far as arguments, ConfigMaps and values have it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Settings {
     pub(super) values: BTreeMap<String, String>,
@@ -59,7 +59,24 @@ pub(super) fn config_maps(container: &Container) -> Vec<&str> {
     sources.filter_map(|source| source.config_map_ref.as_ref().map(|source| source.name.as_str())).collect()
 }
 
-/// The settings of a container. Its values take precedence over ConfigMaps, and later ConfigMaps over earlier ones.
+/// What the arguments of a container set, by the variables of the flags.
+fn arguments(container: &Container) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let mut arguments = container.args.iter().flatten().peekable();
+    while let Some(argument) = arguments.next() {
+        let Some(flag) = argument.strip_prefix("--") else { continue };
+        let (flag, value) = match flag.split_once('=') {
+            Some((flag, value)) => (flag, Some(value.to_owned())),
+            None => (flag, arguments.next_if(|next| !next.starts_with('-')).cloned()),
+        };
+        let variable = format!("CLOUDMAP_MCS_{}", flag.replace('-', "_").to_ascii_uppercase());
+        found.insert(variable, value.unwrap_or_else(|| "true".to_owned()));
+    }
+    found
+}
+
+/// The settings of a container. Its arguments take precedence over its values, these over ConfigMaps, and later ConfigMaps over
+/// earlier ones.
 pub(super) async fn settings(client: &Client, own: &str, container: &Container) -> Settings {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), own);
     let mut settings = Settings::default();
@@ -71,6 +88,7 @@ pub(super) async fn settings(client: &Client, own: &str, container: &Container) 
     }
     let values = container.env.iter().flatten().filter_map(|it| Some((it.name.clone(), it.value.clone()?)));
     settings.values.extend(values);
+    settings.values.extend(arguments(container));
     settings
 }
 
@@ -130,6 +148,18 @@ mod tests {
         api.refuse(404, "NotFound", "there is none");
         let why = known().await.unwrap_err();
         assert!(why.starts_with("there is no Deployment own/cloudmap-mcs: --controller-namespace"), "{why}");
+    }
+
+    #[tokio::test]
+    async fn arguments_take_precedence_over_variables() {
+        let args = ["run", "--cutovers", "--instances-namespace=internal", "--instances", "none", "--hide-tasks"];
+        let env = json!([{"name": "CLOUDMAP_MCS_INSTANCES", "value": "all"}]);
+        let container: Container =
+            serde_json::from_value(json!({"name": "controller", "args": args, "env": env})).unwrap();
+        let settings = settings(&FakeApi::default().client(), "own", &container).await;
+        assert!(settings.has("CLOUDMAP_MCS_CUTOVERS") && settings.has("CLOUDMAP_MCS_HIDE_TASKS"), "{settings:?}");
+        assert_eq!(settings.get("CLOUDMAP_MCS_INSTANCES"), Some("none"));
+        assert_eq!(settings.naming(), Naming::OneNamespace("internal".into()));
     }
 
     #[test]
