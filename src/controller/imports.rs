@@ -127,14 +127,15 @@ impl Core {
         }
     }
 
-    /// An imported endpoint must not have an address that is a cluster IP of this cluster. All endpoints are searched
-    /// for such addresses, so this is done for many Services at once, and only for addresses outside the known ranges,
-    /// which are refused anyway.
+    /// An imported endpoint must not have an address that is a cluster IP of this cluster. All endpoints in namespaces
+    /// of this cluster are searched for such addresses, so this is done for many Services at once, and only for
+    /// addresses outside the known ranges, which are refused anyway.
     pub(super) fn cluster_ips_moved(&mut self) {
         let mut moved = std::mem::take(&mut self.moved_ips);
         moved.retain(|address| !self.service_ranges.iter().any(|range| range.contains(*address)));
         if !moved.is_empty() {
-            let mut names = self.knowledge.names_with(&moved);
+            let is_here = |namespace: &Arc<str>| self.caches.namespaces.get(namespace).is_some();
+            let mut names = self.knowledge.names_with(&moved, is_here);
             names.extend(self.subscriptions.names_with(&moved));
             names.extend(self.peers.names_with(&moved));
             self.reconcile(names);

@@ -112,7 +112,8 @@ struct Remote {
     map: Option<Arc<Map>>,
     /// What the registry has of it: claims count there alone.
     committed: Option<Arc<Map>>,
-    exports: BTreeMap<ServiceKey, Arc<Exported>>,
+    /// The names that it exports readably. [`Self::export`] decodes what it exports.
+    exports: BTreeSet<ServiceKey>,
     /// Names that it exported in this term and no longer exports, as long as that matters.
     withdrawn: BTreeSet<ServiceKey>,
     registrations: BTreeMap<Target, Registration>,
@@ -449,9 +450,10 @@ impl Knowledge {
         };
         own.map(|local| (self.local.clone(), local))
             .into_iter()
-            .chain(
-                self.remotes.iter().filter_map(|(id, remote)| Some((id.clone(), Arc::clone(remote.exports.get(key)?)))),
-            )
+            .chain(self.remotes.iter().filter_map(|(id, remote)| {
+                let exported = remote.export(key)?;
+                Some((id.clone(), Arc::new(exported)))
+            }))
             .collect()
     }
 

@@ -1,13 +1,15 @@
+use std::net::{IpAddr, Ipv6Addr};
+
 use super::*;
 use crate::{
     api::conditions::ValidReason,
     export::Publication,
     import::Unknown,
     ledger::{
-        records,
+        Value, records,
         remote::{Remote as Read, Remotes},
     },
-    model::{Export, fixtures},
+    model::{Export, fixtures, intern},
 };
 
 fn key(name: &str) -> ServiceKey {
@@ -31,6 +33,14 @@ fn mk_map(exports: &[(&str, Option<&str>, i64)]) -> Arc<Map> {
         let targets = local.export.target.iter().cloned().collect();
         state.set(&key(name), Some(Arc::new(local)), targets, *claimed);
     }
+    state.map()
+}
+
+/// The ledger map of a cluster that exports a name with one endpoint.
+fn mk_map_with(name: &str, endpoint: &Endpoint) -> Arc<Map> {
+    let exported = Exported { endpoints: vec![endpoint.clone()], ..mk_local(None) };
+    let mut state = Exports::resume(&Map::new());
+    state.set(&key(name), Some(Arc::new(exported)), BTreeSet::new(), 1_i64);
     state.map()
 }
 
@@ -104,6 +114,50 @@ fn a_cluster_is_unknown_until_it_is_verified_and_its_exports_go_when_it_left() {
     left.clusters.get_mut(&id("there")).unwrap().left = true;
     assert!(knowledge.adopt_remotes(&left).names.contains(&key("a")));
     assert!(knowledge.sources(&key("a")).is_empty() && knowledge.unknown().is_none());
+}
+
+/// A cluster imports few of the exports of a hundred others.
+#[test]
+fn what_others_export_is_decoded_while_somebody_looks_at_it() {
+    let zone = intern("the zone of an endpoint that nobody looks at");
+    let endpoint = Endpoint { zone: Some(Arc::clone(&zone)), ..fixtures::mk_endpoint([10, 0, 0, 7]) };
+    let map = mk_map_with("a", &endpoint);
+    let holders = Arc::strong_count(&zone);
+    let mut knowledge = mk_knowledge();
+    assert_eq!(knowledge.adopt_remotes(&mk_remotes(&[("there", Some(map))])).names, [key("a")].into());
+    assert_eq!(Arc::strong_count(&zone), holders, "nobody looked");
+    let sources = knowledge.sources(&key("a"));
+    assert_eq!(sources[&id("there")].endpoints, std::slice::from_ref(&endpoint));
+    assert_eq!(Arc::strong_count(&zone), holders + 1);
+}
+
+#[test]
+fn an_export_that_becomes_unreadable_is_withdrawn_and_affects_no_other() {
+    let mut knowledge = mk_knowledge();
+    let readable = mk_map(&[("a", None, 1), ("b", None, 1)]);
+    let mut unreadable = Map::clone(&readable);
+    unreadable.insert(records::export_key(&key("b")), Value::from([0xff]));
+    knowledge.adopt_remotes(&mk_remotes(&[("there", Some(readable))]));
+    let concerned = knowledge.adopt_remotes(&mk_remotes(&[("there", Some(Arc::new(unreadable)))]));
+    assert_eq!(concerned.names, [key("b")].into());
+    assert_eq!(knowledge.names().collect::<Vec<_>>(), [&key("a")]);
+    assert!(knowledge.sources(&key("b")).is_empty() && knowledge.withdrew(&id("there"), &key("b")));
+    assert_eq!(knowledge.sources(&key("a")).len(), 1);
+}
+
+#[test]
+fn endpoints_are_found_by_either_address_in_namespaces_that_are_here() {
+    let ipv6 = Ipv6Addr::from_bits(7);
+    let endpoint = Endpoint { ipv6: Some(ipv6), ..fixtures::mk_endpoint([10, 0, 0, 7]) };
+    let other = mk_map_with("b", &fixtures::mk_endpoint([10, 0, 0, 8]));
+    let mut knowledge = mk_knowledge();
+    let clusters = [("there", Some(mk_map_with("a", &endpoint))), ("third", Some(other))];
+    knowledge.adopt_remotes(&mk_remotes(&clusters));
+    for address in [IpAddr::from([10, 0, 0, 7]), ipv6.into()] {
+        assert_eq!(knowledge.names_with(&[address].into(), |namespace| **namespace == *"ns"), [key("a")].into());
+        assert!(knowledge.names_with(&[address].into(), |_| false).is_empty());
+    }
+    assert!(knowledge.names_with(&[IpAddr::from([10, 0, 0, 9])].into(), |_| true).is_empty());
 }
 
 /// Instances of the others may be their exports until they were read.

@@ -21,7 +21,7 @@ impl Knowledge {
     /// or withdrew it in this term. For any other cluster, its instances may be the export even if it is in the ledger:
     /// it moves, or it went back to its AWS controller. This is meaningful only after the ledger was read.
     pub fn deciding(&self, key: &ServiceKey) -> BTreeSet<ClusterId> {
-        let decides = |remote: &Remote| remote.exports.contains_key(key) || remote.withdrawn.contains(key);
+        let decides = |remote: &Remote| remote.exports.contains(key) || remote.withdrawn.contains(key);
         let remotes = self.remotes.iter().filter(|(_, remote)| decides(remote)).map(|(id, _)| id.clone());
         remotes.chain([self.local.clone()]).collect()
     }

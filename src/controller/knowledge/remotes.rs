@@ -12,8 +12,17 @@ use super::{Concerned, Knowledge, Remote, count, discount};
 use crate::{
     import::Unknown,
     ledger::{Map, records, remote::Remotes},
-    model::{ClusterId, Endpoint, Registration, ServiceKey, Target},
+    model::{ClusterId, Endpoint, Exported, Registration, ServiceKey, Target},
 };
+
+impl Remote {
+    /// What it exports under a name, decoded anew. Decoded, the exports of a hundred clusters take several times the memory
+    /// that they take in the ledger's map, and a cluster imports few of them.
+    pub(super) fn export(&self, key: &ServiceKey) -> Option<Exported> {
+        let map = self.map.as_ref().filter(|_| self.exports.contains(key))?;
+        records::decode_service(map, key, &mut Vec::new())
+    }
+}
 
 impl Knowledge {
     /// Takes in the state of the other clusters. Names that wait for a cluster to become known
@@ -35,7 +44,7 @@ impl Knowledge {
             let was_silent = std::mem::replace(&mut entry.silent, silent);
             entry.heard |= was_silent.is_some() && silent.is_none();
             if was_silent != silent {
-                concerned.names.extend(entry.exports.keys().cloned());
+                concerned.names.extend(entry.exports.iter().cloned());
             }
             if std::mem::replace(&mut entry.expired, remote.expired) != remote.expired {
                 let (cluster, names) = (id, entry.exports.len());
@@ -64,19 +73,15 @@ impl Knowledge {
             let before = entry.map.replace(Arc::clone(&state)).unwrap_or_default();
             let mut problems = Vec::new();
             for key in records::changed_services(&before, &state) {
-                match records::decode_service(&state, &key, &mut problems) {
-                    Some(exported) => {
-                        if entry.exports.insert(key.clone(), Arc::new(exported)).is_none() {
-                            count(&mut self.names, &key);
-                            entry.withdrawn.remove(&key);
-                        }
+                // What is unreadable is reported once, even if nobody here imports it.
+                if records::decode_service(&state, &key, &mut problems).is_some() {
+                    if entry.exports.insert(key.clone()) {
+                        count(&mut self.names, &key);
+                        entry.withdrawn.remove(&key);
                     }
-                    None => {
-                        if entry.exports.remove(&key).is_some() {
-                            discount(&mut self.names, &key);
-                            entry.withdrawn.insert(key.clone());
-                        }
-                    }
+                } else if entry.exports.remove(&key) {
+                    discount(&mut self.names, &key);
+                    entry.withdrawn.insert(key.clone());
                 }
                 concerned.names.insert(key);
             }
@@ -85,7 +90,7 @@ impl Knowledge {
             }
         }
         for (_, gone) in self.remotes.extract_if(.., |id, _| !remotes.clusters.contains_key(id)) {
-            for key in gone.exports.into_keys() {
+            for key in gone.exports {
                 discount(&mut self.names, &key);
                 concerned.names.insert(key);
             }
@@ -128,7 +133,7 @@ impl Knowledge {
         for cluster in clusters {
             if let Some(remote) = self.remotes.get_mut(cluster).filter(|remote| !remote.heard) {
                 remote.heard = true;
-                names.extend(remote.exports.keys().cloned());
+                names.extend(remote.exports.iter().cloned());
             }
         }
         names
@@ -146,13 +151,21 @@ impl Knowledge {
         claims.filter(|registration| !registration.retiring)
     }
 
-    /// Names whose endpoints in other clusters have one of these addresses.
-    pub fn names_with(&self, addresses: &BTreeSet<IpAddr>) -> BTreeSet<ServiceKey> {
+    /// Names whose endpoints in other clusters have one of these addresses, of those whose namespace `is_here`.
+    pub fn names_with(
+        &self,
+        addresses: &BTreeSet<IpAddr>,
+        is_here: impl Fn(&Arc<str>) -> bool,
+    ) -> BTreeSet<ServiceKey> {
         let concerned = |endpoint: &Endpoint| {
             endpoint.ipv4.is_some_and(|address| addresses.contains(&address.into()))
                 || endpoint.ipv6.is_some_and(|address| addresses.contains(&address.into()))
         };
-        let exports = self.remotes.values().flat_map(|remote| &remote.exports);
-        exports.filter(|(_, local)| local.endpoints.iter().any(concerned)).map(|(key, _)| key.clone()).collect()
+        let has_one = |remote: &Remote, key: &ServiceKey| {
+            remote.export(key).is_some_and(|exported| exported.endpoints.iter().any(concerned))
+        };
+        let exports = self.remotes.values().flat_map(|remote| remote.exports.iter().map(move |key| (remote, key)));
+        let here = exports.filter(|(_, key)| is_here(&key.namespace));
+        here.filter(|(remote, key)| has_one(remote, key)).map(|(_, key)| key.clone()).collect()
     }
 }
