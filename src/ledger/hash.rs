@@ -13,7 +13,7 @@ use std::{
 use sha2::{Digest as _, Sha256};
 
 use super::{Map, codec::Error, tree, writer::WriterIdentity};
-use crate::cluster::record::Version;
+use crate::{cluster::record::Version, shared_map::SharedMap};
 
 /// Number of buckets of a state.
 pub const BUCKETS: u16 = 1 << BUCKET_BITS;
@@ -81,7 +81,7 @@ pub struct Summary {
     pub hashes: Hashes,
 }
 
-/// A state with its hashes, at the cost of what changes.
+/// A state with its hashes, at the cost of what changes. Clones share what they have in common.
 #[derive(Debug, Clone)]
 pub struct Hashed {
     owner: WriterIdentity,
@@ -93,7 +93,7 @@ pub struct Hashed {
     hashes: Hashes,
 }
 
-type Keys = BTreeMap<u16, Vec<Arc<str>>>;
+type Keys = SharedMap<u16, Arc<[Arc<str>]>>;
 
 impl Hashed {
     /// The empty state of a cluster.
@@ -126,7 +126,7 @@ impl Hashed {
 
     /// The keys in a bucket, sorted.
     pub fn keys(&self, bucket: u16) -> &[Arc<str>] {
-        self.keys.get(&bucket).map(Vec::as_slice).unwrap_or_default()
+        self.keys.get(&bucket).map(|keys| &**keys).unwrap_or_default()
     }
 
     /// Another state of the same cluster.
@@ -136,20 +136,29 @@ impl Hashed {
             return;
         }
         let (mut touched, mut claimed) = (BTreeSet::new(), BTreeSet::new());
+        let mut moved = BTreeMap::<u16, Vec<&Arc<str>>>::new();
         for (key, was, is) in before.difference(&self.map) {
             let number = bucket_of(key);
             touched.insert(number);
             if key.starts_with(CLAIM) {
                 claimed.insert(number);
             }
-            let keys = self.keys.entry(number).or_default();
-            match keys.binary_search(key) {
-                Err(place) if is.is_some() => keys.insert(place, key.clone()),
-                Ok(place) if was.is_some() && is.is_none() => drop(keys.remove(place)),
-                _ => {}
+            if was.is_some() != is.is_some() {
+                moved.entry(number).or_default().push(key);
+            }
+        }
+        for (number, moved) in moved {
+            let mut keys = self.keys.get(&number).map(|keys| keys.to_vec()).unwrap_or_default();
+            for key in moved {
+                match keys.binary_search(key) {
+                    Err(place) => keys.insert(place, key.clone()),
+                    Ok(place) => drop(keys.remove(place)),
+                }
             }
             if keys.is_empty() {
                 self.keys.remove(&number);
+            } else {
+                self.keys.insert(number, keys.into());
             }
         }
         if touched.is_empty() {
@@ -176,15 +185,16 @@ pub fn bucket_of(key: &str) -> u16 {
 /// The hashes of some pairs of a map. What is empty has a hash of zeros.
 #[derive(Debug, Clone, Default)]
 struct Buckets {
-    buckets: BTreeMap<u16, StateHash>,
-    groups: BTreeMap<u16, StateHash>,
+    buckets: SharedMap<u16, StateHash>,
+    groups: SharedMap<u16, StateHash>,
 }
 
 impl Buckets {
     /// Hashes the buckets anew in which something changed: the pairs whose keys count.
     fn update(&mut self, map: &Map, keys: &Keys, touched: &BTreeSet<u16>, counts: impl Fn(&str) -> bool) {
         for number in touched {
-            let mut keys = keys.get(number).into_iter().flatten().filter(|key| counts(key)).peekable();
+            let keys = keys.get(number).map(|keys| &**keys).unwrap_or_default();
+            let mut keys = keys.iter().filter(|key| counts(key)).peekable();
             if keys.peek().is_none() {
                 self.buckets.remove(number);
                 continue;
@@ -193,13 +203,12 @@ impl Buckets {
             self.buckets.insert(*number, StateHash::of("cloudmap-mcs bucket", pairs.flatten()));
         }
         for group in touched.iter().map(|number| number / GROUP).collect::<BTreeSet<_>>() {
-            let numbers = group * GROUP..(group + 1) * GROUP;
-            if self.buckets.range(numbers.clone()).next().is_none() {
+            let hash = |number| self.buckets.get(&number).copied().unwrap_or_default();
+            let hashes: Vec<_> = (group * GROUP..(group + 1) * GROUP).map(hash).collect();
+            if hashes.iter().all(|hash| *hash == StateHash::default()) {
                 self.groups.remove(&group);
                 continue;
             }
-            let hash = |number| self.buckets.get(&number).copied().unwrap_or_default();
-            let hashes: Vec<_> = numbers.map(hash).collect();
             self.groups.insert(group, StateHash::of("cloudmap-mcs group", hashes.iter().map(|hash| &hash.0[..])));
         }
     }

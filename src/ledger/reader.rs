@@ -73,10 +73,8 @@ struct Peer {
     accepted: Option<Accepted>,
     head: Option<Arc<Head>>,
     verified: Option<Base>,
-    /// The last state that was compared with the hashes of its head.
+    /// The newest state that came by stream, or the last one that was compared with the hashes of its head since.
     hashed: Option<Hashed>,
-    /// The newest state that came by stream.
-    held: Option<(Hashes, Arc<Map>)>,
     /// The head for whose state the last one and its delta are not enough.
     tried: Option<Arc<Head>>,
     fetch: Option<Fetch>,

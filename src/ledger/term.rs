@@ -335,8 +335,8 @@ impl Term {
         for cluster in stream.heard() {
             self.reader.heard(cluster);
         }
-        for (cluster, (summary, map)) in stream.held() {
-            self.reader.hold(cluster, summary.hashes, map);
+        for (cluster, streamed) in stream.held() {
+            self.reader.hold(cluster, streamed);
         }
         stream.wake().into_iter().for_each(|at| self.out.wake_at(at));
     }

@@ -102,6 +102,24 @@ fn a_state_that_came_by_stream_needs_no_pages() {
     assert_eq!(green.remote("blue").unwrap().committed, Some(state(0..60, 2)));
 }
 
+/// As a delta of the head, it would be there a second time, in each of a hundred clusters.
+#[test]
+fn a_state_that_came_by_stream_is_the_one_that_its_head_means() {
+    let mut world = World::default();
+    let [mut blue, mut green] = pair(&mut world, None);
+    blue.hangs = is_head;
+    blue.desire(&mut world, &state(0..15, 2));
+    talk(&mut world, &mut blue, &mut green);
+    let streamed = green.applies("blue").unwrap();
+    assert_eq!(streamed, state(0..15, 2));
+    blue.let_go(&mut world);
+    pass_connected(&mut world, &mut blue, &mut green, 3);
+    let remote = green.remote("blue").unwrap();
+    for state in [remote.state, remote.committed] {
+        assert!(Arc::ptr_eq(&state.unwrap(), &streamed));
+    }
+}
+
 #[test]
 fn who_is_heard_by_stream_is_not_silent_and_not_expired_any_more() {
     let mut world = World::default();

@@ -47,10 +47,12 @@ impl Reader {
         let on = |base: &Base| {
             if head.delta.is_empty() { base.map.clone() } else { Arc::new(head.delta.apply(&base.map)) }
         };
-        // What came by stream needs no pages.
-        let streamed =
-            || peer.held.as_ref().filter(|(hashes, _)| *hashes == head.summary.hashes).map(|(_, map)| map.clone());
-        let said = known.and_then(|known| known.state.clone()).or_else(|| base().map(on)).or_else(streamed);
+        // What came by stream needs no pages, and is in memory already.
+        let streamed = || {
+            let hashed = peer.hashed.as_ref().filter(|hashed| hashed.hashes() == head.summary.hashes)?;
+            Some(hashed.map().clone())
+        };
+        let said = known.and_then(|known| known.state.clone()).or_else(streamed).or_else(|| base().map(on));
         let certain = said.is_some();
         // What was appended to the pages came in deltas before, mostly: only the hash can tell.
         let untried = peer.tried.as_ref().is_none_or(|tried| !Arc::ptr_eq(tried, &head));

@@ -6,8 +6,7 @@ use super::{Peer, Reader};
 use crate::{
     cluster::record::{Accepted, Gone},
     ledger::{
-        Map,
-        hash::Hashes,
+        hash::Hashed,
         remote::{Remote, RemoteFigures, Remotes},
         stream::Contact,
         trust::Mode,
@@ -79,9 +78,10 @@ impl Reader {
     }
 
     /// Takes the newest state of a cluster that came by stream: a head with its hashes needs no pages.
-    pub(in crate::ledger) fn hold(&mut self, id: &Arc<str>, hashes: Hashes, map: &Arc<Map>) {
-        if let Some(peer) = self.peers.get_mut(id) {
-            peer.held = Some((hashes, map.clone()));
+    pub(in crate::ledger) fn hold(&mut self, id: &Arc<str>, streamed: &Hashed) {
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        if peer.hashed.as_ref().is_none_or(|hashed| !Arc::ptr_eq(hashed.map(), streamed.map())) {
+            peer.hashed = Some(streamed.clone());
         }
     }
 

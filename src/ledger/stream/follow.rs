@@ -40,6 +40,11 @@ impl Following {
         self.latest.as_ref()
     }
 
+    /// The newest whole state that came, with its hashes.
+    pub(super) fn whole(&self) -> Option<&Hashed> {
+        self.latest.as_ref().map(|_| &self.hashed)
+    }
+
     /// All pairs of these buckets go.
     pub(super) fn replace(&mut self, buckets: &[u16]) {
         let staged = self.staged.get_or_insert_with(|| Map::clone(self.hashed.map()));

@@ -19,7 +19,14 @@ use std::{
     time::Duration,
 };
 
-use super::{Map, call::Ids, hash::Summary, limits::Timing, remote::Remotes, writer::WriterIdentity};
+use super::{
+    Map,
+    call::Ids,
+    hash::{Hashed, Summary},
+    limits::Timing,
+    remote::Remotes,
+    writer::WriterIdentity,
+};
 use crate::{
     cluster::record::{Position, Streamed},
     model::PublicKey,
@@ -456,8 +463,8 @@ impl Stream {
     }
 
     /// The newest whole state of each cluster that came by stream.
-    pub(super) fn held(&self) -> impl Iterator<Item = (&Arc<str>, &(Summary, Arc<Map>))> {
-        self.following.iter().filter_map(|(cluster, (_, following))| Some((cluster, following.latest()?)))
+    pub(super) fn held(&self) -> impl Iterator<Item = (&Arc<str>, &Hashed)> {
+        self.following.iter().filter_map(|(cluster, (_, following))| Some((cluster, following.whole()?)))
     }
 
     /// Shows what was streamed in place of what the ledger has (S5).
