@@ -135,13 +135,9 @@ mod tests {
     fn slice(rows: &[(&str, Option<&str>)]) -> Arc<SourceSlice> {
         let row = |(address, pod): &(&str, Option<&str>)| Row {
             address: address.parse().ok(),
-            further_addresses: false,
             conditions: Conditions::READY,
-            hostname: None,
-            node: None,
-            zone: None,
-            hints: None,
             target: pod.and_then(TargetId::new),
+            about: Arc::default(),
         };
         Arc::new(SourceSlice(EndpointSlice {
             key: ServiceKey::new("shop", "web-1").into(),

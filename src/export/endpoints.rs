@@ -107,7 +107,7 @@ fn union(a: &[EndpointPort], b: &[EndpointPort]) -> Arc<[EndpointPort]> {
 mod tests {
     use super::*;
     use crate::{
-        cluster::objects::{Endpoint as Row, EndpointSlice, ObjectKey},
+        cluster::objects::{About, Endpoint as Row, EndpointSlice, ObjectKey},
         model::Protocol,
     };
 
@@ -124,13 +124,9 @@ mod tests {
     fn mk_row(address: &str, pod: Option<&str>) -> Row {
         Row {
             address: Some(address.parse().unwrap()),
-            further_addresses: false,
             conditions: Conditions::READY,
-            hostname: None,
-            node: Some("node-1".into()),
-            zone: Some("a".into()),
-            hints: None,
             target: pod.and_then(TargetId::new),
+            about: Arc::new(About { node: Some("node-1".into()), zone: Some("a".into()), ..About::default() }),
         }
     }
 
@@ -239,7 +235,8 @@ mod tests {
                     .into_iter()
                     .zip(said)
                     .map(|(name, conditions)| {
-                        let row = Row { conditions, zone: Some(name.into()), ..mk_row("10.0.0.1", None) };
+                        let about = Arc::new(About { zone: Some(name.into()), ..About::default() });
+                        let row = Row { conditions, about, ..mk_row("10.0.0.1", None) };
                         mk_slice(name, AddressType::V4, &[("http", 80)], vec![row])
                     })
                     .collect();

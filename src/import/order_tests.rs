@@ -111,13 +111,9 @@ impl Form {
 fn own_slices(contents: &[BTreeSet<u8>], name: fn(usize) -> Arc<str>, service: Option<&str>) -> Vec<Arc<OwnSlice>> {
     let row = |endpoint: SliceEndpoint| Row {
         address: Some(endpoint.address),
-        further_addresses: false,
         conditions: endpoint.conditions,
-        hostname: None,
-        node: None,
-        zone: None,
-        hints: None,
         target: None,
+        about: Arc::default(),
     };
     let own = |slice: Slice| {
         let mut own = mk_slice(&slice.name, "there").0.clone();

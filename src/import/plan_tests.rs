@@ -70,13 +70,9 @@ pub(in crate::import) fn mk_slice(name: &str, source: &str) -> Arc<OwnSlice> {
         ports: mk_ports(),
         endpoints: [Row {
             address: Some("10.0.0.1".parse().unwrap()),
-            further_addresses: false,
             conditions: Conditions::READY,
-            hostname: None,
-            node: None,
-            zone: None,
-            hints: None,
             target: None,
+            about: Arc::default(),
         }]
         .into(),
     }))

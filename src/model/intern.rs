@@ -1,6 +1,7 @@
 //! Sharing of values that thousands of objects repeat: names, zones, sets of ports.
 
 use std::{
+    borrow::Borrow,
     collections::HashSet,
     hash::Hash,
     sync::{Arc, LazyLock, Mutex, PoisonError},
@@ -25,10 +26,11 @@ pub fn intern_ports(ports: &[EndpointPort]) -> Arc<[EndpointPort]> {
 }
 
 /// Longest text that is shared, in bytes: the longest name of an object.
-const MAX_SHARED: usize = 253;
+pub(crate) const MAX_SHARED: usize = 253;
 
+/// Values of a type, each of which is in memory once. One that nobody holds any more goes after a while.
 #[derive(Debug)]
-struct Pool<T: ?Sized> {
+pub(crate) struct Pool<T: ?Sized> {
     values: HashSet<Arc<T>>,
     /// Size at which unused values are looked for.
     sweep_at: usize,
@@ -44,11 +46,9 @@ impl<T: ?Sized> Default for Pool<T> {
 const MIN_SWEEP: usize = 256;
 
 impl<T: ?Sized + Eq + Hash> Pool<T> {
-    fn share<'a>(&mut self, value: &'a T) -> Arc<T>
-    where
-        Arc<T>: From<&'a T>,
-    {
-        if let Some(shared) = self.values.get(value) {
+    /// The shared [`Arc`] for this value.
+    pub(crate) fn share<V: Borrow<T> + Into<Arc<T>>>(&mut self, value: V) -> Arc<T> {
+        if let Some(shared) = self.values.get(Borrow::<T>::borrow(&value)) {
             return Arc::clone(shared);
         }
         if self.values.len() >= self.sweep_at {
@@ -77,7 +77,7 @@ mod tests {
         let mut pool = Pool::<str>::default();
         let kept = pool.share("kept");
         for n in 0..10 * MIN_SWEEP {
-            pool.share(&n.to_string());
+            pool.share(n.to_string());
         }
         assert!(pool.values.len() <= MIN_SWEEP);
         assert!(Arc::ptr_eq(&kept, &pool.share("kept")));
@@ -86,9 +86,9 @@ mod tests {
     #[test]
     fn few_of_many_values_are_unused() {
         let mut pool = Pool::<str>::default();
-        let used: Vec<_> = (0..10 * MIN_SWEEP).map(|n| pool.share(&format!("used {n}"))).collect();
+        let used: Vec<_> = (0..10 * MIN_SWEEP).map(|n| pool.share(format!("used {n}"))).collect();
         for n in 0..10 * MIN_SWEEP {
-            pool.share(&n.to_string());
+            pool.share(n.to_string());
         }
         assert!(pool.values.len() <= used.len() + used.len() / 4 + 1, "{}", pool.values.len());
     }

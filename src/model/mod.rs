@@ -24,6 +24,7 @@ pub use export::{
 };
 pub(crate) use identity::is_dns_label;
 pub use identity::{ClusterId, ClusterSetId, InvalidClusterId, ServiceKey};
+pub(crate) use intern::{MAX_SHARED, Pool};
 pub use intern::{intern, intern_ports};
 pub use keys::{InvalidKey, PublicKey, Signature, SigningKey};
 pub use merge::{ClusterSetService, Conflict, ConflictReason, merge};

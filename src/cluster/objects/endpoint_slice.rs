@@ -1,4 +1,7 @@
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    net::IpAddr,
+    sync::{Arc, LazyLock, Mutex, PoisonError},
+};
 
 use k8s_openapi::{api::discovery::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use sha2::{Digest, Sha256};
@@ -7,7 +10,7 @@ use super::{ObjectKey, is_managed_slice, label, uid};
 use crate::{
     api::names,
     cluster::cache::Narrow,
-    model::{Conditions, EndpointPort, Protocol, intern, intern_ports},
+    model::{Conditions, EndpointPort, MAX_SHARED, Pool, Protocol, intern, intern_ports},
 };
 
 /// An EndpointSlice.
@@ -52,10 +55,27 @@ pub struct Endpoint {
     /// The first address, which is the one that consumers should use; `None` if it is no IP address, for example a host
     /// name.
     pub address: Option<IpAddr>,
-    /// Whether it has more than one address.
-    pub further_addresses: bool,
     /// Whether it takes traffic.
     pub conditions: Conditions,
+    /// The object behind the endpoint. It joins the two families of one pod.
+    pub target: Option<TargetId>,
+    /// What else is said of it, in memory once for all endpoints of which the same is said.
+    pub about: Arc<About>,
+}
+
+impl std::ops::Deref for Endpoint {
+    type Target = About;
+
+    fn deref(&self) -> &About {
+        &self.about
+    }
+}
+
+/// What slices say of many endpoints in the same words.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct About {
+    /// Whether it has more than one address.
+    pub further_addresses: bool,
     /// Host name in DNS, for pods of headless Services.
     pub hostname: Option<Arc<str>>,
     /// Name of its node.
@@ -64,12 +84,25 @@ pub struct Endpoint {
     pub zone: Option<Arc<str>>,
     /// `hints`. Only own slices keep them, because nobody exports them.
     pub hints: Option<Box<Hints>>,
-    /// The object behind the endpoint. It joins the two families of one pod.
-    pub target: Option<TargetId>,
+}
+
+impl About {
+    /// The shared one that says the same.
+    fn share(self) -> Arc<Self> {
+        static POOL: LazyLock<Mutex<Pool<About>>> = LazyLock::new(Mutex::default);
+        let Self { further_addresses: _, hostname, node, zone, hints } = &self;
+        let hints = hints.iter().flat_map(|hints| hints.zones.iter().chain(&hints.nodes));
+        let texts = [hostname, node, zone].into_iter().flatten().chain(hints);
+        // Anybody can write texts that are long, and the pool would keep them for a while.
+        if texts.map(|text| text.len()).sum::<usize>() > MAX_SHARED {
+            return Arc::new(self);
+        }
+        POOL.lock().unwrap_or_else(PoisonError::into_inner).share(self)
+    }
 }
 
 /// Hints about which clients should use an endpoint.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Hints {
     /// Zones of the clients.
     pub zones: Box<[Arc<str>]>,
@@ -168,17 +201,20 @@ fn narrow_endpoint(endpoint: v1::Endpoint, own: bool) -> Endpoint {
     });
     Endpoint {
         address: endpoint.addresses.first().and_then(|address| address.parse().ok()),
-        further_addresses: endpoint.addresses.len() > 1,
         conditions: Conditions {
             ready: conditions.ready.unwrap_or(true),
             serving: conditions.serving.unwrap_or(true),
             terminating: conditions.terminating.unwrap_or(false),
         },
-        hostname: endpoint.hostname.map(|name| intern(&name)),
-        node: endpoint.node_name.map(|name| intern(&name)),
-        zone: endpoint.zone.map(|name| intern(&name)),
-        hints,
         target: endpoint.target_ref.and_then(|target| TargetId::new(target.uid.as_deref()?)),
+        about: About {
+            further_addresses: endpoint.addresses.len() > 1,
+            hostname: endpoint.hostname.map(|name| intern(&name)),
+            node: endpoint.node_name.map(|name| intern(&name)),
+            zone: endpoint.zone.map(|name| intern(&name)),
+            hints,
+        }
+        .share(),
     }
 }
 

@@ -18,7 +18,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 pub use self::{
     cluster_property::ClusterProperty,
     cutover::Cutover,
-    endpoint_slice::{AddressType, Endpoint, EndpointSlice, Hints, OwnSlice, SourceSlice, TargetId},
+    endpoint_slice::{About, AddressType, Endpoint, EndpointSlice, Hints, OwnSlice, SourceSlice, TargetId},
     gated_pod::GatedPod,
     ingress::Ingress,
     namespace::Namespace,

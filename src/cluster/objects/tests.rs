@@ -163,14 +163,15 @@ fn own_slices_and_all_others_never_mix() {
 }
 
 #[test]
-fn zones_and_port_lists_are_shared_between_slices() {
+fn what_many_endpoints_have_in_common_is_shared_between_slices() {
     let read = || {
         let object = serde_json::from_value(slice(json!([{"addresses": ["10.0.0.1"], "zone": "z"}]))).unwrap();
         SourceSlice::narrow(object).unwrap()
     };
     let (one, other) = (read(), read());
     assert!(Arc::ptr_eq(&one.ports, &other.ports));
-    assert!(Arc::ptr_eq(one.endpoints[0].zone.as_ref().unwrap(), other.endpoints[0].zone.as_ref().unwrap()));
+    assert!(Arc::ptr_eq(&one.endpoints[0].about, &other.endpoints[0].about));
+    assert!(size_of::<Endpoint>() <= 48, "{} bytes", size_of::<Endpoint>());
 }
 
 #[test]
