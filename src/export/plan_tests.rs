@@ -1,7 +1,10 @@
 use serde_json::json;
 
 use super::*;
-use crate::{api::conditions::Said, cluster::cache::Narrow};
+use crate::{
+    api::conditions::{Heading, Said},
+    cluster::cache::Narrow,
+};
 
 fn mk_export(spec: &serde_json::Value) -> ServiceExport {
     let object = json!({
@@ -126,9 +129,7 @@ fn an_export_of_ours_goes_on_with_the_finalizer_of_the_aws_controller_also_while
         (&[("Valid", "True"), ("Ready", "False"), ("Registered", "False")], true),
     ] {
         let said = |(type_, status): &(&str, &str)| Said {
-            type_: (*type_).into(),
-            status: (*status).into(),
-            reason: "Any".into(),
+            heading: Heading { type_: (*type_).into(), status: (*status).into(), reason: "Any".into() }.into(),
             message: "".into(),
             observed_generation: None,
             last_transition_time: k8s_openapi::jiff::Timestamp::UNIX_EPOCH,

@@ -1,6 +1,6 @@
 //! What is written of the conditions of an object, by the rules of `metav1.Condition`.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
@@ -10,7 +10,7 @@ use k8s_openapi::{
 use super::{ConflictState, ExportCondition, ImportCondition, Row, Status};
 use crate::{
     api::events::EventReason,
-    model::{ConflictReason, intern},
+    model::{ConflictReason, MAX_SHARED, Pool, intern},
 };
 
 /// Maximum length of a `message` in the CRD, in characters.
@@ -19,12 +19,8 @@ const MAX_MESSAGE: usize = 32_768;
 /// The condition of an object, with shared texts: caches hold many of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Said {
-    /// `type`.
-    pub type_: Arc<str>,
-    /// `status`.
-    pub status: Arc<str>,
-    /// `reason`.
-    pub reason: Arc<str>,
+    /// What thousands of objects have in common.
+    pub heading: Arc<Heading>,
     /// `message`.
     pub message: Arc<str>,
     /// `observedGeneration`.
@@ -33,19 +29,53 @@ pub struct Said {
     pub last_transition_time: Timestamp,
 }
 
+impl std::ops::Deref for Said {
+    type Target = Heading;
+
+    fn deref(&self) -> &Heading {
+        &self.heading
+    }
+}
+
+/// What a condition says, without its text for people.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Heading {
+    /// `type`.
+    pub type_: Arc<str>,
+    /// `status`.
+    pub status: Arc<str>,
+    /// `reason`.
+    pub reason: Arc<str>,
+}
+
+impl Heading {
+    /// The shared one that says the same.
+    fn share(self) -> Arc<Self> {
+        static POOL: LazyLock<Mutex<Pool<Heading>>> = LazyLock::new(Mutex::default);
+        let Self { type_, status, reason } = &self;
+        // As for texts: the pool keeps everything for a while.
+        if type_.len() + status.len() + reason.len() > MAX_SHARED {
+            return Arc::new(self);
+        }
+        POOL.lock().unwrap_or_else(PoisonError::into_inner).share(self)
+    }
+}
+
 impl From<&Condition> for Said {
     fn from(condition: &Condition) -> Self {
         let Condition { type_, status, reason, message, observed_generation, last_transition_time: Time(since) } =
             condition;
         let [type_, status, reason, message] = [type_, status, reason, message].map(|text| intern(text));
         let (observed_generation, last_transition_time) = (*observed_generation, *since);
-        Self { type_, status, reason, message, observed_generation, last_transition_time }
+        let heading = Heading { type_, status, reason }.share();
+        Self { heading, message, observed_generation, last_transition_time }
     }
 }
 
 impl From<&Said> for Condition {
     fn from(said: &Said) -> Self {
-        let Said { type_, status, reason, message, observed_generation, last_transition_time } = said;
+        let Said { heading, message, observed_generation, last_transition_time } = said;
+        let Heading { type_, status, reason } = &**heading;
         let [type_, status, reason, message] = [type_, status, reason, message].map(ToString::to_string);
         let (observed_generation, last_transition_time) = (*observed_generation, Time(*last_transition_time));
         Self { type_, status, reason, message, observed_generation, last_transition_time }

@@ -42,6 +42,14 @@ fn conditions_of_other_writers_are_not_repeated() {
 }
 
 #[test]
+fn what_conditions_have_in_common_is_in_memory_once() {
+    let verdicts = ["denied", "throttled"].map(|message| Verdict::new(ReadyReason::Failed, message));
+    let said = said(&conditions(&[], verdicts, None, at(1)));
+    assert!(Arc::ptr_eq(&said[0].heading, &said[1].heading));
+    assert!(size_of::<Said>() <= 56, "{} bytes", size_of::<Said>());
+}
+
+#[test]
 fn fractions_of_a_second_are_dropped_as_the_api_server_does() {
     let now = Timestamp::from_millisecond(1_500).unwrap();
     assert_eq!(conditions(&[], [Verdict::new(ReadyReason::Exported, "")], None, now)[0].last_transition_time.0, at(1));
