@@ -2,6 +2,7 @@
 
 mod aws_mcs;
 mod cutover;
+mod day;
 mod exports;
 mod imports;
 mod shares;

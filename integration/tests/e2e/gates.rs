@@ -27,7 +27,7 @@ const LAG: Duration = Duration::from_secs(3);
 /// A roll-out of two pods that takes longer hangs.
 const ROLL_OUT: Duration = Duration::from_mins(15);
 
-const GATE: &str = "cloudmap-mcs/registered";
+pub(crate) const GATE: &str = "cloudmap-mcs/registered";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_roll_out_waits_until_clients_of_cloud_map_find_the_new_pods_and_no_longer_than_the_timeout() {
@@ -67,16 +67,17 @@ pub(crate) fn component(name: &str) -> Result<Vec<Value>> {
         .collect()
 }
 
-/// A Deployment with the gate. Another `version` is another template.
-fn gated(version: &str) -> Value {
-    let mut deployment = manifests::deployment("web", 2);
+/// A Deployment of two pods with the gate, which serve for so many seconds after they were deleted. Another `version` is another
+/// template.
+pub(crate) fn gated(name: &str, version: &str, lingers: u64) -> Value {
+    let mut deployment = manifests::deployment(name, 2);
     let template = &mut deployment["spec"]["template"];
     template["metadata"]["labels"]["cloudmap-mcs/gate"] = json!("registered");
     template["metadata"]["annotations"] = json!({"version": version});
     template["spec"]["readinessGates"] = json!([{"conditionType": GATE}]);
     // Old pods serve while resolvers have their addresses.
-    template["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": 3}}});
-    template["spec"]["terminationGracePeriodSeconds"] = json!(10);
+    template["spec"]["containers"][0]["lifecycle"] = json!({"preStop": {"sleep": {"seconds": lingers}}});
+    template["spec"]["terminationGracePeriodSeconds"] = json!(lingers + 7);
     deployment["spec"]["strategy"] = json!({"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}});
     deployment
 }
@@ -84,11 +85,11 @@ fn gated(version: &str) -> Value {
 async fn roll_outs(world: &World, source: &Cluster) -> Result<()> {
     world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
     world.apply(source, manifests::export("web")).await?;
-    world.roll_out(source, gated("1")).await?;
+    world.roll_out(source, gated("web", "1", 3)).await?;
     let first = ready(world, source).await?;
     holds(first.values().all(|(_, reason)| reason == "Registered"), "all gates are open because of success", &first)?;
 
-    world.apply(source, gated("2")).await?;
+    world.apply(source, gated("web", "2", 3)).await?;
     observe(world, source, &first, true).await?;
     let second = ready(world, source).await?;
     holds(second.values().all(|(_, reason)| reason == "Registered"), "all gates are open because of success", &second)?;
@@ -109,7 +110,7 @@ async fn roll_outs(world: &World, source: &Cluster) -> Result<()> {
     let outcome = async {
         let begun = Instant::now();
         // Both new pods wait at the same time.
-        let mut third = gated("3");
+        let mut third = gated("web", "3", 3);
         third["spec"]["strategy"]["rollingUpdate"]["maxSurge"] = json!(2);
         world.apply(source, third).await?;
         observe(world, source, &second, false).await?;

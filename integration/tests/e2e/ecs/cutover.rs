@@ -14,13 +14,14 @@ use cloudmap_mcs_integration::scenario::{
 use serde_json::{Value, json};
 use tokio::process::Command;
 
+use super::day::a_day;
 use super::shares::{beside_tasks, resolves};
 use super::{ids, two_tasks, written, wrote_no_task};
 use crate::gates::component;
 
 /// A step lasts for the TTL of the records and half a minute at least, and a new leader may begin it again. Tasks are hidden
 /// and shown within a minute or two.
-const STEP: Duration = Duration::from_mins(8);
+pub(super) const STEP: Duration = Duration::from_mins(8);
 
 fn cutover(spec: &Value) -> Value {
     json!({"apiVersion": "cloudmap-mcs.io/v1alpha1", "kind": "Cutover", "metadata": {"name": "orders"}, "spec": spec})
@@ -136,20 +137,19 @@ async fn hides(world: &World) -> Result<()> {
     orders.stop().await
 }
 
-/// Runs `cloudmap-mcs cutover COMMAND orders` on this machine, and gives what it printed.
-async fn run(world: &World, api: &EcsApi, command: &str, flags: &[&str]) -> Result<String> {
+/// Runs `cloudmap-mcs cutover COMMAND` on this machine with these arguments, and gives what it printed.
+pub(super) async fn run(world: &World, api: &EcsApi, command: &str, arguments: &[&str]) -> Result<String> {
     let program = std::env::var("PROGRAM").context("PROGRAM is not set: it is the path of cloudmap-mcs")?;
     let endpoint = std::env::var("MCS_E2E_EMULATOR").context("MCS_E2E_EMULATOR is not set")?;
-    let ran = Command::new(program)
-        .args(["cutover", command, "orders", "--namespace", &world.namespace, "--context", &world.clusters[0].context])
-        .args(["--cloudmap-endpoint", &endpoint, "--ecs-endpoint", &api.endpoint(), "--region", "eu-central-1"])
-        .args(flags)
-        .env("AWS_ACCESS_KEY_ID", "operator")
-        .env("AWS_SECRET_ACCESS_KEY", "none")
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await?;
+    let mut process = Command::new(program);
+    process.args(["cutover", command, "--namespace", &world.namespace, "--context", &world.clusters[0].context]);
+    process.args(arguments);
+    // `start` asks neither Cloud Map nor ECS.
+    if command != "start" {
+        process.args(["--cloudmap-endpoint", &endpoint, "--ecs-endpoint", &api.endpoint(), "--region", "eu-central-1"]);
+    }
+    process.env("AWS_ACCESS_KEY_ID", "operator").env("AWS_SECRET_ACCESS_KEY", "none");
+    let ran = process.stdin(Stdio::null()).kill_on_drop(true).output().await?;
     let said = [ran.stdout, ran.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
     // With warnings, the exit status of `plan` is 1.
     let is_good = ran.status.success() || (command == "plan" && ran.status.code() == Some(1));
@@ -164,13 +164,13 @@ async fn ends(world: &World, namespace: &str, orders: &Service) -> Result<()> {
     let (definition, api) = (orders.definition(), EcsApi::start(Model::default()).await?);
     api.adopt(&orders.registry_arn().await?, ecs.service(definition.clone()).await?, None).await?;
     let cluster = &definition.cluster;
-    let planned = run(world, &api, "plan", &[]).await?;
+    let planned = run(world, &api, "plan", &["orders"]).await?;
     holds(planned.contains(&format!("{cluster}/orders: 2 of 2 tasks run")), "the ECS service is named", &planned)?;
 
     world.apply(here, cutover(&json!({"steps": [100], "interval": "1s"}))).await?;
     says(world, "Finished", 100, "OthersServe").await?;
     let pods = world.pod_ipv4s(here, "orders").await?;
-    let finished = run(world, &api, "finish", &["--scale-ecs", "--timeout", "10m"]).await?;
+    let finished = run(world, &api, "finish", &["orders", "--scale-ecs", "--timeout", "10m"]).await?;
     let stopped = finished.contains(&format!("{cluster}/orders has no task any more"));
     holds(stopped, "the tasks were stopped and waited for", &finished)?;
     // ECS does not count a task as running any more as soon as it begins to end.
@@ -181,7 +181,7 @@ async fn ends(world: &World, namespace: &str, orders: &Service) -> Result<()> {
     .await?;
     world.names()?.have(&format!("orders.{namespace}"), "A", &pods).await?;
 
-    let back = run(world, &api, "back", &[]).await?;
+    let back = run(world, &api, "back", &["orders"]).await?;
     let raise = format!(
         "aws ecs update-service --region eu-central-1 --cluster {cluster} --service orders --desired-count {}",
         pods.len()
@@ -222,19 +222,23 @@ async fn moves(world: &World, here: &Cluster) -> Result<()> {
 async fn the_traffic_of_two_tasks_moves_to_two_pods_step_by_step_and_back() {
     World::run_in(&[2], &[2], "ecs-cutover", async |world| {
         let here = &world.clusters[0];
-        let component = component("cutovers")?;
-        for object in &component {
+        let components = [component("cutovers")?, component("readiness-gates")?].concat();
+        for object in &components {
             here.apply("", object.clone()).await?;
         }
-        let flags = ["CLOUDMAP_MCS_CUTOVERS", "CLOUDMAP_MCS_HIDE_TASKS"].map(|flag| (flag, "true".to_owned()));
+        let flags = ["CLOUDMAP_MCS_CUTOVERS", "CLOUDMAP_MCS_HIDE_TASKS", "CLOUDMAP_MCS_READINESS_GATES"];
+        let flags = flags.map(|flag| (flag, "true".to_owned()));
         let before = here.controller().set(&flags).await?;
         // Each of them waits for most of its time.
         let hiding = world.beside("ecs-hiding", async |world| hides(world).await);
-        let (moved, hidden) = tokio::join!(Box::pin(moves(world, here)), Box::pin(hiding));
-        let outcome = moved.and(hidden);
+        let day = world.beside("ecs-day", async |world| a_day(world).await);
+        let (moved, hidden, day) = tokio::join!(Box::pin(moves(world, here)), Box::pin(hiding), Box::pin(day));
+        let outcome = moved.and(hidden).and(day);
         here.controller().restore(before).await?;
-        here.delete(CLUSTER_ROLE_BINDING, "", name_of(&component[1])).await?;
-        here.delete(CLUSTER_ROLE, "", name_of(&component[0])).await?;
+        for object in components.iter().rev() {
+            let kind = if object["kind"] == "ClusterRole" { CLUSTER_ROLE } else { CLUSTER_ROLE_BINDING };
+            here.delete(kind, "", name_of(object)).await?;
+        }
         outcome
     })
     .await;

@@ -41,7 +41,8 @@ pub(super) async fn beside_tasks(
     Ok(chosen)
 }
 
-fn addresses(orders: &Service) -> BTreeSet<String> {
+/// Of its tasks.
+pub(super) fn addresses(orders: &Service) -> BTreeSet<String> {
     orders.tasks().iter().map(|task| task.ipv4.to_string()).collect()
 }
 
