@@ -100,7 +100,8 @@ impl Bed {
     }
 
     async fn service(&self, namespace_id: &Arc<str>, name: &str) -> Arc<str> {
-        match self.cloudmap.create_service(&Self::new_service(namespace_id, name, "us")).await.unwrap() {
+        match self.cloudmap.create_service(&Self::new_service(namespace_id, name, "us"), Lane::Instances).await.unwrap()
+        {
             CreateService::Created(service) => service.id,
             CreateService::Exists { .. } => panic!("{name} exists"),
         }
@@ -124,13 +125,14 @@ async fn a_life_from_the_namespace_to_its_end() {
     assert_eq!(bed.cloudmap.list_tags(&listed[0].arn).await.unwrap()["team"], "shop");
 
     let service = bed.service(&namespace, "web").await;
-    let found = bed.cloudmap.get_service(&service).await.unwrap();
+    let found = bed.cloudmap.get_service(&service, Lane::Instances).await.unwrap();
     assert_eq!(found.creator_request_id.as_deref(), Some("us"));
     assert_eq!((found.namespace_id.as_deref(), found.dns, found.description), (Some(&*namespace), None, None));
     bed.cloudmap.tag(&found.arn, &[("k".to_owned(), "v".to_owned())].into()).await.unwrap();
     assert_eq!(bed.cloudmap.list_tags(&found.arn).await.unwrap()["k"], "v");
 
-    let taken = bed.cloudmap.create_service(&Bed::new_service(&namespace, "web", "them")).await.unwrap();
+    let taken =
+        bed.cloudmap.create_service(&Bed::new_service(&namespace, "web", "them"), Lane::Instances).await.unwrap();
     assert_eq!(taken, CreateService::Exists { id: service.clone(), creator_request_id: Some("us".to_owned()) });
 
     let pod = instance("pod-1", "10.0.0.1");
@@ -165,7 +167,7 @@ async fn listings_go_on_to_the_last_page() {
         bed.service(&one, &format!("s-{i}")).await;
     }
     // AWS filters after paging: the one service of the second namespace may come after pages without any.
-    let services = bed.cloudmap.list_services(&two).await.unwrap();
+    let services = bed.cloudmap.list_services(&two, Lane::Instances).await.unwrap();
     assert_eq!(services.iter().map(|s| s.id.clone()).collect::<Vec<_>>(), std::slice::from_ref(&service));
 
     let registering = (0..250).map(|i| {
@@ -188,7 +190,7 @@ async fn health_is_told_by_discovery_and_page_by_page() {
     let bed = bed(quick()).await;
     let namespace = bed.namespace("shop").await;
     let checked = NewService { custom_health_check: true, ..Bed::new_service(&namespace, "web", "us") };
-    let CreateService::Created(service) = bed.cloudmap.create_service(&checked).await.unwrap() else {
+    let CreateService::Created(service) = bed.cloudmap.create_service(&checked, Lane::Instances).await.unwrap() else {
         panic!("it exists")
     };
     let registering = (0..120).map(|i| {
@@ -223,7 +225,7 @@ async fn errors_are_sorted_by_what_can_be_done() {
     let register =
         async |id: &str| bed.cloudmap.register_instance(&service, &instance(id, "10.0.0.1"), Lane::Ledger).await;
 
-    let missing = bed.cloudmap.get_service("srv-nowhere").await.unwrap_err();
+    let missing = bed.cloudmap.get_service("srv-nowhere", Lane::Instances).await.unwrap_err();
     assert_eq!(missing.kind, ErrorKind::NotFound, "{missing}");
     let missing = bed.cloudmap.discover_instances("nowhere", "web", &BTreeMap::new(), Lane::Ledger).await.unwrap_err();
     assert_eq!(missing.kind, ErrorKind::NotFound, "{missing}");

@@ -289,20 +289,20 @@ impl CloudMap for Fake {
         Ok(OperationId("op".into()))
     }
 
-    async fn list_services(&self, namespace_id: &str) -> Result<Vec<Service>, Error> {
+    async fn list_services(&self, namespace_id: &str, _lane: Lane) -> Result<Vec<Service>, Error> {
         self.begin(Operation::ListServices, namespace_id).await?;
         let registry = self.registry();
         let inside = registry.services.values().filter(|service| service.namespace_id.as_deref() == Some(namespace_id));
         Ok(inside.cloned().map(|s| Service { creator_request_id: None, namespace_id: None, ..s }).collect())
     }
 
-    async fn get_service(&self, id: &str) -> Result<Service, Error> {
+    async fn get_service(&self, id: &str, _lane: Lane) -> Result<Service, Error> {
         self.begin(Operation::GetService, id).await?;
         let found = self.registry().services.get(id).cloned();
         found.ok_or_else(|| error(Operation::GetService, ErrorKind::NotFound))
     }
 
-    async fn create_service(&self, new: &NewService) -> Result<CreateService, Error> {
+    async fn create_service(&self, new: &NewService, _lane: Lane) -> Result<CreateService, Error> {
         let fault = self.begin(Operation::CreateService, &new.name).await?;
         let mut registry = self.registry();
         if !registry.namespaces.iter().any(|namespace| namespace.id == new.namespace_id) {

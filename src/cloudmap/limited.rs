@@ -134,16 +134,16 @@ macro_rules! decorate {
                 self.around(Operation::DeleteNamespace, Lane::Instances, self.inner.delete_namespace(id)).await
             }
 
-            async fn list_services(&self, namespace_id: &str) -> Result<Vec<Service>, Error> {
-                self.around(Operation::ListServices, Lane::Instances, self.inner.list_services(namespace_id)).await
+            async fn list_services(&self, namespace_id: &str, lane: Lane) -> Result<Vec<Service>, Error> {
+                self.around(Operation::ListServices, lane, self.inner.list_services(namespace_id, lane)).await
             }
 
-            async fn get_service(&self, id: &str) -> Result<Service, Error> {
-                self.around(Operation::GetService, Lane::Instances, self.inner.get_service(id)).await
+            async fn get_service(&self, id: &str, lane: Lane) -> Result<Service, Error> {
+                self.around(Operation::GetService, lane, self.inner.get_service(id, lane)).await
             }
 
-            async fn create_service(&self, new: &NewService) -> Result<CreateService, Error> {
-                self.around(Operation::CreateService, Lane::Instances, self.inner.create_service(new)).await
+            async fn create_service(&self, new: &NewService, lane: Lane) -> Result<CreateService, Error> {
+                self.around(Operation::CreateService, lane, self.inner.create_service(new, lane)).await
             }
 
             async fn update_service(&self, id: &str, change: &ServiceChange) -> Result<OperationId, Error> {

@@ -42,14 +42,14 @@ pub trait CloudMap: Send + Sync + 'static {
     async fn delete_namespace(&self, id: &str) -> Result<OperationId, Error>;
 
     /// All services of a namespace. AWS does not return `creator_request_id` and `namespace_id` here.
-    async fn list_services(&self, namespace_id: &str) -> Result<Vec<Service>, Error>;
+    async fn list_services(&self, namespace_id: &str, lane: Lane) -> Result<Vec<Service>, Error>;
 
     /// One service, with all fields.
-    async fn get_service(&self, id: &str) -> Result<Service, Error>;
+    async fn get_service(&self, id: &str, lane: Lane) -> Result<Service, Error>;
 
     /// Creates a service. This is the only create-if-absent of Cloud Map, and therefore the only way to claim
     /// something.
-    async fn create_service(&self, new: &NewService) -> Result<CreateService, Error>;
+    async fn create_service(&self, new: &NewService, lane: Lane) -> Result<CreateService, Error>;
 
     /// Begins to replace the description, the TTLs of the records and the Route 53 health check of a service. AWS
     /// deletes what the request omits: afterwards the service has exactly what `change` contains. Services in API-only
@@ -96,8 +96,9 @@ pub trait CloudMap: Send + Sync + 'static {
     async fn tag(&self, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error>;
 }
 
-/// Which part of an operation's request rate a call uses. The ledger has a part of its own, so ten thousand queued
-/// instances never delay it.
+/// Whose turn at an operation a call waits for. The ledger has a queue of its own, which does not slow down while AWS
+/// throttles. Of the operations that it calls often, a part of the rate is its own, too. So ten thousand queued instances
+/// never delay it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Lane {
     /// Calls of the ledger.

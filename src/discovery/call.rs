@@ -16,7 +16,9 @@ const PAGE: usize = 100;
 pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, settings: Arc<DiscoverySettings>, call: Call) -> Event {
     match call {
         Call::Namespaces => Event::Namespaces(cloudmap.list_namespaces(Lane::Instances).await),
-        Call::Services { namespace, id } => Event::Services { result: cloudmap.list_services(&id).await, namespace },
+        Call::Services { namespace, id } => {
+            Event::Services { result: cloudmap.list_services(&id, Lane::Instances).await, namespace }
+        }
         Call::Instances(key, look) => {
             let mut further_calls = 0;
             let result = look_at(&*cloudmap, &settings, &key, &look, &mut further_calls).await;

@@ -444,7 +444,7 @@ mod tests {
         let mut namespaces = fake.list_namespaces(Lane::Instances).await.unwrap();
         engine.done(Event::Namespaces(Ok(namespaces.clone())), now);
         for namespace in &namespaces {
-            let result = fake.list_services(&namespace.id).await;
+            let result = fake.list_services(&namespace.id, Lane::Instances).await;
             engine.done(Event::Services { namespace: namespace.name.clone(), result }, now);
         }
         namespaces.retain(|namespace| *namespace.name == *"there");

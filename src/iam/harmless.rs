@@ -127,8 +127,10 @@ async fn call(
         // The first call of all: whoever comes here has its answer. AWS allows few of them.
         Operation::ListNamespaces => {}
         Operation::GetNamespace => cloudmap.get_namespace(NO_NAMESPACE).await.map(drop)?,
-        Operation::ListServices => cloudmap.list_services(namespace.unwrap_or(NO_NAMESPACE)).await.map(drop)?,
-        Operation::GetService => cloudmap.get_service(NO_SERVICE).await.map(drop)?,
+        Operation::ListServices => {
+            cloudmap.list_services(namespace.unwrap_or(NO_NAMESPACE), Lane::Instances).await.map(drop)?;
+        }
+        Operation::GetService => cloudmap.get_service(NO_SERVICE, Lane::Instances).await.map(drop)?,
         Operation::GetOperation => {
             cloudmap.operation(&OperationId(NO_OPERATION.into()), Lane::Instances).await.map(drop)?;
         }
@@ -155,7 +157,7 @@ async fn call(
                 custom_health_check: false,
                 tags: too_many,
             };
-            match cloudmap.create_service(&new).await? {
+            match cloudmap.create_service(&new, Lane::Instances).await? {
                 CreateService::Created(_) | CreateService::Exists { .. } => {}
             }
         }

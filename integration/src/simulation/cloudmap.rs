@@ -355,18 +355,18 @@ impl CloudMap for Port {
         self.submit(Operation::DeleteNamespace, json!({"Id": id})).await
     }
 
-    async fn list_services(&self, namespace_id: &str) -> Result<Vec<Service>, Error> {
+    async fn list_services(&self, namespace_id: &str, _lane: Lane) -> Result<Vec<Service>, Error> {
         let filter = json!([{"Name": "NAMESPACE_ID", "Values": [namespace_id]}]);
         let found = self.pages(Operation::ListServices, json!({"Filters": filter}), "Services").await?;
         Ok(found.iter().map(service).collect())
     }
 
-    async fn get_service(&self, id: &str) -> Result<Service, Error> {
+    async fn get_service(&self, id: &str, _lane: Lane) -> Result<Service, Error> {
         let answer = self.call(Operation::GetService, json!({"Id": id})).await.map_err(Failed::sorted)?;
         Ok(service(&answer["Service"]))
     }
 
-    async fn create_service(&self, new: &NewService) -> Result<CreateService, Error> {
+    async fn create_service(&self, new: &NewService, _lane: Lane) -> Result<CreateService, Error> {
         let NewService { namespace_id, name, creator_request_id, description, dns, custom_health_check, tags } = new;
         let mut body = json!({"Name": &**name, "NamespaceId": &**namespace_id, "CreatorRequestId": creator_request_id,
             "Tags": tag_list(tags)});

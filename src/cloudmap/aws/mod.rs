@@ -278,14 +278,14 @@ impl CloudMap for AwsCloudMap {
         operation_id(operation, answer.operation_id())
     }
 
-    async fn list_services(&self, namespace_id: &str) -> Result<Vec<Service>, Error> {
+    async fn list_services(&self, namespace_id: &str, lane: Lane) -> Result<Vec<Service>, Error> {
         let operation = Operation::ListServices;
         let filter = ServiceFilter::builder()
             .name(ServiceFilterName::NamespaceId)
             .values(namespace_id)
             .build()
             .map_err(|e| unbuilt(operation, &e))?;
-        self.pages(operation, Lane::Instances, async |token| {
+        self.pages(operation, lane, async |token| {
             let request = self.client.list_services().filters(filter.clone()).max_results(PAGE).set_next_token(token);
             let page = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
             Ok((page.services().iter().map(convert::summarized_service).collect(), page.next_token))
@@ -293,13 +293,13 @@ impl CloudMap for AwsCloudMap {
         .await
     }
 
-    async fn get_service(&self, id: &str) -> Result<Service, Error> {
+    async fn get_service(&self, id: &str, _lane: Lane) -> Result<Service, Error> {
         let operation = Operation::GetService;
         let answer = self.client.get_service().id(id).send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
         answer.service().map(convert::service).ok_or_else(|| missing(operation, "service"))
     }
 
-    async fn create_service(&self, new: &NewService) -> Result<CreateService, Error> {
+    async fn create_service(&self, new: &NewService, _lane: Lane) -> Result<CreateService, Error> {
         let operation = Operation::CreateService;
         let mut request = self
             .client

@@ -169,11 +169,11 @@ async fn the_loser_of_a_name_learns_who_won() {
     let body = json!({"__type": "ServiceAlreadyExists", "ServiceId": "srv-9", "CreatorRequestId": "other"});
     let (cloudmap, _server) = answering(400, &body).await;
     let exists = CreateService::Exists { id: "srv-9".into(), creator_request_id: Some("other".to_owned()) };
-    assert_eq!(cloudmap.create_service(&new_service()).await.unwrap(), exists);
+    assert_eq!(cloudmap.create_service(&new_service(), Lane::Instances).await.unwrap(), exists);
 
     // An emulator that does not say who: a listing can resolve this error.
     let (cloudmap, _server) = answering(400, &json!({"__type": "ServiceAlreadyExists"})).await;
-    let error = cloudmap.create_service(&new_service()).await.unwrap_err();
+    let error = cloudmap.create_service(&new_service(), Lane::Instances).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::AlreadyExists { id: None });
 
     let body = json!({"__type": "NamespaceAlreadyExists", "NamespaceId": "ns-9", "CreatorRequestId": "other"});
@@ -330,7 +330,10 @@ async fn a_service_without_records_is_api_only_and_one_with_records_is_not() {
         "DnsConfig": {"RoutingPolicy": "WEIGHTED", "DnsRecords": [{"Type": "A", "TTL": 60}, {"Type": "AAAA", "TTL": 60}]},
         "HealthCheckCustomConfig": {}}});
     let (cloudmap, server) = answering(200, &answer).await;
-    let CreateService::Created(service) = cloudmap.create_service(&new_service()).await.unwrap() else { panic!() };
+    let CreateService::Created(service) = cloudmap.create_service(&new_service(), Lane::Instances).await.unwrap()
+    else {
+        panic!()
+    };
     let dns = service.dns.clone().unwrap();
     assert!(dns.weighted && service.custom_health_check);
     assert_eq!(
@@ -338,7 +341,10 @@ async fn a_service_without_records_is_api_only_and_one_with_records_is_not() {
         [super::super::RecordType::A, super::super::RecordType::Aaaa]
     );
     let described = Some("for people".to_owned());
-    cloudmap.create_service(&NewService { dns: Some(dns), description: described, ..new_service() }).await.unwrap();
+    cloudmap
+        .create_service(&NewService { dns: Some(dns), description: described, ..new_service() }, Lane::Instances)
+        .await
+        .unwrap();
     let requests = server.requests.lock().unwrap();
     let body = |i: usize| serde_json::from_str::<Value>(&requests[i].body).unwrap();
     assert_eq!((&body(0)["Type"], &body(0)["DnsConfig"]), (&json!("HTTP"), &Value::Null));
@@ -367,7 +373,7 @@ async fn an_update_of_a_service_repeats_everything() {
     let script = vec![(200, described.to_string()), (200, json!({"OperationId": "op-1"}).to_string())];
     let server = serve(script).await;
     let cloudmap = cloudmap(&server.url).await;
-    let Service { description, dns, health_check, .. } = cloudmap.get_service("srv-1").await.unwrap();
+    let Service { description, dns, health_check, .. } = cloudmap.get_service("srv-1", Lane::Instances).await.unwrap();
     let records = dns.unwrap().records;
     let change = ServiceChange { description, records, health_check };
     assert_eq!(cloudmap.update_service("srv-1", &change).await.unwrap(), OperationId("op-1".into()));

@@ -175,7 +175,7 @@ impl Observer {
         let services = if let Some(known) = self.services.get(&namespace.id) {
             known.clone()
         } else {
-            let listed = in_time(cloudmap.list_services(&namespace.id)).await?;
+            let listed = in_time(cloudmap.list_services(&namespace.id, Lane::Instances)).await?;
             self.services.insert(Arc::clone(&namespace.id), listed.clone());
             listed
         };

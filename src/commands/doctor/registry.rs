@@ -205,7 +205,7 @@ async fn tagged(
 ) -> BTreeMap<String, Arc<str>> {
     let mut tagged = BTreeMap::new();
     let in_ledger = match ledger {
-        Some(id) => cloudmap.list_services(id).await.unwrap_or_default(),
+        Some(id) => cloudmap.list_services(id, Lane::Instances).await.unwrap_or_default(),
         None => Vec::new(),
     };
     // That of all heads, if it is there: a role may have no access to services of other clusters.
@@ -216,7 +216,7 @@ async fn tagged(
     if let Some(target) = targets.first()
         && let Some(namespace) = Namespace::named(namespaces, &target.namespace)
     {
-        let services = cloudmap.list_services(&namespace.id).await.unwrap_or_default();
+        let services = cloudmap.list_services(&namespace.id, Lane::Instances).await.unwrap_or_default();
         // A service that was joined has no such tag.
         if let Some(service) = services.into_iter().find(|service| service.name == target.service)
             && cloudmap.list_tags(&service.arn).await.is_ok_and(|tags| tags.contains_key(OWNER_TAG))

@@ -171,7 +171,7 @@ impl Remains {
         };
         let ledger_name = ledger::namespace_name(clusterset.as_str());
         for namespace in cloudmap.list_namespaces(Lane::Instances).await? {
-            let services = cloudmap.list_services(&namespace.id).await?;
+            let services = cloudmap.list_services(&namespace.id, Lane::Instances).await?;
             if *namespace.name == *ledger_name {
                 let removed: BTreeSet<&str> = self.ledger.iter().map(|belonging| &*belonging.service_id).collect();
                 if self.staying.is_empty()
@@ -196,7 +196,7 @@ impl Remains {
                 let target = Target { namespace: namespace.name.clone(), service: service.name.clone() };
                 let superfluous = others.is_empty()
                     && !claimed.contains(&target)
-                    && match cloudmap.get_service(&service.id).await {
+                    && match cloudmap.get_service(&service.id, Lane::Instances).await {
                         Err(error) if error.kind == ErrorKind::NotFound => false,
                         service => ownership::made_by_us(&service?, &identity),
                     };

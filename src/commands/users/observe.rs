@@ -83,7 +83,7 @@ pub(super) async fn registry(cloudmap: &dyn CloudMap, subject: &mut Subject, see
         if !subject.may_be_in(&namespace.name) {
             continue;
         }
-        match in_time(cloudmap.list_services(&namespace.id)).await {
+        match in_time(cloudmap.list_services(&namespace.id, Lane::Instances)).await {
             Ok(services) => {
                 let services = services.into_iter().map(|service| service.name).collect();
                 instances(cloudmap, namespace, services, subject, seen).await;

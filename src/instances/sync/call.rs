@@ -232,10 +232,12 @@ impl Performer {
                 Event::NamespaceCreated { name, result }
             }
             Call::ListServices { namespace_id } => {
-                let result = cloudmap.list_services(&namespace_id).await;
+                let result = cloudmap.list_services(&namespace_id, Lane::Instances).await;
                 Event::Services { namespace_id, result }
             }
-            Call::ListRecords { namespace_id } => Event::Records(cloudmap.list_services(&namespace_id).await),
+            Call::ListRecords { namespace_id } => {
+                Event::Records(cloudmap.list_services(&namespace_id, Lane::Instances).await)
+            }
             Call::CreateService { target, namespace_id, dns, custom_health_check } => {
                 let new = NewService {
                     namespace_id,
@@ -247,7 +249,9 @@ impl Performer {
                     custom_health_check,
                     tags: self.identity.tags(),
                 };
-                let result = self.writing(&target.namespace, "CreateService", cloudmap.create_service(&new)).await;
+                let result = self
+                    .writing(&target.namespace, "CreateService", cloudmap.create_service(&new, Lane::Instances))
+                    .await;
                 Event::ServiceCreated { target, result }
             }
             Call::Inspect { target, service_id } => {
@@ -437,7 +441,7 @@ impl Performer {
 
     /// Tags matter only if our ClusterSet did not create the service.
     async fn inspect(&self, service_id: &str) -> Result<(Service, BTreeMap<String, String>), Error> {
-        let service = self.cloudmap.get_service(service_id).await?;
+        let service = self.cloudmap.get_service(service_id, Lane::Instances).await?;
         if ownership::made_by_us(&service, &self.identity) {
             return Ok((service, BTreeMap::new()));
         }
@@ -447,7 +451,7 @@ impl Performer {
 
     /// Deletes a service that our ClusterSet provably created. AWS refuses that for one that has instances.
     async fn delete_service(&self, service_id: &str) -> Result<(), Error> {
-        let service = match self.cloudmap.get_service(service_id).await {
+        let service = match self.cloudmap.get_service(service_id, Lane::Instances).await {
             Err(Error { kind: ErrorKind::NotFound, .. }) => return Ok(()),
             service => service?,
         };

@@ -155,7 +155,7 @@ impl Registry {
     /// The services of the ledger.
     pub(in crate::ledger) async fn list_services(&self) -> Result<Vec<Service>, Failure> {
         let Some(namespace) = self.find_namespace().await? else { return Ok(Vec::new()) };
-        let listed = match self.cloudmap.list_services(&namespace.id).await {
+        let listed = match self.cloudmap.list_services(&namespace.id, Lane::Ledger).await {
             Err(error) if error.kind == ErrorKind::NotFound => {
                 // It was deleted since. Whoever writes next creates it again.
                 *self.namespace.lock().await = None;
@@ -197,7 +197,7 @@ impl Registry {
             custom_health_check: false,
             tags: service_tags(&self.clusterset, &name),
         };
-        let created = match self.cloudmap.create_service(&new).await {
+        let created = match self.cloudmap.create_service(&new, Lane::Ledger).await {
             Ok(created) => created,
             Err(error) => {
                 // The namespace may have been deleted since.
@@ -232,7 +232,7 @@ impl Registry {
                 }
                 CreateService::Exists { id, creator_request_id: Some(creator) } => (false, id, Some(creator)),
                 CreateService::Exists { id, creator_request_id: None } => {
-                    let creator = self.cloudmap.get_service(&id).await?.creator_request_id;
+                    let creator = self.cloudmap.get_service(&id, Lane::Ledger).await?.creator_request_id;
                     (false, id, creator)
                 }
             },
@@ -479,7 +479,7 @@ impl Registry {
         services.retain(|service| cluster_of(&service.name) == Some(cluster));
         services.sort_by_key(|service| *service.name == *first);
         for service in services {
-            match self.cloudmap.get_service(&service.id).await {
+            match self.cloudmap.get_service(&service.id, Lane::Ledger).await {
                 Err(error) if error.kind == ErrorKind::NotFound => continue,
                 found if found.as_ref().is_ok_and(|found| found.creator_request_id.as_ref() != Some(uid)) => {
                     return Ok(Outcome::Done);
@@ -523,7 +523,7 @@ impl Registry {
     /// A listed service with its creator; `None` if it was not listed, or is gone since.
     async fn known_service_details(&self, name: &str) -> Result<Option<Service>, Failure> {
         let Some(id) = self.known_service(name).await else { return Ok(None) };
-        match self.cloudmap.get_service(&id).await {
+        match self.cloudmap.get_service(&id, Lane::Ledger).await {
             Ok(service) => Ok(Some(service)),
             Err(Error { kind: ErrorKind::NotFound, .. }) => {
                 self.forget_service(name).await;

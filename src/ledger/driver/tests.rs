@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
-    cloudmap::{Instance, NamespaceKind, Operation, fake::Fake},
+    cloudmap::{Instance, Limited, Limits, NamespaceKind, Operation, Rates, fake::Fake},
     cluster::record::{Accepted, memory::Stored},
     ledger::{
         CLUSTERS, Value,
@@ -387,6 +387,27 @@ async fn services_that_nobody_made_yet_are_empty_and_the_last_one_counts() {
     assert!(matches!(claimed, Outcome::Claimed { created: false, shards: 6 }), "{claimed:?}");
     let read = registry.read_pages("blue", 3, None).await.unwrap();
     assert!(read.pages.is_empty() && !read.truncated);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_does_not_wait_with_the_instances_while_aws_throttles() {
+    let limits = Limits::new(&Rates::default(), None);
+    let cloudmap: Arc<dyn CloudMap> = Arc::new(Limited::new(Fake::new(), limits.clone()));
+    let set = "prod".parse().unwrap();
+    let registry = |id: &str| Registry::new(Arc::clone(&cloudmap), &set).owned_by(&id.parse().unwrap(), id);
+    registry("blue").claim(0).await.unwrap();
+    for _ in 0..5 {
+        for operation in [Operation::ListServices, Operation::GetService, Operation::CreateService] {
+            limits.throttled(operation);
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    limits.throttled(Operation::ListServices);
+    limits.throttled(Operation::CreateService);
+    let since = Instant::now();
+    let claimed = registry("green").claim(0).await.unwrap();
+    assert!(matches!(claimed, Outcome::Claimed { created: true, .. }), "{claimed:?}");
+    assert!(since.elapsed() <= Duration::from_secs(2), "{:?}", since.elapsed());
 }
 
 /// Of a cluster that had the id before, and of which not all was purged.

@@ -55,13 +55,13 @@ async fn life(lab: &Lab) -> anyhow::Result<()> {
         custom_health_check: true,
         tags: [(TAG.to_owned(), lab.run.clone())].into(),
     };
-    let CreateService::Created(service) = cloudmap.create_service(&new("us")).await? else {
+    let CreateService::Created(service) = cloudmap.create_service(&new("us"), Lane::Instances).await? else {
         anyhow::bail!("the service exists already");
     };
-    let taken = cloudmap.create_service(&new("them")).await?;
+    let taken = cloudmap.create_service(&new("them"), Lane::Instances).await?;
     let ours_exists = CreateService::Exists { id: service.id.clone(), creator_request_id: Some("us".to_owned()) };
     ensure!(taken == ours_exists, "the second creator learns {taken:?}");
-    let listed = cloudmap.list_services(&ours.id).await?;
+    let listed = cloudmap.list_services(&ours.id, Lane::Instances).await?;
     ensure!(listed.iter().any(|found| found.id == service.id), "the listing lacks the service");
 
     let attributes = [(ADDRESS.0.to_owned(), ADDRESS.1.to_owned())].into();
@@ -92,7 +92,7 @@ async fn content(lab: &Lab) -> anyhow::Result<BTreeSet<String>> {
         let names = page.namespaces().iter().filter_map(|found| found.name());
         all.extend(names.filter(|name| name.contains(&lab.run)).map(str::to_owned));
     }
-    for service in lab.adapter.list_services(&lab.namespace.id).await? {
+    for service in lab.adapter.list_services(&lab.namespace.id, Lane::Instances).await? {
         for instance in lab.adapter.list_instances(&service.id).await? {
             all.insert(format!("{}/{}", service.id, instance.id));
         }

@@ -92,16 +92,16 @@ impl CloudMap for Narrow {
         self.registry.delete_namespace(id).await
     }
 
-    async fn list_services(&self, namespace_id: &str) -> Result<Vec<Service>, Error> {
-        self.registry.list_services(namespace_id).await
+    async fn list_services(&self, namespace_id: &str, lane: Lane) -> Result<Vec<Service>, Error> {
+        self.registry.list_services(namespace_id, lane).await
     }
 
-    async fn get_service(&self, id: &str) -> Result<Service, Error> {
-        self.registry.get_service(id).await
+    async fn get_service(&self, id: &str, lane: Lane) -> Result<Service, Error> {
+        self.registry.get_service(id, lane).await
     }
 
-    async fn create_service(&self, new: &NewService) -> Result<CreateService, Error> {
-        self.registry.create_service(new).await
+    async fn create_service(&self, new: &NewService, lane: Lane) -> Result<CreateService, Error> {
+        self.registry.create_service(new, lane).await
     }
 
     async fn update_service(&self, id: &str, change: &ServiceChange) -> Result<OperationId, Error> {
