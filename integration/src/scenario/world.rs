@@ -301,6 +301,21 @@ impl World {
         .await
     }
 
+    /// Deploys pods, and exports a Service with their port 80.
+    pub async fn export(&self, cluster: &Cluster, name: &str, replicas: u32) -> Result<()> {
+        self.deploy(cluster, name, replicas).await?;
+        self.apply(cluster, manifests::service(name, &[manifests::http(80)])).await?;
+        self.apply(cluster, manifests::export(name)).await.map(drop)
+    }
+
+    /// Waits until the controllers of all clusters are ready and have leaders.
+    pub async fn settle(&self) -> Result<()> {
+        for cluster in &self.clusters {
+            cluster.controller().settle().await?;
+        }
+        Ok(())
+    }
+
     /// Waits for a condition of a ServiceExport.
     pub async fn export_condition(
         &self,

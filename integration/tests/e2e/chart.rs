@@ -78,10 +78,8 @@ async fn run(command: &mut Command) -> Result<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn helm_takes_over_upgrades_rolls_back_uninstalls_and_installs_anew() {
     World::run_in(&[1, 3], &[3], "chart", async |world| {
-        let [ours, theirs] = world.pair();
-        for cluster in [ours, theirs] {
-            cluster.controller().settle().await?;
-        }
+        let [_, theirs] = world.pair();
+        world.settle().await?;
         let installation = Installation::of(theirs).await?;
         let outcome = tokio::time::timeout(LIMIT, Box::pin(play(world, &installation))).await;
         let outcome = outcome.unwrap_or_else(|_| Err(anyhow!("it did not end within {LIMIT:?}")));
@@ -109,9 +107,7 @@ async fn play(world: &World, installation: &Installation) -> Result<()> {
     let chart = root().join("config/chart").display().to_string();
     let values = installation.values.display().to_string();
     let install = ["install", NAME, &chart, "--values", &values, "--wait"];
-    world.deploy(theirs, "web", 1).await?;
-    world.apply(theirs, manifests::service("web", &[manifests::http(80)])).await?;
-    world.apply(theirs, manifests::export("web")).await?;
+    world.export(theirs, "web", 1).await?;
     world.imported(ours, "web").await?;
     world.followed(theirs, "web").await?;
 

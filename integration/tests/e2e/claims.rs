@@ -73,9 +73,7 @@ fn released() -> serde_json::Value {
 async fn the_oldest_claim_keeps_its_name_through_restarts_and_is_taken_over_when_it_is_released() {
     World::run_in(&[0, 1], &[0, 1], "claims", async |world| {
         let [here, there] = world.pair();
-        for cluster in &world.clusters {
-            cluster.controller().settle().await?;
-        }
+        world.settle().await?;
         world.registry()?.create_namespace(&namespace(world)).await?;
         claim(world, here, "first").await?;
         world.deploy(here, "passing", 1).await?;
@@ -98,9 +96,7 @@ async fn the_oldest_claim_keeps_its_name_through_restarts_and_is_taken_over_when
             // While nobody is there to see it.
             here.delete(SERVICE, &world.namespace, "passing").await?;
             world.deploy(here, "first", 2).await?;
-            for cluster in &world.clusters {
-                cluster.controller().settle().await?;
-            }
+            world.settle().await?;
             held_by(world, here, "first").await?;
             eventually("what was deleted while no controller ran is withdrawn", NAMES, async || {
                 let instances = world.registry()?.discover(&namespace(world), "passing").await?;

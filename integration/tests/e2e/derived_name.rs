@@ -13,9 +13,7 @@ async fn pods_call_imports_by_names_that_every_dns_server_of_the_cluster_knows()
     World::run_in(&[1, 3], &[3], "derived-name", async |world| {
         let [source, other] = world.pair();
         other.controller().settle().await?;
-        world.deploy(source, "web", 1).await?;
-        world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
-        world.apply(source, manifests::export("web")).await?;
+        world.export(source, "web", 1).await?;
         let mut headless = manifests::service("db", &[manifests::http(8080)]);
         headless["spec"]["selector"] = json!({"app": "web"});
         headless["spec"]["clusterIP"] = json!("None");

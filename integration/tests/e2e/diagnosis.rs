@@ -140,9 +140,7 @@ async fn readers_are_told_what_holds_a_name_up_and_gather_everything() {
 async fn follow(world: &World, reader: &str) -> Result<()> {
     let [source, other] = world.pair();
     let namespace = world.namespace.as_str();
-    world.deploy(source, "web", 1).await?;
-    world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
-    world.apply(source, manifests::export("web")).await?;
+    world.export(source, "web", 1).await?;
     world.imported(other, "web").await?;
     world.followed(source, "web").await?;
     world.export_condition_within(NAMES, source, "web", ["Registered", "True", "Registered"]).await?;
@@ -210,9 +208,7 @@ async fn examine(flags: &[&str]) -> Result<Vec<Value>> {
 async fn doctor_finds_clusters_well_tries_the_network_and_leaves_nothing() {
     World::run_in(&[0, 1], &[0, 1], "doctor", async |world| {
         let [source, other] = world.pair();
-        world.deploy(source, "web", 1).await?;
-        world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
-        world.apply(source, manifests::export("web")).await?;
+        world.export(source, "web", 1).await?;
         world.imported(other, "web").await?;
         let contexts = format!("--contexts={},{}", source.context, other.context);
 

@@ -24,9 +24,7 @@ const TASK: [(&str, &str); 8] = [
 async fn pods_are_instances_with_the_attributes_that_ecs_uses() {
     World::run("instances", async |world| {
         let [source, other] = world.pair();
-        world.deploy(source, "web", 2).await?;
-        world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
-        world.apply(source, manifests::export("web")).await?;
+        world.export(source, "web", 2).await?;
         world.imported(other, "web").await?;
         let addresses = world.followed(source, "web").await?;
         let (six, four): (BTreeSet<_>, BTreeSet<_>) = addresses.into_iter().partition(|address| address.contains(':'));
@@ -68,9 +66,7 @@ async fn instances_of_others_in_our_services_are_never_touched() {
     World::run("foreign-instances", async |world| {
         let [source, other] = world.pair();
         let task = "0db8dbd2185c4c0184e80f58fee8ba1d";
-        world.deploy(source, "orders", 1).await?;
-        world.apply(source, manifests::service("orders", &[manifests::http(80)])).await?;
-        world.apply(source, manifests::export("orders")).await?;
+        world.export(source, "orders", 1).await?;
         world.imported(other, "orders").await?;
         has_instances(world, 1).await?;
         let service = world.registry()?.service_id(&world.namespace, "orders").await?;
@@ -151,9 +147,7 @@ async fn a_service_of_somebody_else_is_not_joined_without_being_asked() {
         let [source, other] = world.pair();
         let service = world.registry()?.create_service(&world.namespace, "orders").await?;
         world.registry()?.register(&world.namespace, ("orders", &service), "task", &TASK).await?;
-        world.deploy(source, "orders", 1).await?;
-        world.apply(source, manifests::service("orders", &[manifests::http(80)])).await?;
-        world.apply(source, manifests::export("orders")).await?;
+        world.export(source, "orders", 1).await?;
         // Other controllers of the account list its namespaces, too.
         world.export_condition_within(NAMES, source, "orders", ["Registered", "False", "ForeignOwner"]).await?;
         world.export_condition(source, "orders", "Ready", "True", "Exported").await?;

@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use cloudmap_mcs_integration::scenario::{
-    ENDPOINT_SLICE, PODS, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT, World, eventually, holds, manifests, members,
-    name_of,
+    ENDPOINT_SLICE, PODS, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT, World, eventually, holds, members, name_of,
 };
 
 /// Garbage of the ledger is kept for two minutes, and collected some at a time.
@@ -19,12 +18,8 @@ const LEDGER_CALLS_PER_SECOND: f64 = 1.3;
 async fn nothing_is_written_when_nothing_changes() {
     World::run_alone("idle", async |world| {
         let [source, other] = world.pair();
-        for cluster in &world.clusters {
-            cluster.controller().settle().await?;
-        }
-        world.deploy(source, "web", 2).await?;
-        world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
-        world.apply(source, manifests::export("web")).await?;
+        world.settle().await?;
+        world.export(source, "web", 2).await?;
         world.imported(other, "web").await?;
         world.followed(source, "web").await?;
         quiet(world).await?;

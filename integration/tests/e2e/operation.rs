@@ -56,9 +56,7 @@ fn monitored() -> BTreeSet<String> {
 async fn a_running_controller_has_the_metrics_of_alerts_and_dashboards() {
     World::run("metrics", async |world| {
         let [source, other] = world.pair();
-        world.deploy(source, "web", 1).await?;
-        world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
-        world.apply(source, manifests::export("web")).await?;
+        world.export(source, "web", 1).await?;
         world.imported(other, "web").await?;
         let leader = source.controller().leader().await?;
         let wanted = monitored();
@@ -81,12 +79,8 @@ async fn a_running_controller_has_the_metrics_of_alerts_and_dashboards() {
 async fn killing_controllers_loses_no_endpoint() {
     World::run_in(&[3, 1], &[3, 1], "kill", async |world| {
         let [source, other] = world.pair();
-        for cluster in &world.clusters {
-            cluster.controller().settle().await?;
-        }
-        world.deploy(source, "web", 1).await?;
-        world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
-        world.apply(source, manifests::export("web")).await?;
+        world.settle().await?;
+        world.export(source, "web", 1).await?;
         world.imported(other, "web").await?;
         let first = world.followed(source, "web").await?;
         tokio::select! {
@@ -133,9 +127,7 @@ async fn kill_while_scaling(world: &World) -> Result<()> {
     }
     world.deploy(source, "web", 7).await?;
     world.followed_within(TAKEOVER, source, "web").await?;
-    for cluster in [source, other] {
-        cluster.controller().settle().await?;
-    }
+    world.settle().await?;
     eventually("all pods are instances, and nothing else is", TAKEOVER, async || {
         let instances = world.registry()?.discover(&world.namespace, "web").await?;
         let registered: BTreeSet<_> = instances
@@ -187,12 +179,8 @@ async fn the_ledger_can_be_looked_into() {
 async fn a_cluster_can_leave_and_come_back() {
     World::run_in(&[3, 0], &[3], "leave", async |world| {
         let [source, other] = world.pair();
-        for cluster in &world.clusters {
-            cluster.controller().settle().await?;
-        }
-        world.deploy(source, "web", 1).await?;
-        world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
-        world.apply(source, manifests::export("web")).await?;
+        world.settle().await?;
+        world.export(source, "web", 1).await?;
         world.imported(other, "web").await?;
         world.followed(source, "web").await?;
         let left = leave(world).await;

@@ -191,9 +191,7 @@ async fn look(world: &World, browser: &Browser, url: &str) -> Result<()> {
 
     // Without a reload from here on.
     browser.value("window.stayed = true").await?;
-    world.deploy(source, "web", 1).await?;
-    world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
-    world.apply(source, manifests::export("web")).await?;
+    world.export(source, "web", 1).await?;
     world.followed(source, "web").await?;
     let exporter = format!("{} (1 of 1)", source.id);
     browser.shows(&[&name, &exporter, "ClusterSetIP"]).await?;

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use cloudmap_mcs_integration::{
     emulator::{Effect, Fault},
-    scenario::{NAMES, World, eventually, holds, manifests},
+    scenario::{NAMES, World, eventually, holds},
 };
 
 /// Nobody is there (RFC 5737).
@@ -14,12 +14,8 @@ const NOWHERE: &str = "192.0.2.1";
 async fn endpoints_arrive_by_stream_where_one_leader_reaches_the_other_and_else_by_the_registry() {
     World::run_in(&[0, 1], &[0, 1], "stream", async |world| {
         let [source, other] = world.pair();
-        for cluster in [source, other] {
-            cluster.controller().settle().await?;
-        }
-        world.deploy(source, "web", 1).await?;
-        world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
-        world.apply(source, manifests::export("web")).await?;
+        world.settle().await?;
+        world.export(source, "web", 1).await?;
         world.followed(source, "web").await?;
         both_connected(world, 1.0).await?;
         without_the_registry(world, 3).await?;

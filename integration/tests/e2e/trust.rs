@@ -8,9 +8,7 @@ use cloudmap_mcs::ledger::head::{Head, Presence};
 use cloudmap_mcs::ledger::trust::{Scope, sign};
 use cloudmap_mcs::ledger::{CLUSTERS, namespace_name};
 use cloudmap_mcs::model::SigningKey;
-use cloudmap_mcs_integration::scenario::{
-    Cluster, Load, NAMES, PROPAGATION, SERVICE_IMPORT, World, eventually, holds, manifests,
-};
+use cloudmap_mcs_integration::scenario::{Cluster, Load, NAMES, PROPAGATION, SERVICE_IMPORT, World, eventually, holds};
 use serde_json::Value;
 use tokio::process::Command;
 
@@ -21,12 +19,8 @@ const ROTATION: Duration = Duration::from_mins(5);
 async fn others_follow_to_a_new_key_and_ignore_whoever_has_none() {
     World::run_in(&[0, 1], &[0], "trust", async |world| {
         let [source, other] = world.pair();
-        for cluster in &world.clusters {
-            cluster.controller().settle().await?;
-        }
-        world.deploy(source, "web", 1).await?;
-        world.apply(source, manifests::service("web", &[manifests::http(80)])).await?;
-        world.apply(source, manifests::export("web")).await?;
+        world.settle().await?;
+        world.export(source, "web", 1).await?;
         world.followed(source, "web").await?;
         let url = format!("http://{}/hostname", world.name("web"));
         eventually("the name answers", NAMES, async || other.curl(&url, &[]).await).await?;

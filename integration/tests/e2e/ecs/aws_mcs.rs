@@ -52,9 +52,7 @@ async fn a_cluster_with_the_aws_controller_shares_services_moves_over_and_back()
     World::run_in(&[0, 2], &[0, 2], "aws-mcs", async |world| {
         let [ours, theirs] = world.pair();
         let ecs = Ecs::from_env().await?;
-        for cluster in [ours, theirs] {
-            cluster.controller().settle().await?;
-        }
+        world.settle().await?;
         let outcome = tokio::time::timeout(LIMIT, Box::pin(begin(world, &ecs))).await;
         let outcome = outcome.unwrap_or_else(|_| Err(anyhow!("it did not end within {LIMIT:?}")));
         // Whatever came of it: everything is put back.

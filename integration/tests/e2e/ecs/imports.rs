@@ -7,8 +7,7 @@ use anyhow::{Context as _, Result};
 use aws_sdk_servicediscovery::types::CustomHealthStatus;
 use cloudmap_mcs_integration::ecs::{Definition, Ecs, Records};
 use cloudmap_mcs_integration::scenario::{
-    Cluster, NAMES, NAMESPACE, POD, PROPAGATION, SERVICE_EXPORT, SERVICE_IMPORT, World, eventually, holds, manifests,
-    name_of,
+    Cluster, NAMES, NAMESPACE, POD, PROPAGATION, SERVICE_EXPORT, SERVICE_IMPORT, World, eventually, holds, name_of,
 };
 use serde_json::{Value, json};
 
@@ -73,9 +72,7 @@ async fn pods_reach_tasks_alone_and_beside_pods_by_one_name() {
         orders.set_health(&sick, CustomHealthStatus::Healthy).await?;
         answered_within(super::HEALTH, here, &by_port, &ids(&orders)).await?;
 
-        world.deploy(here, "orders", 1).await?;
-        world.apply(here, manifests::service("orders", &[manifests::http(80)])).await?;
-        world.apply(here, manifests::export("orders")).await?;
+        world.export(here, "orders", 1).await?;
         let pods = here.list(POD, &world.namespace, "app=orders").await?;
         let pods: BTreeSet<_> = pods.iter().map(|pod| name_of(pod).to_owned()).collect();
         let by_service = format!("http://{}/hostname", world.name("orders"));
