@@ -16,17 +16,17 @@ use crate::{
         cache::Changes,
         events::Outbox,
         memory::MemoryCluster,
-        record::Position,
     },
     controller::{
         ImportRules, Metrics,
+        knowledge::tests::mk_remotes,
         targets::tests::mk_targets,
         work::{Part, Report},
     },
     export::Exports,
     import::{DerivedNaming, Former, Plan, hashed},
     instances::{RegistrationPolicy, Selection, sync::TargetStatus},
-    ledger::{remote::Remote, writer::Stage},
+    ledger::writer::Stage,
 };
 
 const DELAY: Duration = Duration::from_secs(10);
@@ -106,19 +106,8 @@ impl Bench {
 
     /// Another cluster with this state, if any.
     fn remote(&mut self, map: Option<Arc<Map>>, now: Now) -> Vec<Command> {
-        let remote = map.map(|map| Remote {
-            uid: "uid".into(),
-            state: Some(Arc::clone(&map)),
-            committed: Some(map),
-            version: None,
-            position: Position::default(),
-            left: false,
-            stale: None,
-            expired: false,
-            problem: None,
-        });
-        let clusters = remote.into_iter().map(|remote| ("there".parse().unwrap(), remote)).collect();
-        let remotes = Remotes { clusters, heads_read: true, all_live_verified: true, ..Remotes::default() };
+        let there = map.map(|map| ("there", Some(map)));
+        let remotes = mk_remotes(there.as_slice());
         self.core.handle(Input::Remotes(Arc::new(remotes)), now)
     }
 

@@ -491,4 +491,4 @@ fn discount(names: &mut BTreeMap<ServiceKey, usize>, key: &ServiceKey) {
 
 #[cfg(test)]
 #[path = "knowledge_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -44,7 +44,8 @@ fn mk_map_with(name: &str, endpoint: &Endpoint) -> Arc<Map> {
     state.map()
 }
 
-fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -> Remotes {
+/// The clusters that were read, with what they export, or without it if it cannot be read.
+pub(in crate::controller) fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -> Remotes {
     let read = |state: &Option<Arc<Map>>| Read {
         uid: "uid".into(),
         state: state.clone(),

@@ -6,15 +6,11 @@ use crate::{
         conditions::{Said, conditions},
         names::ANNOTATION_TARGET_NAMESPACE,
     },
-    cluster::record::Position,
-    controller::Membership,
+    controller::{Membership, knowledge::tests::mk_remotes},
     export::Exports,
     instances::sync::TargetStatus,
-    ledger::{
-        Map,
-        remote::{Remote, Remotes},
-    },
-    model::{Export, Exported, ServiceType, SessionAffinity, TrafficPolicy, fixtures},
+    ledger::Map,
+    model::{Export, Exported, fixtures},
 };
 
 pub(in crate::controller) fn key(name: &str) -> ServiceKey {
@@ -48,20 +44,7 @@ fn mk_export(annotations: &[(&str, &str)]) -> ServiceExport {
 pub(in crate::controller) fn mk_local() -> Exported {
     let endpoint = fixtures::mk_endpoint([10, 0, 0, 1]);
     Exported {
-        export: Export {
-            uid: "uid".into(),
-            created: 1,
-            service_type: ServiceType::ClusterSetIp,
-            ports: vec![],
-            session_affinity: SessionAffinity::None,
-            internal_traffic_policy: TrafficPolicy::Cluster,
-            traffic_distribution: None,
-            ip_families: vec![],
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-            publish_not_ready_addresses: false,
-            target: Some(target()),
-        },
+        export: Export { uid: "uid".into(), ip_families: vec![], target: Some(target()), ..fixtures::mk_export(1) },
         endpoints: vec![endpoint],
     }
 }
@@ -82,19 +65,7 @@ pub(in crate::controller) fn adopt(knowledge: &mut Knowledge, others: &[(&str, i
     for (name, claimed) in others {
         exports.set(&key(name), Some(Arc::new(mk_local())), [target()].into(), *claimed);
     }
-    let there = Remote {
-        uid: "uid".into(),
-        state: Some(exports.map()),
-        committed: Some(exports.map()),
-        version: None,
-        position: Position::default(),
-        left: false,
-        stale: None,
-        expired: false,
-        problem: None,
-    };
-    let clusters = [("there".parse().unwrap(), there)].into();
-    knowledge.adopt_remotes(&Remotes { clusters, heads_read: true, all_live_verified: true, ..Remotes::default() });
+    knowledge.adopt_remotes(&mk_remotes(&[("there", Some(exports.map()))]));
 }
 
 #[test]
