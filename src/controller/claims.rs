@@ -4,10 +4,11 @@
 //!   ([`Knowledge::claimant`]).
 //! - Nothing is registered in a target that is new to this term before all clusters were read, or had the time for it.
 //! - A new claim to a *named* target must have been visible in the ledger for a while, with no older one, and every
-//!   live cluster must be readable. This costs time, so it is required only if two names can want one target. It is not
-//!   required for the target that the Kubernetes name implies (others who want it name it, and wait), if the same name
-//!   has had the target in another cluster for that while, or for a cluster that has been the only one of its ClusterSet,
-//!   and a member of it, for that while: two that come, or come back, at the same time take themselves for the only one.
+//!   live cluster must be readable. This costs time, so three claims need none of it: one to the target that the
+//!   Kubernetes name implies (others who want that target must name it, and wait); one to a target that the same name
+//!   has had in another cluster for that while; and one of a cluster that has been the only one of its ClusterSet, and
+//!   a member of it, for that while. (Two that come, or come back, at the same time take themselves for the only one at
+//!   first.)
 //! - An export that loses a target, or moves away from it while another name waits for it, keeps its live endpoints
 //!   there for twice that time: once for the successor's own wait, and once for the successor to see the release and to
 //!   register. A successor in another cluster must have been heard of for that long: nobody knows whether a silent
@@ -118,7 +119,8 @@ pub(super) struct Claims {
     /// The standing of this cluster, and whose instances are or may be there: those of the owner of its claim, or of
     /// the previous owner that still hands over.
     standings: BTreeMap<Target, (ClaimOwner, Standing)>,
-    /// Whose instances are there while the claim of another name of this cluster, which follows, was not read back yet.
+    /// Targets whose claim went to another name of this cluster, and has not been read back yet: whose instances are
+    /// still there.
     followed: BTreeMap<Target, ClaimOwner>,
     /// Since when targets wait for clusters that cannot be read.
     unread_since: BTreeMap<Target, Duration>,
@@ -372,8 +374,8 @@ impl Claims {
         };
         match held {
             Some((former, standing)) if waits => {
-                // Another name of this cluster that follows, but is not the first one of all clusters, has no instances
-                // there yet.
+                // If another name of this cluster follows in the claim, but is not the first one of all clusters, it
+                // has no instances there yet.
                 let owner = if former.is_same_service(&own.owner) { &own.owner } else { former }.clone();
                 self.judge_at(target, if now < until { until } else { now + AGAIN });
                 (owner, standing)

@@ -46,8 +46,8 @@ use crate::{
     model::{ClusterId, Exported, IpFamily, ServiceKey, Target, addresses::Range},
 };
 
-/// How long, after the election, new imports wait for clusters that exist but could not be read, and errors of the
-/// registry for another attempt before they are reported.
+/// After the election, new imports wait this long for clusters that exist but could not be read. Errors of the registry
+/// are not reported for this long, because another attempt may succeed.
 pub(super) const SETTLE: Duration = Duration::from_secs(15);
 
 /// The time at which an input is handled.

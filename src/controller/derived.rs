@@ -24,8 +24,8 @@ impl Derived {
         Self { naming, others: BTreeMap::new() }
     }
 
-    /// Takes in a change of a Service. Returns the import whose derived Service has a foreign one's name, or can have it
-    /// now, or whose derived Service came and went.
+    /// Takes in a change of a Service. Returns the import to be planned again: a foreign Service has or had the name of
+    /// its derived Service, or that Service came and went.
     pub(super) fn update(&mut self, Change { key, old, new }: &Change<Service>) -> Option<ServiceKey> {
         if let Some(import) = old.as_deref().and_then(import_of)
             && let Some(names) = self.others.get_mut(&import)
@@ -46,7 +46,7 @@ impl Derived {
         Some(ServiceKey::new(key.namespace.clone(), import))
     }
 
-    /// The derived Services of an import, and why the name of the desired one is not as the flag says, if so.
+    /// The derived Services of an import. If the desired one is not named as the flag says, also why.
     pub(super) fn of(&self, key: &ServiceKey, services: &Cache<Service>) -> (DerivedServices, Option<String>) {
         let get = |name: &str| services.get(&ServiceKey::new(key.namespace.clone(), name));
         let is_foreign = |name: &str| get(name).is_some_and(|service| import_of(&service).as_ref() != Some(key));

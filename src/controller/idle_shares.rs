@@ -30,7 +30,7 @@ pub(super) fn on_plain_service(old: Option<&Service>, new: Option<&Service>) -> 
     Some(EventRecord { regarding, reason: EventReason::InvalidAnnotation, action: "Register", text })
 }
 
-/// The text about the share that `own` requests in a target that `holder`, an object of the same Service, has.
+/// The text for `own`: its share has no effect, because `holder`, another object of the same Service, has the target.
 pub(super) fn beside(target: &Target, holder: &ClaimOwner, own: &ClaimOwner) -> String {
     format!(
         "Cloud Map service {target} is registered for {holder}, so the annotation {ANNOTATION_SHARE_OF_TRAFFIC} of \

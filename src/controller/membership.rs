@@ -39,7 +39,8 @@ impl Core {
         }
     }
 
-    /// Notes which clusters write, given the former status, so that imports no longer say what an earlier leader said of them.
+    /// Notes which clusters have written since the former status. Imports no longer say of them what an earlier leader
+    /// said.
     fn hear(&mut self, before: &Status) {
         // Positions in the record may be far behind those of the first read.
         let former = |id: &Arc<str>| before.remotes.get(id).filter(|_| before.reads > 0)?.position;

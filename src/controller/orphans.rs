@@ -1,9 +1,9 @@
-//! Instances for AWS controllers which state that this cluster exports a name that it does not export
-//! (`--aws-mcs-compat`). Other clusters import them, and there is no registration record for them.
+//! Instances for AWS controllers that say that this cluster exports a name, although it does not (`--aws-mcs-compat`).
+//! Other clusters import them, and no registration record names them.
 //!
-//! Instances with the UID of this cluster are its own, from before its record was lost: they are withdrawn. Instances with
-//! only its id were probably left by its former AWS controller. But another cluster that still has that controller may
-//! have the same id by mistake, and all its exports would be withdrawn. So people are told.
+//! Instances with the UID of this cluster are its own, from before its record was lost: they are withdrawn. Instances
+//! with only its id were probably left by its former AWS controller. They are only reported: another cluster that still
+//! has that controller may have the same id by mistake, and all its exports would be withdrawn.
 
 use std::{collections::BTreeMap, time::Duration};
 

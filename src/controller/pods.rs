@@ -25,7 +25,7 @@ pub(super) struct Pods(BTreeMap<ServiceKey, OfService>);
 #[derive(Debug, Default, PartialEq, Eq)]
 struct OfService {
     labels: Arc<ByAddress>,
-    /// Addresses of pods that are fit, whatever their EndpointSlices say, which wait for the gate.
+    /// Addresses of pods that wait for the gate alone: they are fit, whatever their EndpointSlices say.
     fit: BTreeSet<IpAddr>,
 }
 

@@ -105,7 +105,7 @@ impl Core {
         self.reconcile(export_of(&self.caches, &owner));
     }
 
-    /// A target that is given up has no instances of this cluster any more, or its instances stay.
+    /// Gives a target up. Its instances are gone, or stay there on purpose.
     fn forget(&mut self, target: &Target, now: Now) {
         let freed = self.knowledge.retired(target);
         self.publish = true;
@@ -184,8 +184,8 @@ impl Core {
     }
 }
 
-/// The export whose condition `Registered` may be about a target of this owner. A Service with annotations may be exported,
-/// and both may name one target, which either of them holds for both.
+/// The export whose condition `Registered` may be about a target of this owner. An annotated Service may be exported,
+/// too. If both name one target, whichever of them holds it does so for both.
 fn export_of(caches: &Caches, owner: &ClaimOwner) -> Option<ServiceKey> {
     let key = owner.key();
     let exported = !owner.is_annotated() || !owner.is_ingress() && caches.exports.get(&key).is_some();

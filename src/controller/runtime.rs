@@ -138,8 +138,8 @@ pub struct Inputs {
     pub metrics: Metrics,
 }
 
-/// Clears the gauges when the controller ends, for whatever reason: its process lives on as a standby, or begins
-/// another term, and what it knew last would look as if it were so now.
+/// Clears the gauges when the controller ends, for whatever reason. Its process lives on as a standby, or begins
+/// another term, and old figures would look like present ones.
 struct Shown(Metrics);
 
 impl Drop for Shown {

@@ -70,10 +70,10 @@ impl<'a> Address<'a> {
     }
 }
 
-/// Applies a plan, in the order of `order.rs`. EndpointSlices are written before the ServiceImport that announces
-/// them, and deleted after it. If a slice is refused, neither others nor removals are delayed, but for those that would
-/// take a live address away that this slice should have. What is not written is tried again, with the back-off of the
-/// name, and the import says why if everything is to be written.
+/// Applies a plan, in the order of `order.rs`. EndpointSlices are written before the ServiceImport that announces them,
+/// and deleted after it. A refused slice delays no other slice and no removal, except a removal that would take away a
+/// live address that this slice should have. What is not written is tried again, with the back-off of the name. If
+/// everything is to be written, the import says why something is not.
 ///
 /// # Errors
 /// The first write that failed. Earlier writes stay. Applying the plan again completes it.
@@ -202,7 +202,7 @@ fn is_remade(existing: &Service, service: &ClusterSetService) -> bool {
         || matches!(service.ip_families.as_slice(), [one] if lacks(one))
 }
 
-/// The addresses that clients know of a Service that must be made: those of the one that it replaces or, if somebody
+/// The addresses by which clients know a Service that must be made: those of the Service that it replaces. If somebody
 /// deleted that one, those that the import shows.
 fn known_cluster_ips(there: &There, service: &ClusterSetService) -> Vec<String> {
     let import = there.import.as_deref().filter(|import| import.managed);

@@ -21,8 +21,8 @@ pub enum DerivedNaming {
     /// `derived-` and a hash. KEP-1645 leaves the name open; mcs-api and other implementations use this one.
     #[default]
     Hash,
-    /// The name of the ServiceImport between two texts, so that every DNS server of the cluster answers for a name that
-    /// people can guess.
+    /// The name of the ServiceImport between two texts. People can guess such a name, and every DNS server of the
+    /// cluster answers for it.
     Template {
         /// What comes before the name.
         prefix: Box<str>,
@@ -55,8 +55,8 @@ impl FromStr for DerivedNaming {
 }
 
 impl DerivedNaming {
-    /// The name of the derived Service of an import, and why it is not the one that the template gives, if so.
-    /// `foreign` returns whether a Service of that name, which is not this import's, exists.
+    /// The name of the derived Service of an import. If it is not the one that the template gives, also why. `foreign`
+    /// returns whether a Service with that name exists that is not this import's.
     pub fn name(&self, key: &ServiceKey, foreign: impl FnOnce(&str) -> bool) -> (Arc<str>, Option<String>) {
         let Self::Template { prefix, suffix } = self else { return (hashed(key).into(), None) };
         let name = format!("{prefix}{}{suffix}", key.name);
@@ -130,8 +130,8 @@ impl DerivedServices {
         self.there.iter().filter(|service| service.managed).chain(&self.former)
     }
 
-    /// The Service with the desired name, if it is not (any longer) this project's, but the import shows its address:
-    /// somebody took our label away, and clients use it as before.
+    /// The Service with the desired name, if it is not (any longer) this project's, but the import shows its address.
+    /// Somebody took our label away, and clients use the Service as before.
     pub fn unmarked(&self, import: Option<&ServiceImport>) -> Option<&Arc<Service>> {
         let shown = &import.filter(|import| import.managed)?.spec.ips;
         let there = self.there.as_ref().filter(|service| !service.managed)?;

@@ -131,8 +131,8 @@ pub(super) fn derived_service_matches(there: &objects::Service, key: &ServiceKey
         && there.traffic_distribution == service.traffic_distribution
 }
 
-/// The ServiceImport, with the name of its derived Service, if it has one, and that Service's cluster IPs (none for a
-/// headless one).
+/// The ServiceImport. It names its derived Service, if it has one, and shows the cluster IPs of that Service (none for
+/// a headless one).
 pub fn service_import(
     key: &ServiceKey,
     derived: Option<&str>,

@@ -129,7 +129,7 @@ pub(super) struct Order<'a> {
 
 impl<'a> Order<'a> {
     pub(super) fn new(there: &'a There, wanted: &'a Wanted) -> Self {
-        // What is in the way of the Service is also in the way of what the import would say of it.
+        // If something is in the way of the Service, the import cannot announce that Service either.
         let import = wanted.service.as_ref().filter(|_| wanted.obstacle.is_none());
         let service_type = match (import, there.import.as_deref().filter(|import| import.managed)) {
             (Some(service), _) => service.service_type,
@@ -250,7 +250,8 @@ impl<'a> Order<'a> {
         (!self.lacks_slices(service)).then_some(Step::Service(service))
     }
 
-    /// Whether the Service would give a port that clients use a name that only slices have that could not be written.
+    /// Whether the Service must not be written: it would rename a port that clients use, and all slices with the new
+    /// name could not be written.
     fn lacks_slices(&self, service: &ClusterSetService) -> bool {
         let Some(existing) = &self.there.derived.there else { return false };
         service.ports.iter().any(|port| {
@@ -264,9 +265,9 @@ impl<'a> Order<'a> {
         })
     }
 
-    /// A slice that gives no endpoint up before its new slice has it. If all wait for each other, one of them lists
-    /// what it should have and also what it gives up. The one with the fewest is far from the 1,000 that the API
-    /// allows, because each should have at most 100.
+    /// The next slice to write: one that gives up no endpoint before the new slice of that endpoint has it. If all
+    /// slices wait for each other, the one with the fewest endpoints lists what it should have and also what it gives
+    /// up. It is far from the 1,000 endpoints that the API allows, because each slice should have at most 100.
     fn next_slice(&self, whose: Whose) -> Option<Step<'a>> {
         let waits = |row: &&SliceEndpoint| self.waits(whose, row.address, &[]);
         let is_left = |home: &Home<'_>| home.whose == whose && !home.over;
@@ -311,8 +312,8 @@ impl<'a> Order<'a> {
         self.waits(whose, ip, ports).then(|| endpoint.clone())
     }
 
-    /// Whether an address should be in a slice that is not written, or that lacks one of these ports, by which a Service
-    /// may still look for it.
+    /// Whether an address should be in a slice that is not written yet. A slice that lacks one of these ports counts,
+    /// too, because a Service may still look for the address by that port.
     fn waits(&self, whose: Whose, ip: IpAddr, ports: &[EndpointPort]) -> bool {
         let lacks = |slice: &Slice| ports.iter().any(|port| !has_port(slice, &port.name, port.protocol));
         let mut homes = self.homes.iter().filter(|home| home.whose == whose);

@@ -113,7 +113,7 @@ impl InstanceSpec {
         self.port
     }
 
-    /// The same instance as one of those that are registered for a share of the traffic, with no families but these.
+    /// The same instance as it is registered for a share of the traffic: marked as such, and with these families only.
     /// `None` if it has none of them.
     pub(super) fn as_part(&self, families: Families) -> Option<Self> {
         let (ipv4, ipv6) = (self.ipv4.filter(|_| families.v4), self.ipv6.filter(|_| families.v6));
@@ -140,8 +140,8 @@ impl InstanceSpec {
         self.ready
     }
 
-    /// Whether the instance belongs into `service`. If its endpoint is not ready, it does so only if it is already
-    /// `registered` and a custom health check takes it out of the answers: most pods become ready again.
+    /// Whether the instance belongs into `service`. If its endpoint is not ready, it belongs there only if it is
+    /// already `registered` and a custom health check takes it out of the answers. Most pods become ready again.
     pub fn belongs(&self, service: ServiceTraits, registered: bool) -> bool {
         self.ready || service.custom_health_check && registered
     }
@@ -421,7 +421,8 @@ impl Source<'_> {
 
     pub(super) fn check(&self, spec: &InstanceSpec) -> Result<(), Unfit> {
         let attributes = spec.attributes(ServiceTraits::default());
-        // The health check may add one, and so may a share, which does without one in an instance that is full.
+        // The health check may add one attribute, and so may a share. A share does without it in an instance that is
+        // full.
         let count = attributes.len() + 1;
         let added = INIT_HEALTH.len() + "UNHEALTHY".len() + PARTIAL.len() + "true".len();
         let characters: usize = attributes.iter().map(|(key, value)| key.chars().count() + value.chars().count()).sum();

@@ -52,9 +52,9 @@ impl Default for Limits {
     }
 }
 
-/// Maximum number of pages of one cluster's ledger. Readers read nothing beyond this and the following limits, and no
-/// cluster writes it: then others wrote what is in the registry, and readers must protect their memory. 6,000 services
-/// of ten pods are 18,000 pairs, about 400 pages and 6 MB.
+/// Maximum number of pages of one cluster's ledger. No cluster writes more than this and the following limits allow,
+/// and readers read no more. Whatever is larger was written by others, and readers must protect their memory from it.
+/// 6,000 services of ten pods are 18,000 pairs, about 400 pages and 6 MB.
 pub const MAX_PAGES: usize = 4_096;
 /// Maximum number of pairs of a state. This also limits names, and endpoints, of which a chunk has at most 16.
 pub const MAX_PAIRS: usize = 65_536;

@@ -1,9 +1,10 @@
 //! R1 and S10: how soon after a read of the heads the next one follows. Pure.
 //!
-//! Where leaders are connected, a read shows what they said before, unless it is about what only the ledger can say: claims,
-//! who is a member, and what became of this cluster's own head. So the heads are read rarely while there is nothing of that.
-//! Where they are not, a change is seen half the time between two reads later. After a change more of them are likely, as in
-//! a rollout, so the heads are read more often for some time.
+//! Where leaders are connected, a read of the heads shows only what the leaders have said before. Three things are in
+//! the ledger alone: claims, who is a member, and what became of this cluster's own head. So the heads are read rarely
+//! while none of these is about to change. Where leaders are not connected, a change is seen half the time between two
+//! reads later. After a change more of them are likely, as in a rollout, so the heads are read more often for some
+//! time.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +14,7 @@ use std::{
 
 use super::{hash::StateHash, limits::Timing, stream::Contact, stream::Stream, writer::Writer};
 
-/// The claims of a cluster: those that it wants by its own word, those in its head, and those by which it is judged.
+/// Hashes of the claims of a cluster: as it says itself, as its head has them, and as they apply here.
 type Claims = [Option<StateHash>; 3];
 
 /// Whether the heads are read rarely, or often.

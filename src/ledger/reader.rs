@@ -108,7 +108,7 @@ impl Peer {
             && self.accepted.as_ref().is_some_and(|accepted| !gone(accepted))
     }
 
-    /// Whether nothing of its head waits, and no other one than the accepted one was there in the last read.
+    /// Whether nothing is left to do for its head, and the last read had the accepted head and no other.
     fn is_at_rest(&self, read_clock: Duration) -> bool {
         let Some(accepted) = &self.accepted else { return false };
         if self.candidate.is_some() || self.low.is_some() {
@@ -422,7 +422,8 @@ impl Reader {
             }
             peer.escaped = true;
         }
-        // It was said to be gone with this head. Where nothing is signed, its own head says so, in a position that is a guess.
+        // A living cluster said that the cluster of this head is gone, so the same head does not bring it back. Where
+        // nothing is signed, this is said in the cluster's own head instead, at a position that is a guess.
         let ended = peer.accepted.as_ref().is_some_and(|it| it.key.is_some() && it.gone.is_some_and(Gone::is_left));
         if accepted == Some(head.position) && head.is_live() && ended && self.trust.mode != Mode::Open {
             return;
@@ -463,8 +464,9 @@ impl Reader {
         }
     }
 
-    /// R6: a cluster has one id at a time. One whose head is gone has left where a cluster with its UID was read under another id,
-    /// at a higher epoch: it removed the former id, and who was away then never saw it leave.
+    /// R6: a cluster has one id at a time. If its head is gone, and its UID was read under another id at a higher
+    /// epoch, the cluster has left under the former id. It removed that head itself, and whoever was away then never
+    /// saw it leave.
     fn follow_ids(&mut self) {
         let applied = |peer: &Peer| {
             let applied = peer.applied.as_ref().filter(|applied| applied.state.is_some())?;

@@ -80,8 +80,8 @@ pub struct RemoteFigures {
     pub position: Option<Position>,
     /// How long the head has not advanced, on the clock of R7.
     pub silent: Duration,
-    /// Time from the writing of the newest applied change, by the writer's clock, to its application, by ours; or of a later
-    /// head that said the same and came sooner.
+    /// Time from the writing of the newest applied change, by the writer's clock, to its application, by the clock of
+    /// this leader. If a later head with the same change came sooner, its time counts.
     pub lag: Option<Duration>,
     /// Number of attempts to read a root.
     pub fetches: u64,

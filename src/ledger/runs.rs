@@ -15,8 +15,8 @@ use super::{
 /// A head names so many run pages itself; more are put into an index.
 const MOST_NAMED: usize = 8;
 
-/// A head names so many indexes with few pages. Where something changes all the time an index has nine, and the head of a large
-/// state would soon have no room for anything else.
+/// A head names at most this many indexes with few pages. An index that was made while something changed all the time
+/// has nine pages. With many of these, the head of a large state would soon have no room for anything else.
 const MOST_INDEXES: usize = 16;
 
 /// A page that has less than this share of its room is tried again with more changes.
@@ -86,8 +86,8 @@ impl Runs {
         self.next
     }
 
-    /// Drops the runs that have no page since `mark`, because a tree contains them. An index with older pages as well stays:
-    /// whatever they say of a key, a later one of them or the tree says it, too.
+    /// Drops the runs that have no page since `mark`, because a tree contains them. An index that also has older pages
+    /// stays. It changes nothing: what the older pages say of a key, a later one of them or the tree says, too.
     pub(super) fn drop_until(&mut self, mark: u64) {
         self.runs.retain(|run| run.members.last().is_some_and(|(number, _)| *number >= mark));
     }
@@ -140,8 +140,8 @@ impl Runs {
         Some(Appended { runs, grouped, earlier, pages })
     }
 
-    /// The last runs, whose place new indexes take: the pages that the root names itself, and also the indexes before them once many
-    /// of these have few pages.
+    /// The last runs, which new indexes replace: the pages that the root names itself. Once many of the indexes before
+    /// them have few pages, these indexes are replaced, too.
     fn loose(&self, full: usize) -> &[Run] {
         let is_page = |run: &Run| matches!(run.root, RootRun::Page(_));
         let named = self.runs.iter().position(is_page).unwrap_or(self.runs.len());

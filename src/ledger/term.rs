@@ -273,7 +273,8 @@ impl Term {
         self.stream.iter().flat_map(Stream::connected).cloned().collect()
     }
 
-    /// Clusters that are heard through the ledger, whose leaders say where they are, and with which there is no session.
+    /// Clusters with which a session should exist and does not: they are heard through the ledger, and their leaders
+    /// say where they can be reached.
     pub fn unconnected(&self) -> BTreeSet<Arc<str>> {
         let connected = self.connected();
         let silent =
@@ -292,8 +293,8 @@ impl Term {
         self.stream.as_ref()
     }
 
-    /// A published state that was read back in this epoch, once everything applies that others said in the same read: they may have
-    /// older claims.
+    /// A published state that was read back in this epoch. It is shown only when everything applies that others said in
+    /// the same read, because they may have older claims.
     pub fn read_back(&self) -> Option<&Arc<Map>> {
         self.read_back.as_ref()
     }

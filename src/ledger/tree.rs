@@ -41,7 +41,7 @@ impl Tree {
         self.index.iter().chain(self.leaves.values()).map(|page| (page.shard, &page.id))
     }
 
-    /// The page of a prefix, if it is in the shard where a tree in so many shards has it.
+    /// The page of a prefix, if it is already in the shard that a tree with so many `shards` puts it into.
     fn leaf(&self, prefix: Prefix, shards: u32) -> Option<&RootPage> {
         self.leaves.get(&prefix).filter(|leaf| leaf.shard == prefix.shard(shards))
     }
@@ -221,7 +221,7 @@ impl Planner<'_> {
     }
 }
 
-/// Why a state of so many pairs, and bytes in them, is larger than any reader takes.
+/// Why a state is too large for every reader, if it is: it has so many pairs, with so many bytes.
 pub(super) fn excess(pairs: usize, bytes: usize) -> Option<String> {
     (pairs > MAX_PAIRS || bytes > MAX_STATE_BYTES).then(|| {
         format!(

@@ -91,7 +91,7 @@ impl Annotated {
     }
 
     /// Reports on an object that nothing can be registered for it because of the ledger, with the text that exports
-    /// get. This is reported once: on exports, too, each further error is only in the condition.
+    /// get. This is reported once. On exports, too, further errors are only in the condition, and not Events.
     pub(in crate::controller) fn tell_held_up(&mut self, knowledge: &Knowledge, owner: &ClaimOwner) {
         if self.settings.dry_run || !self.objects.contains_key(owner) {
             return;

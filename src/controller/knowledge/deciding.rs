@@ -26,9 +26,9 @@ impl Knowledge {
         remotes.chain([self.local.clone()]).collect()
     }
 
-    /// Whether a live cluster withdrew a name in this term. Its instances show the name until it has deregistered them,
-    /// and that was read. They are no export any more. The instances of a cluster that has left may be one, because it
-    /// may have gone back to its AWS controller.
+    /// Whether a live cluster withdrew a name in this term. Its instances show the name until they are deregistered and
+    /// that was read, but they are no export any more. The instances of a cluster that has left may be an export,
+    /// because the cluster may have gone back to its AWS controller.
     pub fn withdrew(&self, cluster: &ClusterId, key: &ServiceKey) -> bool {
         self.remotes.get(cluster).is_some_and(|remote| !remote.gone && remote.withdrawn.contains(key))
     }

@@ -121,7 +121,7 @@ impl Share {
         self.0
     }
 
-    /// The largest number of instances that have at most this share beside `others`, but one above 0 %.
+    /// The largest number of instances that have at most this share beside `others`. Above 0 % it is at least one.
     ///
     /// k/(k+t) ≤ s is k(1−s) ≤ st. All (`usize::MAX`) have at most 100 %.
     pub fn number(self, others: usize) -> usize {
@@ -147,7 +147,8 @@ pub struct Others {
     pub whole: usize,
     /// Healthy instances of clusters that have a share as well.
     pub partial: usize,
-    /// The IP families that all healthy instances of the first kind have, or that any has if they have none in common.
+    /// The IP families that all healthy instances of the first kind have. If they have none in common, the families
+    /// that any of them has.
     pub families: Families,
 }
 

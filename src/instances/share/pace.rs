@@ -1,5 +1,5 @@
-//! How the number of registered pods follows what others have registered: at once where the user or the pods change
-//! something, and only after a while where it is others' instances that come and go.
+//! How the number of registered pods follows what others have registered. It follows at once when the user or the pods
+//! change something, and only after a while when instances of others come and go.
 
 use std::time::Duration;
 

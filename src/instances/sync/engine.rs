@@ -146,8 +146,8 @@ impl Engine {
         }
     }
 
-    /// Forgets a target that is no longer desired, as soon as none of its operations is running, and what is known only
-    /// for it. (Its places in queues are skipped when their turn comes.)
+    /// Forgets a target that is no longer desired, and what is known only for it, as soon as none of its operations is
+    /// running. (Its places in queues are skipped when their turn comes.)
     pub(super) fn drop_unwanted(&mut self, target: &Target) {
         self.changed.insert(target.clone());
         if self.desired.contains_key(target) || self.targets.get(target).is_some_and(|state| !state.running.is_empty())

@@ -92,8 +92,8 @@ pub(super) struct HiddenTasks {
 pub(super) struct Wish {
     /// The share that the pods should have.
     pub(super) share: Option<Share>,
-    /// Number of pods that could be registered, of those that are registered and not ready, and of those that are, and are
-    /// healthy.
+    /// Numbers of pods: those that are ready, so that they could be registered, those that are registered and not
+    /// ready, and those that are registered and healthy.
     pub(super) ready: usize,
     pub(super) ill: usize,
     pub(super) registered: usize,
@@ -112,7 +112,7 @@ pub(super) struct HiddenNow {
 }
 
 impl HiddenTasks {
-    /// Decides again, if it is to `decide`, and says what follows for the pods.
+    /// Decides anew if `decide` is set, and returns what follows for the choice of pods.
     pub(super) fn look(&mut self, wish: Wish, decide: bool, now: Instant) -> HiddenNow {
         if decide {
             self.decide(wish);
@@ -295,8 +295,8 @@ impl HiddenTasks {
         self.recorded.iter().filter(|id| !self.lost.contains(*id)).cloned().collect()
     }
 
-    /// These ids were read in the record. Of what others put there, calls may take effect until then. What this term has
-    /// marked, or found there before, stays recorded if somebody deleted it.
+    /// Takes the ids that were read in the record. Of ids that others put there, calls may take effect until
+    /// `late_until`. What this term has marked, or found there before, stays recorded even if somebody deleted it.
     pub(super) fn loaded(&mut self, mut ids: Vec<Arc<str>>, late_until: Instant) {
         for id in ids.iter().filter(|id| !self.recorded.contains(id) && !self.fresh.contains(*id)) {
             self.marks.entry(Arc::clone(id)).or_default().late_until = Some(late_until);

@@ -33,8 +33,8 @@ use crate::{
 
 /// Number of ids that the record takes: a ConfigMap has 1 MiB, and an id 64 characters at most.
 pub(super) const MOST: usize = 10_000;
-/// So long after the beginning of a term, hidden tasks are shown of which no target says that they should be hidden: a new
-/// leader has to read the registry first. It is looked for them as often.
+/// This long after the beginning of a term, hidden tasks are shown if no target says that they should be hidden: a new
+/// leader has to read the registry first. Later, such tasks are looked for in the same interval.
 const ORPHANED: Duration = Duration::from_mins(2);
 /// Maximum number of calls in flight that mark.
 const MARKS: usize = 4;

@@ -24,8 +24,8 @@ use crate::{
 
 /// How long a listing counts that lacks something. People create namespaces and services, too.
 const LISTING_AGE: Duration = Duration::from_secs(30);
-/// The same before a namespace is created or first reported as missing. Otherwise a namespace with that name, perhaps a
-/// DNS namespace, that was created a moment before would never be used, or only after minutes.
+/// The same before a namespace is created or first reported as missing. With the longer age, a namespace that somebody
+/// created a moment before, perhaps with DNS, would be used only after minutes, or never.
 const CREATION_AGE: Duration = Duration::from_secs(2);
 /// How often a target that retires looks whether another one has found the service.
 const SOON: Duration = Duration::from_secs(1);
@@ -241,8 +241,8 @@ impl Engine {
         self.wake_target(target, now);
     }
 
-    /// Another active target with the same Cloud Map service, and whether it may register there, if that was found out: AWS does
-    /// not tell upper from lower case in DNS namespaces.
+    /// Another active target with the same Cloud Map service, and whether it may register there, if that is known. In
+    /// DNS namespaces AWS does not tell upper from lower case, so two targets can have one service.
     fn namesake(&self, target: &Target) -> Option<(Target, Option<bool>)> {
         let (_, namespaces) = self.namespaces.rows.as_ref()?;
         let kind = namespaces.get(&target.namespace)?.kind;
@@ -255,8 +255,9 @@ impl Engine {
         Some((other.clone(), state.service_id.is_some().then(may)))
     }
 
-    /// Whether a retiring target is left to another one with the same Cloud Map service, which reads what is registered there, and
-    /// withdraws what it does not want. Otherwise the two would withdraw and register the same instances in turn.
+    /// Whether a retiring target is left to another target with the same Cloud Map service. That one reads what is
+    /// registered there, and withdraws what it does not want. If both did so, they would withdraw and register the same
+    /// instances in turn.
     pub(super) fn is_left(&mut self, target: &Target, now: Instant) -> bool {
         let is_looking = |other: &Target| self.targets.get(other).is_some_and(|state| state.problem.is_none());
         match self.namesake(target) {

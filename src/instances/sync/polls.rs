@@ -53,8 +53,8 @@ impl Engine {
         let denied = self.was_asked(&target, &id, &operation, &result, now);
         // Also after a call that was throttled or had no answer: nothing else may ask.
         let asks_again = self.asks_again(&operation);
-        // Since the question was asked, the target or its service may have gone, and the instance may be written in another
-        // one. Or it was read back.
+        // Things may have changed since the question was asked. The target or its service is gone, the instance is
+        // being written in another service, or it was read back.
         let running = self.targets.get_mut(&target).and_then(|state| state.running.get_mut(&id));
         let Some(running) = running.filter(|running| running.operation.as_ref() == Some(&operation)) else {
             if asks_again {

@@ -16,7 +16,8 @@ use crate::{
     model::Target,
 };
 
-/// How often to ask again for an operation that is no longer awaited, only to see whether that is allowed by now.
+/// How often to ask again for an operation that is no longer awaited. The answer only shows whether AWS allows the
+/// question by now.
 pub(super) const ASK_AGAIN: Duration = Duration::from_mins(1);
 
 /// AWS denies to say whether operations have ended. That is a matter of the role, and not of a target.
@@ -104,8 +105,8 @@ impl State {
         self.running.get(id).is_some_and(|running| running.operation.as_ref() == Some(operation))
     }
 
-    /// The instances whose operations may not be asked for, and had their effect by a complete reading. `written` are
-    /// those about which it proves nothing.
+    /// The instances of which a complete reading shows that their operations took effect, of those whose operations AWS
+    /// does not let us ask for. The reading proves nothing about the instances in `written`.
     pub(super) fn shown(&self, reading: &Reading, written: &BTreeSet<Arc<str>>) -> Vec<Arc<str>> {
         let shows = |id: &Arc<str>, running: &Running| match running.effect {
             Some(said) => reading.own.get(id) == Some(&Some(said)),

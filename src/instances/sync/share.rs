@@ -233,8 +233,8 @@ impl State {
         if number > 0 {
             (part.keeps_one, part.may_be_empty) = (false, false);
         } else {
-            // The mark comes first: of two clusters that withdraw their last instances at once, one sees the other's
-            // mark, and does not count on it.
+            // The last instance is marked as one of a share before it goes. If two clusters withdraw their last
+            // instances at once, one of them sees the other's mark, and does not count on that instance.
             let marked = |specs: &Vec<InstanceSpec>| {
                 specs.iter().any(|spec| own.get(spec.id()) == Some(&Some(spec.digest(traits))))
             };
@@ -242,7 +242,7 @@ impl State {
             let since = part.written_at.is_none_or(|written| written < begun);
             let proven =
                 if part.may_be_empty { fresh || !idle } else { fresh && since && idle && pods.values().any(marked) };
-            // Where nobody else serves, another pod takes the place of the last one, which a roll-out took away.
+            // If nobody else serves, and a roll-out took the last pod away, another pod takes its place.
             let none = count == 0 && idle && (visible > 0 || own.is_empty());
             part.may_be_empty = none || proven && visible > 0;
             part.keeps_one = !part.may_be_empty;

@@ -133,7 +133,8 @@ impl Engine {
         }
         let alive: Vec<_> = if let Some(part) = &state.part {
             plan.refused.extend_from_slice(part.refused());
-            // A pod in the place of another one is registered before attributes change, and before living ones go.
+            // A pod that replaces another one is registered first: before attributes change, and before instances of
+            // living pods go.
             plan.register.sort_by_key(|id| state.own.contains_key(id));
             plan.deregister.extract_if(.., |id| is_alive(desired, id)).collect()
         } else {
@@ -152,8 +153,8 @@ impl Engine {
         } else {
             VecDeque::new()
         };
-        // Dead addresses go first. If no other would remain, they wait for the first new one, so that a name that
-        // changes hands is never empty; but only as long as nothing except time delays the new one.
+        // Dead addresses go first. But if no other would remain, they wait for the first new one, so that a name that
+        // changes hands is never empty. They do not wait if anything but time delays the new one.
         let unhindered = state.problem.is_none() && state.full_until.is_none_or(|until| until <= now);
         state.waits_for_first = plan.present == 0 && !plan.register.is_empty() && unhindered;
         let deregister = if state.waits_for_first { Vec::new() } else { plan.deregister };
@@ -391,7 +392,8 @@ impl Engine {
         let desired = self.desired.get(target).cloned();
         let certain = self.certain_from(target);
         let Some(state) = self.targets.get_mut(target) else { return };
-        // An earlier reading may be answered after the target was found again, and is being read once more.
+        // This may be the late answer of an earlier reading: the target was found again meanwhile, and is being read
+        // once more.
         let Some(Reading { written, .. }) = state.reading.take_if(|reading| reading.begun == begun) else { return };
         let Some(desired) = desired else { return };
         match result {

@@ -49,8 +49,8 @@ pub use status::Status;
 /// answered (the adapter's deadline).
 const LEASE_MARGIN: Duration = Duration::from_secs(5);
 
-/// At the beginning of a term a leader reads the heads this often, for this long: it may say nothing before it has elected
-/// itself and found its base (W1, W2), each of which waits for a read.
+/// At the beginning of a term, a leader reads the heads this often, for this long. It may say nothing before it has
+/// elected itself and found its base (W1, W2), and each of these waits for a read.
 const PACE_AT_FIRST: Duration = Duration::from_millis(200);
 const BEGINNING: Duration = Duration::from_secs(3);
 

@@ -470,8 +470,8 @@ impl Registry {
     }
 
     /// Deletes the services and the head of an id that this cluster had, if it left and nobody else has the id now. The
-    /// head is the last to go: while it is there, what remains is tried again. The key goes before it, because its service
-    /// must be empty, but after all else: without its key the head counts for nobody.
+    /// head goes last: while it is there, the rest is tried again. The key must go before it, because the service of
+    /// the key must be empty. But it goes after all else, because the head counts for nobody without its key.
     pub(super) async fn remove_former(&self, cluster: &str) -> Result<Outcome, Failure> {
         let Some((_, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
         let first = service_name(cluster, 0);

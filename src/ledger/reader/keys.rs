@@ -128,8 +128,8 @@ impl Reader {
         }
     }
 
-    /// R9: where nothing at or above its position is seen of a cluster whose key is known, somebody may hide its head. It
-    /// has a copy in its own service.
+    /// R9: reads the copies of heads that somebody may hide. This is suspected if the key of a cluster is known, and no
+    /// head at or above its position has been seen for a while. The copy is in the own service of that cluster.
     pub(super) fn look_for_copies(&mut self, now: Now, out: &mut Outbox) {
         if self.trust.mode == Mode::Open {
             return;

@@ -136,7 +136,7 @@ impl Reader {
             Some(applied) if applied.same_state(&candidate) && !peer.escaped => {
                 // The same map stays the same `Arc`, so nobody needs to compare contents to see that nothing changed.
                 let state = applied.state.take();
-                // Who says the same again, and is heard sooner, is not behind any more.
+                // If the same state comes again and takes less time, the cluster is not behind any more.
                 let late = Duration::from_millis(now.wall.saturating_sub(candidate.written));
                 peer.lag = peer.lag.map(|lag| lag.min(late));
                 *applied = Applied { state, ..candidate };

@@ -95,7 +95,7 @@ impl Reader {
         })
     }
 
-    /// S10: whether the last read was completed, everything in it counts, and all that it said applies.
+    /// S10: whether the last read was complete, every head in it counts, and all that the heads say applies.
     pub(in crate::ledger) fn is_at_rest(&self) -> bool {
         self.complete
             && self.all_live_verified

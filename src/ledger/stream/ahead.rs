@@ -31,7 +31,8 @@ struct Entry {
     version: Version,
     /// The state; `None` after a restart: this cluster applied it, and does not know it any more.
     state: Option<(Summary, Arc<Map>)>,
-    /// Since when neither who streamed it nor a later leader is there, the newest head, and how often there was another one.
+    /// While neither the leader that streamed it nor a later one is heard: since when, the position of the newest head,
+    /// and how often that position changed.
     cut: Option<(Duration, Position, u32)>,
 }
 

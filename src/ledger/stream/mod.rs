@@ -436,8 +436,8 @@ impl Stream {
         self.following.keys()
     }
 
-    /// S10: whether each live cluster that is not silent is heard, and the ledger has what it says of its claims. `false` if
-    /// there is none, or if one comes that the ledger may show soon.
+    /// S10: whether each live cluster that is not silent is heard, and the ledger has the claims that it says. `false`
+    /// if there is no such cluster, or if somebody came a moment ago whom the ledger may show soon.
     pub(super) fn is_at_rest(&self, now: Duration, contacts: &BTreeMap<Arc<str>, Contact>) -> bool {
         let heard = contacts.iter().filter(|(_, contact)| contact.live && !contact.silent);
         let mut follows = heard.map(|(cluster, contact)| self.follows(now, cluster, contact)).peekable();

@@ -1,4 +1,5 @@
-//! W3: a copy of the own head where nobody else should write, for readers and leaders from whom somebody hides the head.
+//! W3: a copy of the own head, in a service to which nobody else should write. Readers and new leaders read it while
+//! somebody hides the head.
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,8 +35,9 @@ impl Writer {
         }
     }
 
-    /// Copies a head that is being sent: each one while the head is hidden, and for a while after that; otherwise one
-    /// with another root, or once in a while another delta, so that a new leader does not depend on the head alone.
+    /// Copies a head that is being sent. While the head is hidden, and for a while after that, each one is copied.
+    /// Otherwise a new root is copied at once, and a new delta once in a while, so that a new leader does not depend on
+    /// the head alone.
     pub(super) fn copy(&mut self, now: Now, head: &Arc<Head>, out: &mut Outbox) {
         let copy = &mut self.run.copy;
         let hidden = copy.missed.is_some_and(|at| now.mono.saturating_sub(at) <= self.timing.quiet);

@@ -25,7 +25,8 @@ pub(super) struct Search {
     last_miss: Option<Duration>,
     /// The newest live head of this cluster under another id (its id was changed), if it is newer than the own one.
     former: Option<Arc<Head>>,
-    /// Live heads of this cluster under other ids: former ones, or those of a cluster with the same UID, which advance.
+    /// Live heads with this cluster's UID under other ids: its own former ones, or those of another cluster with this
+    /// UID. The latter advance.
     others: BTreeMap<Arc<str>, Stranger>,
     /// Whether this cluster created the exports service of an id, once that is known.
     ours: BTreeMap<Arc<str>, bool>,
@@ -39,9 +40,9 @@ pub(super) struct Search {
     salvage: Map,
 }
 
-/// A head of this cluster that this cluster may not have written: the own one with an epoch that the record does not know (W1),
-/// or a live one under another id (W2, W9). The record was lost or restored, or the id was changed; or somebody else is this
-/// cluster as well, who goes on writing.
+/// A head with this cluster's UID that somebody else may have written: the own one with an epoch that the record does
+/// not know (W1), or a live one under another id (W2, W9). If the record was lost or restored, or the id was changed,
+/// nobody writes this head any more. If another process has the same UID, it goes on writing.
 #[derive(Debug)]
 pub(super) struct Stranger {
     position: Position,
@@ -148,8 +149,7 @@ impl Writer {
         }
     }
 
-    /// W0: the id belongs to another cluster, as it turned out at the start or, after somebody purged the ledger,
-    /// later.
+    /// W0: the id belongs to another cluster. This shows at the start, or later if somebody purged the ledger.
     pub(super) fn refuse(&mut self, now: Now, owner: &str) {
         self.elect_again();
         self.refused = Some(owner.to_owned());
@@ -187,7 +187,8 @@ impl Writer {
             }
             return;
         }
-        // Whoever is there under another id is this cluster, which had that id before, or another one with the same UID.
+        // A head under another id is from this cluster, which had that id before, or from another cluster with the same
+        // UID.
         for (id, head) in &others {
             search.others.entry((*id).clone()).or_insert_with(|| Stranger::new(head.position, now.mono));
         }

@@ -37,8 +37,8 @@ pub(super) struct Flush {
 }
 
 impl Flush {
-    /// Whether it needs this page. Its indexes also name earlier pages, which are not in the base any more when a new tree
-    /// took their place meanwhile.
+    /// Whether the flush needs this page. Its indexes also name earlier pages. These are no longer in the base if a new
+    /// tree has replaced them meanwhile.
     pub(super) fn has(&self, page: &PageId) -> bool {
         self.upload.has(page) || self.appended.groups(page)
     }
@@ -230,7 +230,8 @@ impl Writer {
         self.run.next_flush = self.run.next_flush.max(now.mono.saturating_sub(gap * (FLUSH_BURST - 1))) + gap;
     }
 
-    /// The pages are visible, so the snapshot becomes the base, unless nothing that may be sent next fits on it.
+    /// The pages are visible, so the snapshot becomes the base. It does not if no head that may be sent next would fit
+    /// on it.
     fn finish_flush(&mut self, now: Now, out: &mut Outbox) {
         let Some(flush) = self.run.flush.take() else { return };
         self.space_flushes(now);
@@ -241,9 +242,9 @@ impl Writer {
         layout.runs.append(flush.appended);
         let before = std::mem::replace(&mut self.run.layout, layout);
         let fits = |writer: &Self, delta: &Arc<Delta>| writer.occupancy(now, delta) <= 1.0;
-        // What is repeated while the desired state does not fit: never older than the last state sent. After an
-        // election, the previous leader's state may be newer than a snapshot of caches that lag. A few times the flush
-        // is repeated instead of going back.
+        // While the desired state does not fit, heads repeat a state that is never older than the last one that was
+        // sent. After an election the caches may lag, so the snapshot may be older than the previous leader's state.
+        // Then the flush is repeated a few times before the state goes back.
         let lagging = self.run.discarded < MOST_DISCARDED && *flush.snapshot != *desired;
         let sent = match self.run.sent.take() {
             Some(sent) if sent.generation > flush.generation || sent.generation == 0 && lagging => {

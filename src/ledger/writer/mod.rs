@@ -176,7 +176,7 @@ struct Run {
     audit: Audit,
     farewell: Option<Farewell>,
     former: BTreeMap<Arc<str>, FormerId>,
-    /// When to ask again whose the own id is, and to look at the own key, at the earliest.
+    /// The earliest times to ask again who owns the own id, and to look again at the announced key.
     next_look: Duration,
     next_announcement: Duration,
     announcing: Option<CallId>,
@@ -189,7 +189,7 @@ struct Run {
 struct OwnHeads {
     /// The newest one, and its claims.
     newest: Option<(u64, StateHash)>,
-    /// Whether it was in the last read of all heads, and no live head of this cluster under another id.
+    /// Whether the last read of all heads had it, and had no live head of this cluster under another id.
     there: bool,
 }
 

@@ -36,7 +36,8 @@ impl Writer {
         {
             self.best = Some(head.clone());
         }
-        // The next heartbeat writes over one that cannot be real, and readers come back to what is real (R3).
+        // A head whose epoch cannot be real is ignored. The next heartbeat overwrites it, and readers go back to what
+        // is real (R3).
         let own = own.filter(|head| self.is_plausible(head));
         if matches!(self.phase, Phase::Confirm { .. } | Phase::Elected) {
             // The newest one that was seen, also where an older one is there again: its epoch is what the next must be above.

@@ -50,8 +50,8 @@ pub(super) struct Unconfirmed {
 /// So many heads are remembered whose outcomes are not known.
 const MOST_UNCONFIRMED: usize = 32;
 
-/// Which of the published states were read back. Reads may always be some publications behind, so that besides the newest
-/// one an earlier one is waited for.
+/// Which of the published states were read back. Reads may always be some publications behind the newest one, so an
+/// earlier one is awaited as well.
 #[derive(Debug, Default)]
 pub(super) struct ReadBack {
     awaited: Option<(u64, Arc<Map>)>,

@@ -76,8 +76,7 @@ pub enum Stage {
 }
 
 impl Stage {
-    /// Whether it is certain, as far as a leader can know, that this cluster owns its id and that no later leader was
-    /// elected.
+    /// Whether this cluster owns its id and no later leader was elected, as far as a leader can know.
     pub const fn owns_id(&self) -> bool {
         match self {
             Self::Running | Self::Leaving | Self::Left => true,
@@ -104,8 +103,8 @@ impl Writer {
         [self.desired.as_ref().map(|_| self.hashed.hashes().claims), self.run.own.newest.map(|(_, claims)| claims)]
     }
 
-    /// S10: whether what is to be published was read back, the own head was there in the last read, and this cluster neither
-    /// leaves nor has a live head under another id.
+    /// S10: whether this writer has nothing to do. The state to be published was read back. The last read had the own
+    /// head, and no live head of this cluster under another id. The cluster does not leave.
     pub(in crate::ledger) fn is_at_rest(&self) -> bool {
         let there = self.desired.as_ref().zip(self.run.visibility.map.as_ref());
         matches!(self.phase, Phase::Run)
