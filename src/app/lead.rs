@@ -14,7 +14,7 @@ use tracing::info;
 
 use super::{
     credentials::{self, Credentials, News},
-    figures::LeaderMetrics,
+    metrics::LeaderMetrics,
 };
 use crate::{
     annotations::{self, Directory, Policy},

@@ -2,8 +2,8 @@
 
 pub(crate) mod connect;
 mod credentials;
-mod figures;
 mod lead;
+mod metrics;
 pub mod replica;
 mod run;
 

@@ -9,7 +9,7 @@ use kube::Client;
 use tokio::{sync::watch, task::JoinSet};
 use tracing::{info, warn};
 
-use super::{connect, figures::LeaderMetrics, lead::Leader};
+use super::{connect, lead::Leader, metrics::LeaderMetrics};
 use crate::{
     admin::Admin,
     cli::RunArgs,

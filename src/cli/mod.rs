@@ -6,12 +6,12 @@ mod cutover;
 mod doctor;
 mod gather;
 mod iam;
-mod keys;
 mod page;
 mod run;
 mod shared;
 pub(crate) mod shell;
 mod status;
+mod trust;
 mod users;
 mod values;
 
@@ -36,11 +36,11 @@ pub use self::{
     doctor::{DoctorArgs, ProbeArgs, ProbeCommand},
     gather::GatherArgs,
     iam::{IamArgs, IamCommand, IamFormat, PolicyArgs, TrustArgs, Trusted},
-    keys::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRotateArgs},
     page::PageArgs,
     run::{RunArgs, STREAM_PORT},
     shared::{AwsArgs, ClusterArgs, IdentityArgs, KubeArgs, OutputFormat, PlaceArgs},
     status::StatusArgs,
+    trust::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRotateArgs},
     users::{TaskAddress, UsersArgs},
 };
 

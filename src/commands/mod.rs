@@ -10,8 +10,8 @@ mod iam;
 mod installed;
 mod leave;
 mod ledger_show;
+mod manual;
 mod page;
-mod pages;
 mod purge;
 mod status;
 mod table;
@@ -60,9 +60,9 @@ async fn complete(command: Command) -> anyhow::Result<ExitCode> {
         Command::Forget(args) => forget::forget(args).await,
         Command::Coredns(command) => coredns::coredns(command).await,
         Command::Iam(args) => iam::iam(&args),
-        Command::Completions { shell } => pages::completions(shell, &mut std::io::stdout()).map_err(Into::into),
+        Command::Completions { shell } => manual::completions(shell, &mut std::io::stdout()).map_err(Into::into),
         Command::Man { folder } => {
-            pages::man(&folder).with_context(|| format!("failed to write man pages to {}", folder.display()))
+            manual::man(&folder).with_context(|| format!("failed to write man pages to {}", folder.display()))
         }
     }?;
     Ok(ExitCode::SUCCESS)
