@@ -20,6 +20,7 @@ mod names;
 mod network;
 mod registry;
 mod stage;
+mod steps;
 mod wait;
 mod world;
 
@@ -33,8 +34,9 @@ pub use controller::Controller;
 pub use names::Names;
 pub use network::{Load, reach};
 pub use registry::{Instances, Registry};
+pub use steps::condition;
 pub use wait::{NAMES, PODS, PROPAGATION, eventually, holds, holds_for, measured, yaml};
-pub use world::{Deviation, Skip, World, condition, contexts, explained, members, name_of};
+pub use world::{Deviation, Skip, World, contexts, explained, members, name_of};
 
 /// The image of servers and clients: it has dig, curl and a shell beside its servers.
 pub fn agnhost_image() -> String {
