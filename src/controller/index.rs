@@ -98,9 +98,9 @@ mod tests {
         let name = "web-2-0123456789ab-10";
         let [with, without] = [Some("web-2"), None].map(|label| of_import(label, name));
         index.update(None, Some(&with));
-        assert_eq!(index.update(Some(&with), Some(&without)), [web.clone()]);
-        assert_eq!(index.get(&web), [without.clone()]);
-        assert_eq!(index.update(Some(&without), None), [web.clone()]);
+        assert_eq!(index.update(Some(&with), Some(&without)), from_ref(&web));
+        assert_eq!(index.get(&web), from_ref(&without));
+        assert_eq!(index.update(Some(&without), None), from_ref(&web));
         assert!(index.get(&web).is_empty());
         assert!(index.update(None, Some(&of_import(None, "theirs"))).is_empty());
     }

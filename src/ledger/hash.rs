@@ -164,12 +164,6 @@ impl Hashed {
         if touched.is_empty() {
             return;
         }
-        // Most buckets have few keys, and there are a thousand of each cluster.
-        for number in &touched {
-            if let Some(keys) = self.keys.get_mut(number) {
-                keys.shrink_to_fit();
-            }
-        }
         self.pairs.update(&self.map, &self.keys, &touched, |_| true);
         self.claims.update(&self.map, &self.keys, &claimed, |key| key.starts_with(CLAIM));
         self.hash();
@@ -259,7 +253,6 @@ mod tests {
                 prop_assert_eq!(hashed.hashes(), Hashes::of(&owner("blue"), &state));
                 let keys: BTreeSet<_> = hashed.buckets().flat_map(|(bucket, _)| hashed.keys(bucket)).cloned().collect();
                 prop_assert_eq!(keys, state.keys().cloned().collect());
-                prop_assert!(hashed.keys.values().all(|keys| keys.capacity() == keys.len()));
             }
         }
 
