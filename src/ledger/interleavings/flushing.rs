@@ -202,3 +202,28 @@ fn a_ledger_has_no_more_services_than_there_are_whatever_finds_them_first() {
     assert_eq!(leader.term.writer().figures().shards, 64);
     assert_eq!(world.read("blue"), Some(Map::clone(&state(0..100, 2))));
 }
+
+/// The role of the controller may register instances and not deregister them.
+#[test]
+fn garbage_that_may_not_be_deleted_fills_no_further_service_and_is_tried_less_and_less() {
+    let mut world = World::default();
+    let few = Limits { pages: 300, ..limits() };
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", few, None);
+    let (mut refused, mut said) = (Vec::new(), 0);
+    for value in 0..150 {
+        leader.desire(&mut world, &state(0..40, value));
+        // Between two heartbeats, whose success clears the error for a moment.
+        for seconds in [13, 7] {
+            refused.extend(refuse(&mut world, &mut leader, |call| matches!(call, Call::DeletePage { .. }), seconds));
+            let denied = |error: &str| error.contains("waits for room") && error.contains("AccessDeniedException");
+            said += usize::from(leader.term.error().is_some_and(denied));
+        }
+    }
+    assert_eq!(world.creators.len(), 1);
+    assert!(world.count_pages("blue") <= 300);
+    assert!((4..15).contains(&refused.len()), "{refused:?}");
+    assert!(said > 50, "{said}");
+    // Once they are allowed, everything goes on.
+    pass(&mut world, &mut [&mut leader], 900);
+    assert_eq!(world.read("blue"), Some(Map::clone(&state(0..40, 149))));
+}

@@ -268,26 +268,6 @@ fn who_comes_back_is_not_verified_before_its_state_is_read() {
     assert!(green.remote("blue").unwrap().state.is_some() && green.term.remotes().all_live_verified);
 }
 
-/// Seconds in which the pages of the former id `blue` are refused to be deleted, within `seconds`.
-fn refuse_deletions(world: &mut World, new: &mut Process, seconds: u64) -> Vec<u64> {
-    new.hangs = |call| matches!(call, Call::DeletePage { cluster, .. } if **cluster == *"blue");
-    let mut refused = Vec::new();
-    for second in 0..seconds {
-        pass(world, &mut [&mut *new], 1);
-        let calls: Vec<_> = new.hanging.drain(..).collect();
-        if !calls.is_empty() {
-            refused.push(second);
-        }
-        for (id, _) in calls {
-            let failure = Failure { message: "AccessDeniedException".to_owned(), uncertain: false };
-            new.term.done(world.now(), id, &Outcome::Failed(failure));
-        }
-        new.settle(world);
-    }
-    new.hangs = |_| false;
-    refused
-}
-
 /// The role of a cluster with another id may not write what it wrote under the former one.
 #[test]
 fn deletions_that_are_refused_are_tried_less_and_less() {
@@ -295,7 +275,8 @@ fn deletions_that_are_refused_are_tried_less_and_less() {
     drop(with_pages(&mut world, "blue", 15));
     let mut new = Process::elect_with(&mut world, "navy", "uid-blue", limits(), None);
     new.desire(&mut world, &state(0..15, 1));
-    let refused = refuse_deletions(&mut world, &mut new, 1_200);
+    let of_blue: fn(&Call) -> bool = |call| matches!(call, Call::DeletePage { cluster, .. } if **cluster == *"blue");
+    let refused = refuse(&mut world, &mut new, of_blue, 1_200);
     assert!((5..10).contains(&refused.len()), "{refused:?}");
     let pauses: Vec<_> = refused.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(pauses.windows(2).all(|pair| pair[1] >= 2 * pair[0]), "{pauses:?}");
@@ -311,19 +292,8 @@ fn a_removal_that_is_refused_is_tried_less_and_less() {
     drop(with_pages(&mut world, "blue", 15));
     let mut new = Process::elect_with(&mut world, "navy", "uid-blue", limits(), None);
     new.desire(&mut world, &state(0..15, 1));
-    let mut tried = 0;
-    for _ in 0..2_400 {
-        new.hangs = |call| matches!(call, Call::RemoveFormer { .. });
-        pass(&mut world, &mut [&mut new], 1);
-        for (id, _) in new.hanging.drain(..).collect::<Vec<_>>() {
-            tried += 1;
-            let failure = Failure { message: "AccessDeniedException".to_owned(), uncertain: false };
-            new.term.done(world.now(), id, &Outcome::Failed(failure));
-        }
-        new.settle(&mut world);
-    }
+    let tried = refuse(&mut world, &mut new, |call| matches!(call, Call::RemoveFormer { .. }), 2_400).len();
     assert!((3..9).contains(&tried), "{tried}");
-    new.hangs = |_| false;
     pass(&mut world, &mut [&mut new], 700);
     assert!(!world.heads.contains_key("blue"));
 }

@@ -365,6 +365,26 @@ fn pass_by(world: &mut World, processes: &mut [&mut Process], tick: Duration, ti
     }
 }
 
+/// Lets seconds pass in which AWS denies these calls of `process`. Returns when it made some.
+fn refuse(world: &mut World, process: &mut Process, which: fn(&Call) -> bool, seconds: u64) -> Vec<u64> {
+    process.hangs = which;
+    let mut refused = Vec::new();
+    for _ in 0..seconds {
+        pass(world, &mut [&mut *process], 1);
+        let calls: Vec<_> = process.hanging.drain(..).collect();
+        if !calls.is_empty() {
+            refused.push(world.now.as_secs());
+        }
+        for (id, _) in calls {
+            let failure = Failure { message: "AccessDeniedException".to_owned(), uncertain: false };
+            process.term.done(world.now(), id, &Outcome::Failed(failure));
+        }
+        process.settle(world);
+    }
+    process.hangs = |_| false;
+    refused
+}
+
 /// A state with these keys.
 fn state(keys: impl IntoIterator<Item = u32>, value: u8) -> Arc<Map> {
     Arc::new(keys.into_iter().map(|key| (format!("ns/{key:03}").into(), Value::from([value; 8]))).collect())

@@ -145,12 +145,17 @@ impl Writer {
         (0..self.shards).map(free).collect()
     }
 
-    /// There is no room for pages: garbage goes at once, and a further service comes.
+    /// There is no room for pages: garbage goes at once, and a further service comes. Where no garbage can be deleted, a
+    /// further service would fill with it, too, and the namespace's room is that of all clusters.
     pub(super) fn wait_for_room(&mut self, now: Now) {
         self.run.figures.flush_quota_waits += 1;
-        self.error = Some("the ledger waits for room; garbage pages are being deleted".to_owned());
-        self.run.garbage.expect(now.mono);
-        self.want_shards(self.shards + 1);
+        if let Some(refused) = self.run.garbage.refused() {
+            self.error = Some(format!("the ledger waits for room; its garbage pages cannot be deleted: {refused}"));
+        } else {
+            self.error = Some("the ledger waits for room; garbage pages are being deleted".to_owned());
+            self.run.garbage.expect(now.mono);
+            self.want_shards(self.shards + 1);
+        }
         self.space_flushes(now);
     }
 

@@ -6,10 +6,11 @@ use std::{
     time::Duration,
 };
 
-use super::{Now, Writer};
+use super::{Now, Writer, leave::doubled};
 use crate::ledger::{
-    call::{Call, CallId, Outbox, Outcome, Pages},
+    call::{Call, CallId, Failure, Outbox, Outcome, Pages},
     head::Root,
+    limits::Timing,
     page::PageId,
     verify::{self, Found},
 };
@@ -33,6 +34,13 @@ pub(super) struct Garbage {
     next: Duration,
     round: Option<Round>,
     deletions: BTreeSet<CallId>,
+    /// Whether the last round deleted a page, and how many rounds in a row deleted none of what they tried.
+    deleted: bool,
+    vain: u32,
+    /// Why, in the words of AWS.
+    refused: Option<String>,
+    /// When to delete again at the earliest.
+    delete_at: Duration,
     /// When each shard was listed last, and how many pages that showed; as many as there can be if there may be more.
     listed: BTreeMap<u32, (Duration, usize)>,
 }
@@ -46,7 +54,21 @@ struct Round {
 impl Garbage {
     pub(super) fn new(now: Duration) -> Self {
         let (referred, roots, issued, deletions, listed) = Default::default();
-        Self { referred, roots, issued, last_issue: now, written: 0, next: now, round: None, deletions, listed }
+        Self {
+            referred,
+            roots,
+            issued,
+            last_issue: now,
+            written: 0,
+            next: now,
+            round: None,
+            deletions,
+            deleted: false,
+            vain: 0,
+            refused: None,
+            delete_at: now,
+            listed,
+        }
     }
 
     /// An own head with this root was read or sent.
@@ -72,6 +94,24 @@ impl Garbage {
     /// When the last page was written. A predecessor may have written until this epoch began.
     pub(super) fn last_issue(&self) -> Duration {
         self.last_issue
+    }
+
+    /// Why nothing can be deleted, if so.
+    pub(super) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+
+    /// Takes the outcome of a deletion. After a round that deleted nothing, the next one waits longer and longer.
+    fn deletion_done(&mut self, now: Duration, outcome: &Outcome, timing: &Timing) {
+        match outcome {
+            Outcome::Done => (self.deleted, self.vain, self.refused) = (true, 0, None),
+            Outcome::Failed(Failure { message, .. }) if !self.deleted => self.refused = Some(message.clone()),
+            _ => {}
+        }
+        if self.deletions.is_empty() && !self.deleted {
+            self.vain += 1;
+            self.delete_at = now + doubled(timing.collect, self.vain, timing);
+        }
     }
 
     /// There will be garbage.
@@ -114,6 +154,7 @@ impl Writer {
     pub(super) fn collect_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
         let garbage = &mut self.run.garbage;
         if garbage.deletions.remove(&id) {
+            garbage.deletion_done(now.mono, outcome, &self.timing);
             if !matches!(outcome, Outcome::Done) {
                 self.note(outcome);
             }
@@ -185,6 +226,10 @@ impl Writer {
         garbage.issued.retain(|_, at| now.mono.saturating_sub(*at) < timing.garbage * FORGET_AFTER);
         self.run.figures.garbage_pages = unreferred;
         garbage.next = now.mono + if unreferred > 0 { timing.collect } else { timing.collect_idle };
+        if now.mono < garbage.delete_at {
+            return;
+        }
+        garbage.deleted = false;
         for (shard, page) in dead.into_iter().take(self.limits.garbage_batch) {
             self.run.figures.page_deletions += 1;
             self.run.spare.retain(|_, spare| spare.id != page);

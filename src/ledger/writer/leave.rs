@@ -68,7 +68,7 @@ pub(super) struct FormerId {
 }
 
 /// A pause that doubles with each attempt in vain: AWS may deny the call, and every attempt costs something.
-fn doubled(pause: Duration, attempts: u32, timing: &Timing) -> Duration {
+pub(super) fn doubled(pause: Duration, attempts: u32, timing: &Timing) -> Duration {
     (pause * 2u32.pow(attempts.min(10))).min(timing.forget)
 }
 
