@@ -138,7 +138,7 @@ impl Writer {
     /// known. Somebody else may write as well, so that where room is short an old listing does not count.
     pub(super) fn free(&self, now: Now) -> Option<BTreeMap<u32, usize>> {
         let free = |shard| {
-            let (listed, occupied) = self.run.garbage.occupied(shard, now.mono)?;
+            let (listed, occupied) = self.run.garbage.occupied(shard, now.mono, &self.timing)?;
             let known = now.mono.saturating_sub(listed) <= self.timing.collect || occupied <= self.limits.pages / 4 * 3;
             known.then(|| (shard, self.limits.pages.saturating_sub(occupied)))
         };

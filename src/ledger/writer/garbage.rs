@@ -125,11 +125,9 @@ impl Garbage {
     }
 
     /// Number of pages of a shard that exist or may appear, and when it was listed; `None` before its first listing.
-    pub(super) fn occupied(&self, shard: u32, now: Duration) -> Option<(Duration, usize)> {
-        let unlisted = self
-            .issued
-            .iter()
-            .filter(|((of, _), at)| *of == shard && now.saturating_sub(**at) < Duration::from_mins(10));
+    pub(super) fn occupied(&self, shard: u32, now: Duration, timing: &Timing) -> Option<(Duration, usize)> {
+        let counts = |at: Duration| now.saturating_sub(at) < timing.garbage * FORGET_AFTER;
+        let unlisted = self.issued.iter().filter(|((of, _), at)| *of == shard && counts(**at));
         let (at, listed) = self.listed.get(&shard)?;
         Some((*at, listed.saturating_add(unlisted.count())))
     }
@@ -236,5 +234,20 @@ impl Writer {
             let cluster = self.me.cluster.clone();
             garbage.deletions.insert(out.call(Call::DeletePage { cluster, shard, page }));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_that_no_listing_shows_counts_for_some_garbage_times() {
+        let timing = Timing { garbage: Duration::from_secs(1), ..Timing::default() };
+        let mut garbage = Garbage::new(Duration::ZERO);
+        garbage.created(0, Duration::ZERO);
+        garbage.issue(0, &PageId { flush: "1-1-00000000".into(), number: 0 }, Duration::ZERO);
+        let pages = |at| garbage.occupied(0, Duration::from_secs(at), &timing).map(|(_, pages)| pages);
+        assert_eq!((pages(4), pages(5), pages(500)), (Some(1), Some(0), Some(0)));
     }
 }
