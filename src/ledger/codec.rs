@@ -6,11 +6,14 @@ use std::{
     collections::BTreeMap,
     fmt,
     io::{Read, Write},
+    sync::Arc,
 };
 
 use base64::{Engine, engine::general_purpose::STANDARD_NO_PAD};
 use flate2::{Compression, read::DeflateDecoder, write::DeflateEncoder};
 use sha2::{Digest as _, Sha256};
+
+use super::head::Head;
 
 /// Maximum length of an attribute's value in Cloud Map, in characters.
 const MAX_VALUE: usize = 1_024;
@@ -58,9 +61,9 @@ pub enum Error {
     /// They have a format that this version does not read.
     #[error("failed to read format {0}: this version reads format 1")]
     Format(u32),
-    /// They are in the name of this cluster, which did not sign them.
+    /// They are a head in the name of this cluster, which did not sign it.
     #[error("failed to verify the signature: this head is in the name of this cluster, but somebody else wrote it")]
-    Foreign,
+    Foreign(Arc<Head>),
     /// They are too large when unpacked.
     #[error("failed to unpack: more than {MAX_UNPACKED} bytes")]
     TooLarge,
@@ -73,7 +76,7 @@ impl Error {
             Self::Malformed(_) => "malformed",
             Self::Checksum => "checksum",
             Self::Format(_) => "format",
-            Self::Foreign => "foreign",
+            Self::Foreign(_) => "foreign",
             Self::TooLarge => "too_large",
         }
     }

@@ -60,16 +60,18 @@ impl Trust {
         if self.mode == Mode::Open {
             return None;
         }
-        let foreign = |(_, head): &(&Arc<str>, &Result<Arc<Head>, codec::Error>)| {
-            let Ok(head) = head else { return false };
+        let foreign = |head: &&Arc<Head>| {
             *head.uid == *uid && head.signer.map_or(!unsigned, |signer| !self.own.contains(&signer))
         };
-        let foreign: Vec<_> = heads.iter().filter(foreign).map(|(id, _)| id.clone()).collect();
+        let foreign: Vec<_> = heads
+            .iter()
+            .filter_map(|(id, head)| Some((id.clone(), head.as_ref().ok().filter(foreign)?.clone())))
+            .collect();
         if foreign.is_empty() {
             return None;
         }
         let mut heads = heads.clone();
-        heads.extend(foreign.into_iter().map(|id| (id, Err(codec::Error::Foreign))));
+        heads.extend(foreign.into_iter().map(|(id, head)| (id, Err(codec::Error::Foreign(head)))));
         Some(heads)
     }
 }

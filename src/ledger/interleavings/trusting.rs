@@ -489,3 +489,56 @@ fn garbage_over_a_pinned_head_lets_no_claim_pass() {
         assert!(green.term.remotes().all_live_verified);
     }
 }
+
+/// Readers would go on with what they have of the former id: with its copy, or with its last head from before it signed.
+#[test]
+fn a_former_id_ends_although_its_head_is_not_signed_by_its_cluster() {
+    for signer in [Some(MALLORY), None] {
+        let mut world = World::default();
+        let [blue, mut green] = pair(&mut world);
+        drop(blue);
+        let mut navy = elect_as(&mut world, "navy", "uid-blue", tofu([1]));
+        navy.desire(&mut world, &state(0..5, 1));
+        pass(&mut world, &mut [&mut navy, &mut green], 45);
+        assert!(world.heads.contains_key("navy") && world.heads["blue"].is_live());
+        forge(&mut world, "blue", at(1 << 60, 1), signer);
+        pass(&mut world, &mut [&mut navy, &mut green], 120);
+        assert!(green.remote("blue").unwrap().left, "{:?}", world.heads["blue"]);
+        assert_eq!(green.applies("navy"), Some(state(0..5, 1)));
+        pass(&mut world, &mut [&mut navy, &mut green], 1_000);
+        assert!(!world.heads.contains_key("blue"));
+    }
+}
+
+#[test]
+fn a_head_in_the_name_of_a_cluster_that_somebody_goes_on_writing_is_left_alone() {
+    let mut world = World::default();
+    let [blue, mut green] = pair(&mut world);
+    drop(blue);
+    let mut navy = elect_as(&mut world, "navy", "uid-blue", tofu([1]));
+    navy.desire(&mut world, &state(0..5, 1));
+    pass(&mut world, &mut [&mut navy, &mut green], 45);
+    let epoch = navy.term.writer().epoch();
+    for seq in 1..10 {
+        forge(&mut world, "blue", at(1 << 60, seq), Some(MALLORY));
+        pass(&mut world, &mut [&mut navy, &mut green], 20);
+        assert_eq!(world.heads["blue"].signer, Some(MALLORY));
+    }
+    assert_eq!((navy.term.writer().stage(), navy.term.writer().epoch()), (Stage::Running, epoch));
+}
+
+#[test]
+fn a_former_id_from_before_its_cluster_signed_ends_under_a_later_leader_too() {
+    let mut world = World::default();
+    let mut blue = elect(&mut world, "blue", Trust::default());
+    blue.desire(&mut world, &state(0..5, 1));
+    pass(&mut world, &mut [&mut blue], 30);
+    drop(blue);
+    for seconds in [45, 120] {
+        let mut navy = elect_as(&mut world, "navy", "uid-blue", tofu([1]));
+        navy.desire(&mut world, &state(0..5, 1));
+        pass(&mut world, &mut [&mut navy], seconds);
+        assert!(world.heads.contains_key("navy"));
+        assert_eq!(world.heads["blue"].is_live(), seconds == 45);
+    }
+}

@@ -13,8 +13,9 @@ use super::{
 use crate::cluster::record::Position;
 use crate::ledger::{
     call::{Call, CallId, Outbox, Outcome},
+    codec,
     hash::Summary,
-    head::{Head, MAX_SHARDS, Presence, Root},
+    head::{FORMAT, Head, MAX_SHARDS, Presence, Root},
     limits::Timing,
 };
 
@@ -61,6 +62,8 @@ pub(super) struct FormerId {
     seq: u64,
     /// Its live head. If it advances, it belongs to another cluster with the same UID.
     watched: Option<Stranger>,
+    /// The same for a head in its place that this cluster did not sign.
+    forged: Option<Stranger>,
     left_since: Option<Duration>,
     sweep: Sweep,
     /// How often it was tried to remove what is left of it.
@@ -194,7 +197,13 @@ impl Writer {
     /// Handles heads of this cluster's UID under other ids.
     pub(super) fn observe_former(&mut self, now: Now, heads: &Heads, out: &mut Outbox) {
         for (id, head) in heads {
-            let Ok(head) = head else { continue };
+            // Readers do not believe one that this cluster did not sign, and go on with what they have of the former id.
+            let (head, genuine) = match head {
+                Ok(head) => (head, true),
+                Err(codec::Error::Foreign(head)) => (head, false),
+                Err(_) => continue,
+            };
+            let stays = !genuine || head.is_live();
             if *id == self.me.cluster || head.uid != self.me.uid {
                 continue;
             }
@@ -202,17 +211,17 @@ impl Writer {
             if former.ours.is_none() && former.creator.is_none() && now.mono >= former.next {
                 former.creator = Some(out.call(Call::Creator { cluster: id.clone() }));
             }
-            let left_bare = former.bare && !head.is_live();
-            if former.ours != Some(true) && !left_bare {
+            if former.ours != Some(true) && (stays || !former.bare) {
                 continue;
             }
-            if head.is_live() {
+            if stays {
                 former.left_since = None;
                 former.sweep.clean = 0;
                 former.removals = 0;
-                let watched = former.watched.get_or_insert_with(|| Stranger::new(head.position, now.mono));
+                let watched = if genuine { &mut former.watched } else { &mut former.forged };
+                let watched = watched.get_or_insert_with(|| Stranger::new(head.position, now.mono));
                 watched.watch(Some(head.position), now.mono, self.timing.max_step);
-                if watched.advances >= MUCH && *id < self.me.cluster {
+                if genuine && watched.advances >= MUCH && *id < self.me.cluster {
                     // Of two clusters with one UID that began at the same time this one stops.
                     return self.elect_again();
                 }
@@ -224,17 +233,25 @@ impl Writer {
                 }
                 former.next = now.mono + 2 * self.timing.leave_retry;
                 former.seq += 1;
+                // Anybody may have chosen a forged epoch. What this cluster wrote there is below its own one.
+                let epoch = if genuine { (head.position.epoch + 1).max(self.epoch) } else { self.epoch };
                 let farewell = Head {
-                    position: Position { epoch: (head.position.epoch + 1).max(self.epoch), seq: former.seq },
+                    cluster: id.clone(),
+                    reads: FORMAT,
+                    uid: self.me.uid.clone(),
+                    position: Position { epoch, seq: former.seq },
                     presence: Presence::Left { successor: Some(self.me.cluster.clone()) },
                     root: Root::empty(head.root.shards),
                     delta: Arc::default(),
+                    summary: Summary::default(),
+                    addresses: Arc::default(),
+                    lease: self.timing.lease,
                     written: now.wall,
-                    ..Head::clone(head)
+                    signer: None,
                 };
                 former.call = Some(out.call(Call::PutHead { head: Arc::new(farewell), repeats: false }));
             } else {
-                former.watched = None;
+                (former.watched, former.forged) = (None, None);
                 let left_for = now.mono.saturating_sub(*former.left_since.get_or_insert(now.mono));
                 if left_for > self.timing.garbage && !former.bare {
                     former.sweep.advance(now.mono, &self.timing, id, MAX_SHARDS, out);
