@@ -69,6 +69,8 @@ fn distinct<'a>(names: impl Iterator<Item = &'a ServiceKey>) -> impl Iterator<It
 
 #[cfg(test)]
 mod tests {
+    use std::slice::from_ref;
+
     use super::*;
     use crate::cluster::objects::{AddressType, OwnSlice, SourceSlice};
 

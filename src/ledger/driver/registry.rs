@@ -443,20 +443,36 @@ impl Registry {
         }
     }
 
-    /// Deletes a page, for the own id like [`put_head`](Self::put_head). For a former id, the caller knows whether it
-    /// was ours.
+    /// Whether a service of a former id belongs to another cluster, which may have claimed a further one there.
+    async fn of_another(&self, name: &str) -> Result<Option<Outcome>, Failure> {
+        let Some((_, uid)) = &self.me else { return Ok(None) };
+        let _proving = self.proving.lock().await;
+        let id = self.service_id(name).await?;
+        if self.owned.lock().await.contains(&id) {
+            return Ok(None);
+        }
+        let Some(service) = self.known_service_details(name).await? else { return Ok(None) };
+        if service.creator_request_id.as_ref() == Some(uid) {
+            self.owned.lock().await.insert(id);
+            return Ok(None);
+        }
+        Ok(Some(Outcome::Taken { owner: service.creator_request_id.unwrap_or_else(|| "unknown".to_owned()) }))
+    }
+
+    /// Deletes a page, like [`put_head`](Self::put_head) also where the id is a former one.
     pub(in crate::ledger) async fn delete_page(
         &self,
         cluster: &str,
         shard: u32,
         page: &str,
     ) -> Result<Outcome, Failure> {
-        if self.me.as_ref().is_some_and(|(me, _)| me.as_str() == cluster)
-            && let Some(taken) = self.taken(shard).await?
-        {
+        let name = service_name(cluster, shard);
+        let own = self.me.as_ref().is_some_and(|(me, _)| me.as_str() == cluster);
+        let taken = if own { self.taken(shard).await? } else { self.of_another(&name).await? };
+        if let Some(taken) = taken {
             return Ok(taken);
         }
-        let id = self.service_id(&service_name(cluster, shard)).await?;
+        let id = self.service_id(&name).await?;
         self.remove(&id, page).await
     }
 
@@ -469,9 +485,10 @@ impl Registry {
         }
     }
 
-    /// Deletes the services and the head of an id that this cluster had, if it left and nobody else has the id now. The
-    /// head goes last: while it is there, the rest is tried again. The key must go before it, because the service of
-    /// the key must be empty. But it goes after all else, because the head counts for nobody without its key.
+    /// Deletes the services and the head of an id that this cluster had, if it left and nobody else has the id now. Further
+    /// services of somebody else stay. The head goes last: while it is there, the rest is tried again. The key must go
+    /// before it, because the service of the key must be empty. But it goes after all else, because the head counts for
+    /// nobody without its key.
     pub(super) async fn remove_former(&self, cluster: &str) -> Result<Outcome, Failure> {
         let Some((_, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
         let first = service_name(cluster, 0);
@@ -482,7 +499,10 @@ impl Registry {
             match self.cloudmap.get_service(&service.id, Lane::Ledger).await {
                 Err(error) if error.kind == ErrorKind::NotFound => continue,
                 found if found.as_ref().is_ok_and(|found| found.creator_request_id.as_ref() != Some(uid)) => {
-                    return Ok(Outcome::Done);
+                    if *service.name == *first {
+                        return Ok(Outcome::Done);
+                    }
+                    continue;
                 }
                 found => drop(found?),
             }

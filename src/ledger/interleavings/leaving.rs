@@ -310,3 +310,21 @@ fn a_left_head_of_a_former_id_does_not_keep_the_ledger_from_rest() {
     pass(&mut world, &mut [&mut new], 1);
     assert!(!new.term.writer().is_at_rest());
 }
+
+/// Another cluster claimed it in a gap, or beyond the last one.
+#[test]
+fn a_service_of_somebody_else_under_a_former_id_stays_and_the_rest_goes() {
+    let mut world = World::default();
+    drop(with_pages(&mut world, "blue", 15));
+    let theirs = ("blue".into(), 3);
+    world.creators.insert(theirs.clone(), "uid-other".into());
+    let pages = world.pages[&("blue".into(), 0)].clone();
+    world.pages.insert(theirs.clone(), pages.clone());
+    let mut new = Process::elect_with(&mut world, "navy", "uid-blue", limits(), None);
+    new.desire(&mut world, &state(0..15, 1));
+    pass(&mut world, &mut [&mut new], 1_000);
+    assert_eq!(new.term.writer().stage(), Stage::Running);
+    assert!(world.pages[&theirs].keys().eq(pages.keys()));
+    assert_eq!(world.count_pages("blue"), pages.len());
+    assert!(!world.heads.contains_key("blue"));
+}

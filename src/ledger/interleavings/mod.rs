@@ -148,6 +148,10 @@ impl World {
                 Outcome::Done
             }
             Call::DeletePage { cluster, shard, page } => {
+                let owner = self.creators.get(&(cluster.clone(), shard)).filter(|owner| **owner != uid);
+                if let Some(owner) = owner {
+                    return Outcome::Taken { owner: owner.to_string() };
+                }
                 self.pages.entry((cluster, shard)).or_default().remove(&page);
                 Outcome::Done
             }
@@ -156,7 +160,7 @@ impl World {
                 Outcome::Done
             }
             Call::RemoveFormer { cluster } => {
-                self.creators.retain(|(of, _), _| *of != cluster);
+                self.creators.retain(|(of, _), owner| *of != cluster || *owner != uid);
                 self.heads.remove(&cluster);
                 Outcome::Done
             }

@@ -80,7 +80,10 @@ pub(super) fn doubled(pause: Duration, attempts: u32, timing: &Timing) -> Durati
 #[derive(Debug, Default)]
 struct Sweep {
     lists: BTreeMap<CallId, u32>,
-    deletions: BTreeSet<CallId>,
+    /// With the shard of the page.
+    deletions: BTreeMap<CallId, u32>,
+    /// Shards that turned out to be another cluster's.
+    foreign: BTreeSet<u32>,
     found: usize,
     failed: bool,
     clean: u32,
@@ -105,14 +108,17 @@ impl Sweep {
             return out.wake_at(due);
         }
         let list = |shard| (out.call(Call::ReadPages { cluster: cluster.clone(), shard, flush: None }), shard);
-        self.lists = (0..shards).map(list).collect();
+        self.lists = (0..shards).filter(|shard| !self.foreign.contains(shard)).map(list).collect();
         (self.found, self.failed, self.deleted, self.refused) = (0, false, false, false);
         self.began = Some(now);
     }
 
     fn done(&mut self, id: CallId, outcome: &Outcome, cluster: &Arc<str>, batch: usize, out: &mut Outbox) -> bool {
-        if self.deletions.remove(&id) {
+        if let Some(shard) = self.deletions.remove(&id) {
             match outcome {
+                Outcome::Taken { .. } => {
+                    self.foreign.insert(shard);
+                }
                 Outcome::Done => (self.deleted, self.vain) = (true, 0),
                 // Once in a round: all pages of a service may be refused together.
                 _ if !self.deleted && !self.refused => (self.refused, self.vain) = (true, self.vain + 1),
@@ -126,7 +132,7 @@ impl Sweep {
                 self.found += pages.pages.len();
                 for page in pages.pages.iter().take(batch) {
                     let page = page.id.clone();
-                    self.deletions.insert(out.call(Call::DeletePage { cluster: cluster.clone(), shard, page }));
+                    self.deletions.insert(out.call(Call::DeletePage { cluster: cluster.clone(), shard, page }), shard);
                 }
             }
             _ => self.failed = true,
@@ -265,6 +271,11 @@ impl Writer {
                 }
             }
         }
+    }
+
+    /// Whether a call deletes a page of a former id, which says nothing about the own one.
+    pub(super) fn sweeps_former(&self, id: CallId) -> bool {
+        self.run.former.values().any(|former| former.sweep.deletions.contains_key(&id))
     }
 
     pub(super) fn former_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {

@@ -412,6 +412,7 @@ impl Writer {
             Phase::Run => {
                 if let Outcome::Taken { owner } = outcome
                     && !self.grows_by(id)
+                    && !self.sweeps_former(id)
                 {
                     self.refuse(now, owner);
                     return true;

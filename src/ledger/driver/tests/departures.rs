@@ -232,6 +232,26 @@ async fn a_former_id_keeps_its_key_while_its_services_may_not_be_deleted() {
     assert_eq!(kept(), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_further_service_of_another_cluster_under_a_former_id_stays_and_keeps_nothing_else() {
+    let cloudmap = Fake::new();
+    let namespace = cloudmap.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
+    let add = |name: &str, creator: &str| cloudmap.registry().add_service(&namespace, name, creator, "");
+    add(CLUSTERS, "uid-blue");
+    let (own, theirs) = (add("exports-0.blue", "uid-blue"), add("exports-1.blue", "uid-other"));
+    let page = "1-1-00000000.0";
+    cloudmap.registry().instances.insert((theirs.clone(), page.into()), BTreeMap::new());
+    let set = "prod".parse().unwrap();
+    let registry = Registry::new(Arc::new(cloudmap.clone()), &set).owned_by(&"navy".parse().unwrap(), "uid-blue");
+    registry.find_namespace().await.unwrap();
+    let outcome = registry.delete_page("blue", 1, page).await.unwrap();
+    assert!(matches!(&outcome, Outcome::Taken { owner } if owner == "uid-other"), "{outcome:?}");
+    registry.remove_former("blue").await.unwrap();
+    let there = cloudmap.registry();
+    assert!(!there.services.contains_key(&own) && there.services.contains_key(&theirs));
+    assert!(there.instances.contains_key(&(theirs, page.into())));
+}
+
 /// The others know the former id by the key that it announced.
 #[tokio::test(start_paused = true)]
 async fn who_replaces_its_key_while_it_changes_its_id_is_believed_under_the_former_one() {
