@@ -9,8 +9,8 @@ use crate::{
     app::connect,
     cli::{ForgetArgs, KubeArgs},
     cloudmap::CloudMap,
-    cluster::record::{self, Accepted, Gone, Position, Record, RecordObject, RecordStore as _},
-    ledger::{CLUSTERS, show},
+    cluster::record::{self, Accepted, Gone, Record, RecordObject, RecordStore as _},
+    ledger::{CLUSTERS, head::Head, show},
     model::{ClusterId, ClusterSetId},
 };
 
@@ -31,8 +31,8 @@ async fn mark(
     cluster: &ClusterId,
 ) -> anyhow::Result<String> {
     // Also if no head is there now: that one discovery does not show it says nothing.
-    refuse_if_alive(cloudmap, clusterset, Some(cluster), true).await?;
-    if signed(kube, cluster).await? {
+    let heads = refuse_if_alive(cloudmap, clusterset, Some(cluster), true).await?;
+    if signed(kube, cluster, heads.get(cluster.as_str())).await? {
         return Ok(format!(
             "This cluster drops the exports of cluster {cluster} within seconds, and says so in its ledger. Each other cluster \
              follows when {cluster} is stale there, that is, silent for 5 minutes."
@@ -53,20 +53,31 @@ async fn mark(
 
 /// Says in the record of this cluster that one is gone whose heads are signed: nobody can sign for it. `false` if they
 /// are not, or if there is no cluster to ask.
-async fn signed(kube: &KubeArgs, cluster: &ClusterId) -> anyhow::Result<bool> {
+async fn signed(kube: &KubeArgs, cluster: &ClusterId, last: Option<&Arc<Head>>) -> anyhow::Result<bool> {
     let Ok(client) = connect::kubernetes(kube).await else { return Ok(false) };
-    say_gone(&RecordObject::new(client, &kube.controller_namespace), cluster).await
+    say_gone(&RecordObject::new(client, &kube.controller_namespace), cluster, last).await
 }
 
 /// `false` without a record, or if it has no key of the cluster. A record that cannot be read may have one.
-async fn say_gone(store: &RecordObject, cluster: &ClusterId) -> anyhow::Result<bool> {
-    let forget = |record: &mut Record| {
-        let accepted = record.accepted.get_mut(cluster.as_str()).filter(|accepted| accepted.key.is_some());
-        accepted.map(|accepted| accepted.gone = Some(Gone::Forgotten)).is_some()
-    };
-    let said = record::update(store, forget).await;
+async fn say_gone(store: &RecordObject, cluster: &ClusterId, last: Option<&Arc<Head>>) -> anyhow::Result<bool> {
+    let said = record::update(store, |record| forget_in(record, cluster, last)).await;
     let said = said.with_context(|| format!("failed to say in the record of this cluster that {cluster} is gone"))?;
     Ok(said.unwrap_or_default())
+}
+
+/// Says in the record that the cluster is gone since its last head; `false` if the record has no key of it. The recorded
+/// position is that of the last change: heartbeats since then would take the cluster back under a leader that has read none
+/// of them before.
+fn forget_in(record: &mut Record, cluster: &ClusterId, last: Option<&Arc<Head>>) -> bool {
+    let accepted = record.accepted.get_mut(cluster.as_str()).filter(|accepted| accepted.key.is_some());
+    let Some(accepted) = accepted else { return false };
+    // Anybody may have written one that the cluster did not sign.
+    let genuine = last.filter(|last| *last.uid == *accepted.uid && last.signer == accepted.key);
+    if let Some(last) = genuine.filter(|last| last.position > accepted.position) {
+        (accepted.position, accepted.written) = (last.position, last.written);
+    }
+    accepted.gone = Some(Gone::Forgotten);
+    true
 }
 
 /// What the cluster of this command has recorded about another one, if it can be asked.
@@ -81,16 +92,16 @@ const ALIVE_WITHIN: Duration = Duration::from_secs(45);
 
 /// Fails if a cluster (`None`: any cluster of the ClusterSet) says that it is a member and its ledger advances. It
 /// would restore what is removed, so a person should decide. `headless`: something belongs to a cluster that has no head,
-/// so even if no head is there now, one may appear.
+/// so even if no head is there now, one may appear. Returns the last heads of the members.
 pub(super) async fn refuse_if_alive(
     cloudmap: &Arc<dyn CloudMap>,
     clusterset: &ClusterSetId,
     cluster: Option<&ClusterId>,
     headless: bool,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<BTreeMap<Arc<str>, Arc<Head>>> {
     let before = live(cloudmap, clusterset, cluster).await?;
     if before.is_empty() && !headless {
-        return Ok(());
+        return Ok(before);
     }
     let names: Vec<_> = cluster.map_or_else(|| before.keys().map(AsRef::as_ref).collect(), |id| vec![id.as_str()]);
     let names = if names.is_empty() { "a cluster".to_owned() } else { names.join(", ") };
@@ -99,7 +110,7 @@ pub(super) async fn refuse_if_alive(
     let after = live(cloudmap, clusterset, cluster).await?;
     let alive: Vec<_> = after
         .iter()
-        .filter(|(id, position)| before.get(*id).is_none_or(|b| b < *position))
+        .filter(|(id, head)| before.get(*id).is_none_or(|before| before.position < head.position))
         .map(|(id, _)| &**id)
         .collect();
     anyhow::ensure!(
@@ -107,15 +118,15 @@ pub(super) async fn refuse_if_alive(
         "{} is alive: its ledger advances. Run `cloudmap-mcs leave` in that cluster instead",
         alive.join(", ")
     );
-    Ok(())
+    Ok(before)
 }
 
-/// Positions of the clusters that say that they are members. Fails if nobody knows what one says.
+/// The heads of the clusters that say that they are members. Fails if nobody knows what one says.
 async fn live(
     cloudmap: &Arc<dyn CloudMap>,
     clusterset: &ClusterSetId,
     cluster: Option<&ClusterId>,
-) -> anyhow::Result<BTreeMap<Arc<str>, Position>> {
+) -> anyhow::Result<BTreeMap<Arc<str>, Arc<Head>>> {
     let views = match show::read_all(Arc::clone(cloudmap), clusterset).await {
         Err(show::Error::NoLedger(_)) => Vec::new(),
         views => views?,
@@ -132,7 +143,7 @@ async fn live(
             )
         };
         if head.is_live() {
-            live.insert(view.id, head.position);
+            live.insert(view.id, head);
         }
     }
     Ok(live)
@@ -147,9 +158,51 @@ mod tests {
     use crate::{
         cli::{Cli, Command},
         cloudmap::fake::Fake,
-        cluster::fake_api::FakeApi,
+        cluster::{fake_api::FakeApi, record::Position},
         commands::purge::tests::{clusterset, heads, member},
+        ledger::{
+            hash::Summary,
+            head::{FORMAT, Presence, Root},
+        },
+        model::PublicKey,
     };
+
+    #[test]
+    fn a_cluster_is_gone_since_the_last_head_that_it_signed() {
+        let (own, other) = (PublicKey::from_bytes([1; 32]), PublicKey::from_bytes([9; 32]));
+        let blue: ClusterId = "blue".parse().unwrap();
+        let (recorded, later) = (Position { epoch: 2, seq: 7 }, Position { epoch: 2, seq: 900 });
+        let head = |uid: &str, position, signer| {
+            Arc::new(Head {
+                cluster: "blue".into(),
+                reads: FORMAT,
+                uid: uid.into(),
+                position,
+                presence: Presence::Live,
+                root: Root::empty(1),
+                delta: Arc::default(),
+                summary: Summary::default(),
+                addresses: Arc::default(),
+                lease: Duration::from_mins(5),
+                written: 50,
+                signer,
+            })
+        };
+        for (last, position) in [
+            (None, recorded),
+            (Some(head("uid-blue", later, Some(own))), later),
+            (Some(head("uid-blue", Position { epoch: 1, seq: 1 }, Some(own))), recorded),
+            (Some(head("uid-blue", later, Some(other))), recorded),
+            (Some(head("uid-blue", later, None)), recorded),
+            (Some(head("uid-other", later, Some(own))), recorded),
+        ] {
+            let accepted = Accepted { position: recorded, ..Accepted::unread("uid-blue".to_owned(), Some(own)) };
+            let mut record = Record { accepted: [("blue".to_owned(), accepted)].into(), ..Record::default() };
+            assert!(forget_in(&mut record, &blue, last.as_ref()));
+            let accepted = &record.accepted["blue"];
+            assert_eq!((accepted.gone, accepted.position), (Some(Gone::Forgotten), position), "{last:?}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_live_cluster_whose_head_is_not_shown_for_a_moment_is_not_forgotten() {
@@ -177,11 +230,11 @@ mod tests {
         let store = RecordObject::new(api.client(), "cloudmap-mcs-system");
         let blue: ClusterId = "blue".parse().unwrap();
         api.refuse(403, "Forbidden", "its words");
-        let error = format!("{:#}", say_gone(&store, &blue).await.unwrap_err());
+        let error = format!("{:#}", say_gone(&store, &blue, None).await.unwrap_err());
         assert!(error.contains("blue") && error.contains("its words"), "{error}");
         api.refuse(404, "NotFound", "configmaps \"cloudmap-mcs-ledger\" not found");
-        assert!(!say_gone(&store, &blue).await.unwrap(), "a cluster in which no controller has ever led");
+        assert!(!say_gone(&store, &blue, None).await.unwrap(), "a cluster in which no controller has ever led");
         api.prepare(200, json!({"metadata": {"name": record::RECORD, "resourceVersion": "1"}}));
-        assert!(!say_gone(&store, &blue).await.unwrap(), "it knows no key of that cluster");
+        assert!(!say_gone(&store, &blue, None).await.unwrap(), "it knows no key of that cluster");
     }
 }
