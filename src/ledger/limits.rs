@@ -26,6 +26,8 @@ pub struct Limits {
     /// Live pages, garbage and pending writes of one service. Cloud Map allows 1,000 instances, and a read of 1,000
     /// counts as partial.
     pub pages: usize,
+    /// Pages that a root names, itself or by its indexes.
+    pub root_pages: usize,
     /// Page writes in flight.
     pub flush_concurrency: usize,
     /// Deletions in flight per round of garbage collection.
@@ -45,6 +47,7 @@ impl Default for Limits {
             live_pages: 200,
             runs: 128,
             pages: 900,
+            root_pages: MAX_PAGES,
             flush_concurrency: 16,
             garbage_batch: 100,
             compression: 6,

@@ -227,3 +227,32 @@ fn garbage_that_may_not_be_deleted_fills_no_further_service_and_is_tried_less_an
     pass(&mut world, &mut [&mut leader], 900);
     assert_eq!(world.read("blue"), Some(Map::clone(&state(0..40, 149))));
 }
+
+/// Readers protect their memory.
+#[test]
+fn no_root_names_more_pages_than_readers_take() {
+    let mut world = World::default();
+    let limits = Limits { root_pages: 50, ..limits() };
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", limits, None);
+    let mut publish = |leader: &mut Process, map: &Arc<Map>| {
+        leader.desire(&mut world, map);
+        for _ in 0..100 {
+            pass(&mut world, &mut [&mut *leader], 1);
+            let figures = leader.term.writer().figures();
+            let all = figures.run_pages + figures.data_pages + figures.index_pages;
+            assert!(all <= limits.root_pages, "{all}");
+        }
+        world.read("blue")
+    };
+    for value in 0..10 {
+        let map = state(0..100, value);
+        assert_eq!(publish(&mut leader, &map), Some(Map::clone(&map)));
+        assert_eq!(leader.term.error(), None);
+    }
+    // What fits stays, and the error says so.
+    assert_eq!(publish(&mut leader, &state(0..400, 1)), Some(Map::clone(&state(0..100, 9))));
+    let error = leader.term.error();
+    assert!(error.is_some_and(|error| error.contains("more than 50 pages of the ledger")), "{error:?}");
+    assert_eq!(publish(&mut leader, &state(0..90, 2)), Some(Map::clone(&state(0..90, 2))));
+    assert_eq!(leader.term.error(), None);
+}

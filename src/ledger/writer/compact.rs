@@ -79,6 +79,11 @@ impl Writer {
                 return;
             }
         };
+        if tree.pages().count() > self.limits.root_pages {
+            // The runs say the same in fewer pages.
+            self.run.next_compaction = now.mono + self.timing.quiet;
+            return;
+        }
         if shards > self.shards {
             return self.want_shards(shards);
         }
@@ -104,10 +109,15 @@ impl Writer {
     fn finish_compaction(&mut self, now: Now, out: &mut Outbox) {
         let Some(Compaction { tree, map, mark, .. }) = self.run.compaction.take() else { return };
         self.run.spare.clear();
-        let layout = &mut self.run.layout;
+        let mut layout = self.run.layout.clone();
         layout.shards = self.shards.next_power_of_two();
         (layout.tree, layout.base) = (tree.into(), map);
         layout.runs.drop_until(mark);
+        if layout.pages().count() > self.limits.root_pages {
+            self.run.figures.flushes_abandoned += 1;
+            return;
+        }
+        self.run.layout = layout;
         self.run.figures.compactions += 1;
         self.rebased(now, out);
     }

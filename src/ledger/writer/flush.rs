@@ -125,6 +125,10 @@ impl Writer {
         let Some(mut appended) = runs.plan(packed, &id, written, place, &self.limits) else {
             return self.wait_for_room(now);
         };
+        let before = if anew { 0 } else { self.run.layout.pages().count() };
+        if before + appended.pages.len() > self.limits.root_pages {
+            return self.exceed(now, anew, out);
+        }
         if anew {
             self.run.figures.full_flushes += 1;
         }
@@ -132,6 +136,23 @@ impl Writer {
         self.run.flush =
             Some(Flush { upload, snapshot, generation: self.generation, hashes: self.hashed.hashes(), anew, appended });
         self.flush(now, out);
+    }
+
+    /// The root would name more pages than anybody reads. In a full flush it names none of those that there are.
+    fn exceed(&mut self, now: Now, anew: bool, out: &mut Outbox) {
+        if anew {
+            self.unfit = Some(format!(
+                "the exports of this cluster take more than {} pages of the ledger, and nobody reads more: what does not fit                  into the head is not published until there are fewer",
+                self.limits.root_pages
+            ));
+            self.run.next_flush = now.mono + self.timing.quiet;
+        } else if self.run.compaction.is_some() {
+            // Its tree takes the place of the runs soon.
+            self.space_flushes(now);
+        } else {
+            self.run.rewrite = true;
+            self.start_flush(now, out);
+        }
     }
 
     /// How many pages each shard has room for beside live ones, garbage and writes in flight; `None` while that is not
