@@ -18,6 +18,9 @@ pub struct Limits {
     pub delta_bytes: usize,
     /// Entries of an index page: 16 bytes of digest each, which do not compress, and a few more.
     pub index_entries: usize,
+    /// Run indexes with few pages that a head names. Where something changes all the time an index has nine, and the head of
+    /// a large state would soon have no room for anything else.
+    pub indexes: usize,
     /// Pages of a tree in one service. More need another shard. While a tree is replaced there are two of them beside the runs,
     /// and the garbage of two minutes.
     pub live_pages: usize,
@@ -44,6 +47,7 @@ impl Default for Limits {
             head_bytes: 3_550,
             delta_bytes: 3_200,
             index_entries: 160,
+            indexes: 16,
             live_pages: 200,
             runs: 128,
             pages: 900,

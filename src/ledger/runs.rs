@@ -15,10 +15,6 @@ use super::{
 /// A head names so many run pages itself; more are put into an index.
 const MOST_NAMED: usize = 8;
 
-/// A head names at most this many indexes with few pages. An index that was made while something changed all the time
-/// has nine pages. With many of these, the head of a large state would soon have no room for anything else.
-const MOST_INDEXES: usize = 16;
-
 /// A page that has less than this share of its room is tried again with more changes.
 const GOOD_FILL: f64 = 0.85;
 
@@ -126,7 +122,7 @@ impl Runs {
         }
         // The ids of many flushes take as much room in an index as the digests.
         let full = (limits.index_entries / 2).max(1);
-        let replaced = self.loose(full);
+        let replaced = self.loose(full, limits.indexes);
         let merges = replaced.iter().any(|run| matches!(run.root, RootRun::Index(_)));
         let grouped = replaced.iter().map(|run| run.root.page().id.clone()).collect();
         let before = replaced.iter().flat_map(|run| run.members.iter());
@@ -142,14 +138,14 @@ impl Runs {
 
     /// The last runs, which new indexes replace: the pages that the root names itself. Once many of the indexes before
     /// them have few pages, these indexes are replaced, too.
-    fn loose(&self, full: usize) -> &[Run] {
+    fn loose(&self, full: usize, most: usize) -> &[Run] {
         let is_page = |run: &Run| matches!(run.root, RootRun::Page(_));
         let named = self.runs.iter().position(is_page).unwrap_or(self.runs.len());
         let small = self.runs.iter().position(|run| run.members.len() < full).unwrap_or(self.runs.len());
         let small = &self.runs[small..];
         let indexes = small.iter().filter(|run| !is_page(run)).count();
         let pages: usize = small.iter().map(|run| run.members.len()).sum();
-        let fewer = indexes >= MOST_INDEXES && pages.div_ceil(full) * 2 <= indexes;
+        let fewer = indexes >= most && pages.div_ceil(full) * 2 <= indexes;
         if fewer { small } else { &self.runs[named..] }
     }
 
@@ -257,18 +253,21 @@ mod tests {
 
     #[test]
     fn however_many_pages_are_appended_one_by_one_a_head_has_room_to_name_them() {
-        let (limits, count) = (Limits::default(), 2_000_u32);
-        let mut runs = Runs::default();
-        for n in 0..count {
-            let flush: Arc<str> = format!("1234-{n}-{:08x}", n.wrapping_mul(0x9e37_79b9)).into();
-            let page = n.to_be_bytes().to_vec();
-            let appended = runs.plan(vec![page], &flush, |_| None, || Some(n % 16), &limits).unwrap();
-            assert!(appended.pages.iter().all(|(_, page)| page.bytes.len() <= limits.page_bytes));
-            runs.append(appended);
-        }
-        let numbers = runs.runs.iter().flat_map(|run| run.members.iter()).map(|(number, _)| *number);
-        assert!(numbers.eq(0..u64::from(count)), "each page follows the one before");
+        let count = 2_000_u32;
         // A head has room for about 75.
-        assert!(runs.root().len() < 50, "{}", runs.root().len());
+        for (indexes, most) in [(2, 40), (Limits::default().indexes, 50)] {
+            let limits = Limits { indexes, ..Limits::default() };
+            let mut runs = Runs::default();
+            for n in 0..count {
+                let flush: Arc<str> = format!("1234-{n}-{:08x}", n.wrapping_mul(0x9e37_79b9)).into();
+                let page = n.to_be_bytes().to_vec();
+                let appended = runs.plan(vec![page], &flush, |_| None, || Some(n % 16), &limits).unwrap();
+                assert!(appended.pages.iter().all(|(_, page)| page.bytes.len() <= limits.page_bytes));
+                runs.append(appended);
+            }
+            let numbers = runs.runs.iter().flat_map(|run| run.members.iter()).map(|(number, _)| *number);
+            assert!(numbers.eq(0..u64::from(count)), "each page follows the one before");
+            assert!(runs.root().len() < most, "{}", runs.root().len());
+        }
     }
 }
