@@ -86,9 +86,9 @@ struct Keeper<L> {
     kept: watch::Sender<Kept>,
 }
 
-/// The membership that this cluster has to end, if any.
-fn membership(record: &Record) -> Option<&Member> {
-    record.member.as_ref().or(record.former.first())
+/// The memberships that this cluster has to end.
+fn memberships(record: &Record) -> Vec<Member> {
+    record.member.iter().chain(&record.former).cloned().collect()
 }
 
 /// The record without that membership.
@@ -110,7 +110,7 @@ impl<L: Leadership> Keeper<L> {
         self.says(Arc::clone(&wanted), &record);
         let mut wait = RETRY_FIRST;
         let mut left: Option<Member> = None;
-        let mut departing = self.depart(membership(&record).cloned(), LINGER);
+        let mut departing = self.depart(memberships(&record), LINGER);
         loop {
             tokio::select! {
                 biased;
@@ -136,7 +136,7 @@ impl<L: Leadership> Keeper<L> {
                         (record, version) = (next, stored);
                         wait = RETRY_FIRST;
                         if left.take().is_some() {
-                            departing = self.depart(membership(&record).cloned(), Duration::ZERO);
+                            departing = self.depart(memberships(&record), Duration::ZERO);
                         }
                         break self.says(Arc::clone(&wanted), &record);
                     }
@@ -155,29 +155,38 @@ impl<L: Leadership> Keeper<L> {
         }
     }
 
-    /// Ends a membership, however often that must be tried. Returns the membership.
-    fn depart(&self, from: Option<Member>, after: Duration) -> BoxFuture<'static, Member> {
-        let Some(from) = from else { return futures::future::pending().boxed() };
+    /// Ends one of these memberships, however often that must be tried, and returns it. One that cannot be ended stops no
+    /// other.
+    fn depart(&self, from: Vec<Member>, after: Duration) -> BoxFuture<'static, Member> {
+        if from.is_empty() {
+            return futures::future::pending().boxed();
+        }
         let (cloudmap, uid, keys) = (Arc::clone(&self.cloudmap), Arc::clone(&self.uid), self.keys.clone());
         let leadership = Arc::clone(&self.leadership);
         async move {
             sleep(after).await;
-            while let Err(Failure { message, .. }) = depart(&cloudmap, &from, &uid, keys.clone(), &*leadership).await {
+            let mut attempts = 0;
+            loop {
+                let next = &from[attempts % from.len()];
+                let Err(Failure { message, .. }) = depart(&cloudmap, next, &uid, keys.clone(), &*leadership).await
+                else {
+                    return next.clone();
+                };
                 warn!(
                     error = message,
-                    clusterset = from.clusterset,
+                    clusterset = next.clusterset,
                     "cannot tell the former ClusterSet yet that this cluster left"
                 );
                 // Clusters that leave at the same time must not meet at the limits of their account each time.
                 sleep(DEPART_AGAIN + Duration::from_millis(env::random() % 30_000)).await;
+                attempts += 1;
             }
-            from
         }
         .boxed()
     }
 
     fn says(&self, map: Arc<Map>, record: &Record) {
-        self.kept.send_replace(Kept { map: Some(map), error: None, outside: membership(record).is_none() });
+        self.kept.send_replace(Kept { map: Some(map), error: None, outside: memberships(record).is_empty() });
     }
 
     /// Reports an error once it is more than a short failure.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     cloudmap::{ErrorKind, fake::Fault},
-    cluster::record::{Member, Position},
+    cluster::record::{Member, Position, Record},
 };
 
 async fn until_left(reader: &LedgerHandle, cluster: &str, patience: Duration) {
@@ -66,6 +66,22 @@ async fn who_goes_to_no_clusterset_has_left_the_former_one_after_a_while() {
     let blue = start_with(&cloudmap, "blue", "uid-blue", blues);
     publish(&blue, &state(2)).await;
     sees(&green, "blue", &state(2)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_former_clusterset_that_cannot_be_left_keeps_a_cluster_without_one_in_no_other() {
+    let cloudmap = Fake::new();
+    let denied = cloudmap.registry().add_namespace("clusterset-denied", NamespaceKind::Http);
+    cloudmap.registry().failing.insert(denied, ErrorKind::AccessDenied);
+    let member = |clusterset: &str| Member { clusterset: clusterset.to_owned(), cluster: "blue".to_owned() };
+    let blues = Arc::<Stored>::default();
+    let record = Record { member: Some(member("denied")), former: vec![member("prod")], ..Record::default() };
+    blues.store(&record, &None).await.unwrap();
+    let alone = local::spawn(blues.clone(), Always, Arc::new(cloudmap), "uid-blue", None);
+    tokio::time::sleep(Duration::from_mins(15)).await;
+    let record = blues.0.lock().unwrap().as_ref().unwrap().0.clone();
+    assert_eq!((record.member, record.former), (Some(member("denied")), Vec::new()));
+    drop(alone);
 }
 
 #[tokio::test(start_paused = true)]
