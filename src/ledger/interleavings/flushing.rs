@@ -256,3 +256,33 @@ fn no_root_names_more_pages_than_readers_take() {
     assert_eq!(publish(&mut leader, &state(0..90, 2)), Some(Map::clone(&state(0..90, 2))));
     assert_eq!(leader.term.error(), None);
 }
+
+/// A former leader ended while it claimed services, and another cluster has claimed one that it left out.
+#[test]
+fn a_service_of_somebody_else_among_the_own_ones_is_neither_written_nor_the_end() {
+    for has_a_page in [false, true] {
+        let mut world = World::default();
+        drop(with_pages(&mut world, "blue", 15));
+        let head = Head::clone(&world.heads["blue"]);
+        let root = crate::ledger::head::Root { shards: 8, ..head.root.clone() };
+        world.heads.insert("blue".into(), Arc::new(Head { root, ..head }));
+        let theirs: (Arc<str>, u32) = ("blue".into(), 7);
+        world.creators.insert(theirs.clone(), "uid-other".into());
+        let (_, page) = world.pages[&("blue".into(), 0)].first_key_value().unwrap();
+        let id = PageId { flush: "1-99-deadbeef".into(), ..page.id.clone() };
+        let page = Arc::new(StoredPage { id: id.clone(), ..StoredPage::clone(page) });
+        let pages: Stored = has_a_page.then_some((id, page)).into_iter().collect();
+        world.pages.insert(theirs.clone(), pages);
+        let mut leader = Process::elect(&mut world, "blue");
+        pass(&mut world, &mut [&mut leader], 10);
+        for value in 0..5 {
+            leader.desire(&mut world, &state(0..100, value));
+            for _ in 0..60 {
+                pass(&mut world, &mut [&mut leader], 1);
+                assert!(leader.term.writer().stage().owns_id(), "{:?}", leader.term.writer().stage());
+            }
+            assert_eq!(world.read("blue"), Some(Map::clone(&state(0..100, value))));
+        }
+        assert_eq!(world.pages[&theirs].len(), usize::from(has_a_page));
+    }
+}

@@ -316,7 +316,7 @@ fn a_left_head_of_a_former_id_does_not_keep_the_ledger_from_rest() {
 fn a_service_of_somebody_else_under_a_former_id_stays_and_the_rest_goes() {
     let mut world = World::default();
     drop(with_pages(&mut world, "blue", 15));
-    let theirs = ("blue".into(), 3);
+    let theirs: (Arc<str>, u32) = ("blue".into(), 3);
     world.creators.insert(theirs.clone(), "uid-other".into());
     let pages = world.pages[&("blue".into(), 0)].clone();
     world.pages.insert(theirs.clone(), pages.clone());

@@ -109,8 +109,8 @@ impl World {
                 if owner != uid {
                     return Outcome::Taken { owner: owner.to_string() };
                 }
-                let own = self.creators.keys().filter(|(cluster, _)| *cluster == own);
-                let shards = own.map(|(_, shard)| shard + 1).max().unwrap_or_default();
+                let own = self.creators.iter().filter(|((cluster, _), owner)| *cluster == own && **owner == uid);
+                let shards = own.map(|((_, shard), _)| shard + 1).max().unwrap_or_default();
                 Outcome::Claimed { created, shards }
             }
             Call::ConfirmLease => Outcome::Lease { held: self.leases.get(&home) == Some(&by.number) },
@@ -143,7 +143,10 @@ impl World {
                 if self.hides_new_pages {
                     self.hidden.insert(page.id.clone());
                 }
-                self.creators.entry((own.clone(), shard)).or_insert(uid);
+                let owner = self.creators.entry((own.clone(), shard)).or_insert_with(|| uid.clone());
+                if *owner != uid {
+                    return Outcome::Taken { owner: owner.to_string() };
+                }
                 self.pages.entry((own, shard)).or_default().insert(page.id.clone(), page);
                 Outcome::Done
             }

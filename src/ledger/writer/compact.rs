@@ -69,8 +69,9 @@ impl Writer {
         let id = self.flush_id();
         let layout = &self.run.layout;
         let written = |shard, digest| self.run.spare.get(&(digest, shard)).cloned();
-        // The largest power of two.
-        let shards = 1 << self.shards.ilog2();
+        // The largest power of two of shards that all are this cluster's.
+        let usable = self.strange.first().map_or(self.shards, |strange| self.shards.min(*strange));
+        let shards = 1 << usable.ilog2();
         let plan = tree::plan(Some((&layout.tree, &layout.base)), written, &self.run.base, &id, shards, &self.limits);
         let Plan { tree, shards, pages } = match plan {
             Ok(plan) => plan,
@@ -86,6 +87,12 @@ impl Writer {
         }
         if shards > self.shards {
             return self.want_shards(shards);
+        }
+        if shards > usable {
+            let service = crate::ledger::service_name(&self.me.cluster, usable);
+            self.error =
+                Some(format!("the ledger has no room for its pages: the service {service} is another cluster's"));
+            return;
         }
         let mut new = BTreeMap::<u32, usize>::new();
         pages

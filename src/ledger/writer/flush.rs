@@ -155,6 +155,26 @@ impl Writer {
         }
     }
 
+    /// The shard of the page that a call writes or deletes.
+    pub(super) fn shard_of(&self, call: CallId) -> Option<u32> {
+        let flush = self.run.flush.iter().map(|flush| &flush.upload);
+        let mut writes = flush.chain(self.run.compaction.iter().map(|compaction| &compaction.upload));
+        let written = writes.find_map(|upload| upload.calls().find(|(id, _)| *id == call)).map(|(_, shard)| shard);
+        written.or_else(|| self.run.dropped.get(&call).copied()).or_else(|| self.run.garbage.shard_of(call))
+    }
+
+    /// Nothing is written into this shard any more. What is being written there begins again elsewhere.
+    pub(super) fn avoid(&mut self, shard: u32) {
+        self.strange.insert(shard);
+        let flush = self.run.flush.take_if(|flush| flush.upload.is_in(shard)).map(|flush| flush.upload);
+        let compaction = self.run.compaction.take_if(|compaction| compaction.upload.is_in(shard));
+        for upload in flush.into_iter().chain(compaction.map(|compaction| compaction.upload)) {
+            self.run.dropped.extend(upload.calls());
+            upload.spare(&mut self.run.spare);
+        }
+        self.run.spare.retain(|(_, of), _| *of != shard);
+    }
+
     /// How many pages each shard has room for beside live ones, garbage and writes in flight; `None` while that is not
     /// known. Somebody else may write as well, so that where room is short an old listing does not count.
     pub(super) fn free(&self, now: Now) -> Option<BTreeMap<u32, usize>> {
@@ -163,7 +183,7 @@ impl Writer {
             let known = now.mono.saturating_sub(listed) <= self.timing.collect || occupied <= self.limits.pages / 4 * 3;
             known.then(|| (shard, self.limits.pages.saturating_sub(occupied)))
         };
-        (0..self.shards).map(free).collect()
+        (0..self.shards).filter(|shard| !self.strange.contains(shard)).map(free).collect()
     }
 
     /// There is no room for pages: garbage goes at once, and a further service comes. Where no garbage can be deleted, a

@@ -33,7 +33,8 @@ pub(super) struct Garbage {
     written: u64,
     next: Duration,
     round: Option<Round>,
-    deletions: BTreeSet<CallId>,
+    /// With the shard of the page.
+    deletions: BTreeMap<CallId, u32>,
     /// Whether the last round deleted a page, and how many rounds in a row deleted none of what they tried.
     deleted: bool,
     vain: u32,
@@ -96,6 +97,11 @@ impl Garbage {
         self.last_issue
     }
 
+    /// The shard of the page that this call deletes.
+    pub(super) fn shard_of(&self, call: CallId) -> Option<u32> {
+        self.deletions.get(&call).copied()
+    }
+
     /// Why nothing can be deleted, if so.
     pub(super) fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
@@ -144,14 +150,15 @@ impl Writer {
             return;
         }
         let cluster = &self.me.cluster;
+        let shards = (0..self.shards).filter(|shard| !self.strange.contains(shard));
         let list = |shard| (out.call(Call::ReadPages { cluster: cluster.clone(), shard, flush: None }), shard);
-        garbage.round = Some(Round { calls: (0..self.shards).map(list).collect(), listed: BTreeMap::new() });
+        garbage.round = Some(Round { calls: shards.map(list).collect(), listed: BTreeMap::new() });
         garbage.next = now.mono + self.timing.collect;
     }
 
     pub(super) fn collect_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
         let garbage = &mut self.run.garbage;
-        if garbage.deletions.remove(&id) {
+        if garbage.deletions.remove(&id).is_some() {
             garbage.deletion_done(now.mono, outcome, &self.timing);
             if !matches!(outcome, Outcome::Done) {
                 self.note(outcome);
@@ -232,7 +239,7 @@ impl Writer {
             self.run.figures.page_deletions += 1;
             self.run.spare.retain(|_, spare| spare.id != page);
             let cluster = self.me.cluster.clone();
-            garbage.deletions.insert(out.call(Call::DeletePage { cluster, shard, page }));
+            garbage.deletions.insert(out.call(Call::DeletePage { cluster, shard, page }), shard);
         }
     }
 }

@@ -13,7 +13,12 @@ mod publish;
 mod upload;
 mod view;
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{
     Map, Value,
@@ -105,6 +110,8 @@ pub struct Writer {
     created: bool,
     /// Number of existing own services.
     shards: u32,
+    /// Shards below it whose service another cluster created, so that nothing is written there.
+    strange: BTreeSet<u32>,
     /// The newest own head that was read in this term, no matter who wrote it.
     best: Option<Arc<Head>>,
     /// When the newest of all heads that were read was written.
@@ -173,6 +180,8 @@ struct Run {
     discarded: u32,
     next_flush: Duration,
     garbage: Garbage,
+    /// Page writes of uploads that began again elsewhere, with the shards of the pages.
+    dropped: BTreeMap<CallId, u32>,
     audit: Audit,
     farewell: Option<Farewell>,
     former: BTreeMap<Arc<str>, FormerId>,
@@ -225,6 +234,7 @@ impl Run {
             discarded: 0,
             next_flush: Duration::ZERO,
             garbage: Garbage::new(now),
+            dropped: BTreeMap::new(),
             audit: Audit::new(now + timing.audit),
             farewell: None,
             former: BTreeMap::new(),
@@ -254,6 +264,7 @@ impl Writer {
             unfit: None,
             created: false,
             shards: 1,
+            strange: BTreeSet::new(),
             best: None,
             heard: 0,
             epoch: 0,
@@ -414,8 +425,12 @@ impl Writer {
                     && !self.grows_by(id)
                     && !self.sweeps_former(id)
                 {
-                    self.refuse(now, owner);
-                    return true;
+                    // A former leader may have left a gap, where another cluster has claimed the service.
+                    let Some(shard) = self.shard_of(id).filter(|shard| *shard > 0) else {
+                        self.refuse(now, owner);
+                        return true;
+                    };
+                    self.avoid(shard);
                 }
                 if self.run.announcing == Some(id) {
                     self.run.announcing = None;
@@ -425,7 +440,8 @@ impl Writer {
                     }
                     return true;
                 }
-                self.copy_done(id, outcome)
+                self.run.dropped.remove(&id).is_some()
+                    || self.copy_done(id, outcome)
                     || self.publication_done(now, id, outcome, out)
                     || self.flush_done(now, id, outcome, out)
                     || self.collect_done(now, id, outcome, out)

@@ -73,6 +73,16 @@ impl Upload {
         self.pages.contains_key(page)
     }
 
+    /// Its writes, with the shards of the pages.
+    pub(super) fn calls(&self) -> impl Iterator<Item = (CallId, u32)> {
+        self.calls.iter().map(move |(call, (page, _))| (*call, self.pages[page].0))
+    }
+
+    /// Whether it has pages in this shard.
+    pub(super) fn is_in(&self, shard: u32) -> bool {
+        self.pages.values().any(|(in_shard, _)| *in_shard == shard)
+    }
+
     fn writes(&self) -> bool {
         !(self.waiting.is_empty() && self.calls.is_empty() && self.retries.is_empty())
     }
