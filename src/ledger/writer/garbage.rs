@@ -35,11 +35,12 @@ pub(super) struct Garbage {
     round: Option<Round>,
     /// With the shard of the page.
     deletions: BTreeMap<CallId, u32>,
-    /// Whether the last round deleted a page, and how many rounds in a row deleted none of what they tried.
+    /// What the last round that deleted tried, whether that deleted a page, and how many of these rounds in a row deleted none.
+    tried: Vec<(u32, PageId)>,
     deleted: bool,
     vain: u32,
-    /// Why, in the words of AWS.
-    refused: Option<String>,
+    /// The last failure, in the words of AWS.
+    failure: Option<String>,
     /// When to delete again at the earliest.
     delete_at: Duration,
     /// When each shard was listed last, and how many pages that showed; as many as there can be if there may be more.
@@ -64,9 +65,10 @@ impl Garbage {
             next: now,
             round: None,
             deletions,
+            tried: Vec::new(),
             deleted: false,
             vain: 0,
-            refused: None,
+            failure: None,
             delete_at: now,
             listed,
         }
@@ -104,17 +106,25 @@ impl Garbage {
 
     /// Why nothing can be deleted, if so.
     pub(super) fn refused(&self) -> Option<&str> {
-        self.refused.as_deref()
+        self.failure.as_deref().filter(|_| self.vain > 0)
     }
 
-    /// Takes the outcome of a deletion. After a round that deleted nothing, the next one waits longer and longer.
-    fn deletion_done(&mut self, now: Duration, outcome: &Outcome, timing: &Timing) {
+    /// Takes the outcome of a deletion.
+    fn deletion_done(&mut self, outcome: &Outcome) {
         match outcome {
-            Outcome::Done => (self.deleted, self.vain, self.refused) = (true, 0, None),
-            Outcome::Failed(Failure { message, .. }) if !self.deleted => self.refused = Some(message.clone()),
+            Outcome::Done => (self.deleted, self.vain) = (true, 0),
+            Outcome::Failed(Failure { message, .. }) => self.failure = Some(message.clone()),
             _ => {}
         }
-        if self.deletions.is_empty() && !self.deleted {
+    }
+
+    /// A listing shows whether the last round deleted something: looking at operations may be denied as well. After one that
+    /// did not, the next one waits longer and longer.
+    fn judge(&mut self, now: Duration, is_there: impl Fn(&(u32, PageId)) -> bool, timing: &Timing) {
+        let tried = std::mem::take(&mut self.tried);
+        if self.deleted || !tried.iter().all(is_there) {
+            self.vain = 0;
+        } else if !tried.is_empty() {
             self.vain += 1;
             self.delete_at = now + doubled(timing.collect, self.vain, timing);
         }
@@ -159,7 +169,7 @@ impl Writer {
     pub(super) fn collect_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
         let garbage = &mut self.run.garbage;
         if garbage.deletions.remove(&id).is_some() {
-            garbage.deletion_done(now.mono, outcome, &self.timing);
+            garbage.deletion_done(outcome);
             if !matches!(outcome, Outcome::Done) {
                 self.note(outcome);
             }
@@ -221,6 +231,7 @@ impl Writer {
                 referred.insert(key, last);
             }
         }
+        garbage.judge(now.mono, |page| referred.contains_key(page), &timing);
         // A lagging read may miss a page. When it was last referred to must not be forgotten meanwhile.
         for (key, at) in std::mem::take(&mut garbage.referred) {
             if now.mono.saturating_sub(at) < timing.garbage {
@@ -235,7 +246,9 @@ impl Writer {
             return;
         }
         garbage.deleted = false;
-        for (shard, page) in dead.into_iter().take(self.limits.garbage_batch) {
+        dead.truncate(self.limits.garbage_batch);
+        garbage.tried.clone_from(&dead);
+        for (shard, page) in dead {
             self.run.figures.page_deletions += 1;
             self.run.spare.retain(|_, spare| spare.id != page);
             let cluster = self.me.cluster.clone();
