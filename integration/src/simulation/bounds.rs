@@ -20,11 +20,13 @@ pub(crate) fn exceeded(world: &World) -> Option<String> {
         let targets =
             claims.values().filter(|claims| claims.iter().any(|it| it.cluster == index && own(&it.group))).count();
         let ids: usize = world.clusters.iter().map(|cluster| cluster.ids.len()).sum();
+        let mut leaders = 0;
         for slot in &cluster.replicas {
             let held = held(slot);
             let of = |name: &str| held.get(&format!("cloudmap_mcs_{name}")).copied();
             let mut limits = caches(cluster);
             if of("leader").is_some_and(|leads| leads > 0.0) {
+                leaders += 1;
                 limits.extend([
                     ("queue_length".to_owned(), 0.0),
                     ("instances_queued_writes".to_owned(), 0.0),
@@ -52,6 +54,10 @@ pub(crate) fn exceeded(world: &World) -> Option<String> {
                     of(&name)
                 ));
             }
+        }
+        // Nothing of a leader is looked at where nobody says that it leads.
+        if leaders != 1 {
+            return Some(format!("{}: {leaders} replicas lead", cluster.id));
         }
     }
     None

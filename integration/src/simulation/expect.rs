@@ -172,8 +172,8 @@ fn import_ips(api: &ApiServer, name: &Name, wanted: &Imported) -> Option<String>
     let derived = annotation(&import, "multicluster.kubernetes.io/derived-service")?;
     let derived = api.get("services", &name.0, derived)?;
     let (shown, has) = (&import["spec"]["ips"], &derived["spec"]["clusterIPs"]);
-    let (some, all) = (shown.as_array()?, has.as_array()?);
-    let right = !some.is_empty() && some.iter().all(|ip| all.contains(ip));
+    let all = has.as_array()?;
+    let right = shown.as_array().is_some_and(|some| !some.is_empty() && some.iter().all(|ip| all.contains(ip)));
     (!right).then(|| format!("{shown}, and its derived Service has {has}"))
 }
 

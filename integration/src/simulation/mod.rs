@@ -148,7 +148,7 @@ type Violation = (&'static str, String);
 impl Driver {
     fn new(scenario: &'static Scenario, seed: u64, traced: bool) -> Self {
         let began = Instant::now();
-        let world = World::new(seed, scenario.clusters, began, Trace::new(began, traced));
+        let world = World::new(seed, scenario.clusters, scenario.connects(), began, Trace::new(began, traced));
         let report = Report { scenario: scenario.name, seed, ..Report::default() };
         let (checks, registered, followed, ports) = Default::default();
         Self { world, checks, registered, followed, ports, scenario, report }

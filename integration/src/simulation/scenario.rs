@@ -137,6 +137,11 @@ impl Scenario {
         self.kinds.iter().all(|kind| kind.is_of_users())
     }
 
+    /// It is about the connections between leaders, so that there have to be some.
+    pub(crate) fn connects(&self) -> bool {
+        self.kinds.iter().filter(|kind| **kind == Divides).count() > 1
+    }
+
     /// Clusters see each other's claims within the time that they wait for that.
     pub(crate) fn sees_claims(&self) -> bool {
         !self.kinds.iter().any(|kind| [Lag, Registry, Readings].contains(kind))

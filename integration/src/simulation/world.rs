@@ -54,7 +54,7 @@ pub(crate) struct World {
     pub(crate) seed: u64,
     pub(crate) trace: Trace,
     pub(crate) registry: Registry,
-    /// Between the leaders of clusters, in half of the runs.
+    /// Between the leaders of clusters, in half of the runs and in scenarios that are about it.
     pub(crate) network: Option<Network>,
     /// Who calls the pods of the Service that joins ECS tasks.
     pub(crate) callers: Callers,
@@ -126,7 +126,8 @@ pub(crate) enum Role {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, sites: &'static [Site], began: Instant, trace: Trace) -> Self {
+    /// `connected`: there are connections between leaders, else in half of the worlds.
+    pub(crate) fn new(seed: u64, sites: &'static [Site], connected: bool, began: Instant, trace: Trace) -> Self {
         let seconds = Duration::from_secs;
         let settings = emulator::EmulatorSettings {
             seed: Some(seed),
@@ -138,7 +139,7 @@ impl World {
         let registry = Registry::new(began, trace.clone(), settings);
         let (callers, clusters, addresses, abandoned, joined, meddled, edited) = Default::default();
         let (torn, retimed, blind, held_up) = Default::default();
-        let network = Rng::new("network", seed).chance(0.5).then(Network::default);
+        let network = (connected || Rng::new("network", seed).chance(0.5)).then(Network::default);
         let mut world = Self {
             began,
             seed,
