@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::{
     cutovers::{Course, in_record},
+    effort::Effort,
     expect::{Imported, Name, imported, live as addresses_of, merged},
     gates,
     keys::Keys,
@@ -92,6 +93,7 @@ pub(crate) struct Checks {
     /// Writes since [`Self::take_writes`], but for heartbeats and Leases.
     writes: Vec<String>,
     keys: Keys,
+    effort: Effort,
 }
 
 impl Checks {
@@ -106,6 +108,11 @@ impl Checks {
                         self.courses.entry(cluster.uid.clone()).or_default().look(&write, &world.callers, by_replica)
                 {
                     return Some(("no step of a Cutover is left out or too short", format!("{}: {what}", cluster.id)));
+                }
+                if scenario.keeps_names_apart()
+                    && let Some(what) = self.effort.look(cluster, &write, by_replica)
+                {
+                    return Some(("a change is written where it belongs, and a few times", what));
                 }
                 if !by_replica {
                     continue;

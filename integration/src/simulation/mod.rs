@@ -13,6 +13,7 @@ mod cloudmap;
 mod cutovers;
 mod discovered;
 mod editors;
+mod effort;
 mod expect;
 mod followed;
 mod gates;
@@ -23,6 +24,7 @@ mod machine;
 mod merge;
 mod network;
 mod ports;
+mod rates;
 mod registered;
 mod running;
 pub mod scenario;
@@ -51,6 +53,7 @@ use self::{
     cutovers::Saying,
     followed::Followed,
     ports::DerivedPorts,
+    rates::Asked,
     registered::{REFUSED_AGAIN, REPAIR, Registered},
     running::Running,
     scenario::{Kind, Scenario},
@@ -268,6 +271,7 @@ impl Driver {
         let shares = [Kind::Shares, Kind::Cutovers].iter().any(|kind| self.scenario.kinds.contains(kind));
         let settling = if shares { SHARING } else { settling };
         self.checks.take_writes();
+        let mut asked = Asked::of(&self.world);
         while last.elapsed() < QUIET {
             self.wait(Duration::from_secs(1)).await?;
             if let Some(write) = self.checks.take_writes().pop() {
@@ -275,9 +279,13 @@ impl Driver {
                     return Err(("nothing is written at rest", write));
                 }
                 last = Instant::now();
+                asked = Asked::of(&self.world);
             }
         }
-        Ok(())
+        match asked.exceeded(&self.world) {
+            Some(what) => Err(("little is asked for at rest", what)),
+            None => Ok(()),
+        }
     }
 
     /// Makes the steps, and ends all that they began.

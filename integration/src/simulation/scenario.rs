@@ -142,6 +142,11 @@ impl Scenario {
         self.kinds.iter().filter(|kind| **kind == Divides).count() > 1
     }
 
+    /// Only users do anything, and what they do to a name concerns no other one.
+    pub(crate) fn keeps_names_apart(&self) -> bool {
+        self.is_gentle() && !self.kinds.iter().any(|kind| [Claims, Shares, Cutovers, Imports].contains(kind))
+    }
+
     /// Clusters see each other's claims within the time that they wait for that.
     pub(crate) fn sees_claims(&self) -> bool {
         !self.kinds.iter().any(|kind| [Lag, Registry, Readings].contains(kind))
