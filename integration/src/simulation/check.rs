@@ -18,6 +18,7 @@ use super::{
     machine::EPOCH,
     merge::{Port, families, selects},
     scenario::Scenario,
+    strangers::Strangers,
     users::label,
     world::{Cluster, OWN, Version, World},
 };
@@ -94,6 +95,7 @@ pub(crate) struct Checks {
     writes: Vec<String>,
     keys: Keys,
     effort: Effort,
+    strangers: Strangers,
 }
 
 impl Checks {
@@ -147,6 +149,9 @@ impl Checks {
             return Some(("nothing foreign is written", what));
         }
         let versions = world.versions();
+        if let Some(what) = self.strangers.look(world) {
+            return Some(("what others made stays, and is said to be in the way", what));
+        }
         if self.seen == versions {
             return None;
         }
@@ -288,6 +293,8 @@ impl Checks {
                 }
                 // What people do to what is imported is made good, but not before it is seen.
                 let edited = world.edited.get(&(uid.clone(), name.clone())).is_some_and(|at| now <= *at + news);
+                // What is foreign stays.
+                let edited = edited || world.is_intruded(uid, &name);
                 let before = self.held.remove(&key).filter(|_| !edited).unwrap_or_default();
                 let held: BTreeSet<_> = before.addresses.intersection(live).cloned().collect();
                 let identity = |object: Option<std::sync::Arc<Value>>| object.map(|it| it["metadata"]["uid"].clone());

@@ -30,6 +30,7 @@ mod running;
 pub mod scenario;
 mod schedule;
 mod slices;
+mod strangers;
 #[cfg(test)]
 mod tests;
 mod trace;

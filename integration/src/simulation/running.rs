@@ -117,6 +117,7 @@ impl Running {
             Action::Rename { cluster, id } => world.rename(*cluster, id),
             Action::Move { cluster, told: true, .. } => world.leave(*cluster, true),
             Action::Move { cluster, told: false, to } => world.join(*cluster, to),
+            Action::Intrude { place, what } => world.intrude(number, *place, *what),
         }
     }
 
@@ -145,6 +146,7 @@ impl Running {
                     world.registry.with(|cloudmap, _| cloudmap.remove_fault(id));
                 }
             }
+            Action::Intrude { .. } => world.withdraw(number),
             Action::Truncate(_) => world.registry.set_rows(ROWS),
             Action::Lag(_) => set_lag(world, Duration::from_millis(1500)),
             Action::Shape { place, .. } | Action::Ports { place, .. } => world.settle_slices(*place),

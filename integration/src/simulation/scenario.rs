@@ -65,6 +65,8 @@ pub enum Kind {
     Meddlers,
     /// People delete heads and pages of ledgers.
     Vandals,
+    /// Others make objects in Kubernetes under names that imports use.
+    Strangers,
 }
 
 impl Kind {
@@ -173,7 +175,7 @@ impl Scenario {
 use Kind::{
     Claims, Clocks, Crashes, Cutovers, Divides, Editors, Endpoints, Exports, Foreigners, Imports, Keys, Kills,
     Kubernetes, Lag, Meddlers, Moves, Namespaces, Partitions, Pauses, Policies, Ports, Readings, Registry, Renames,
-    Services, Shapes, Shares, Stale, Stops, Unobserved, Vandals,
+    Services, Shapes, Shares, Stale, Stops, Strangers, Unobserved, Vandals,
 };
 
 /// All scenarios.
@@ -378,6 +380,13 @@ pub static SCENARIOS: &[Scenario] = &[
             Registry,
         ],
         steps: 24,
+    },
+    Scenario {
+        name: "strangers",
+        about: "others make imports, Services and EndpointSlices under the names of ours, while leaders die",
+        clusters: &[USUAL, NAMED],
+        kinds: &[Endpoints, Exports, Exports, Strangers, Strangers, Strangers, Kills, Stops],
+        steps: 20,
     },
     Scenario {
         name: "gates",

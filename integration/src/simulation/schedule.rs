@@ -9,6 +9,7 @@ use super::{
     editors::Edit,
     kubernetes::{Fault, Moment, Scope, Verb},
     scenario::{Kind, Scenario},
+    strangers::Stranger,
     users::{ANNOTATED, EXPORTED, JOINING, MOST_TASKS, Meddling, NAMES, PORTS, Place, Shape, WISHES},
     world::Role,
 };
@@ -170,6 +171,11 @@ pub(crate) enum Action {
         cluster: usize,
         told: bool,
         to: &'static str,
+    },
+    /// Others make an object under a name that an import uses, in the place of ours, and delete it in the end.
+    Intrude {
+        place: Place,
+        what: Stranger,
     },
 }
 
@@ -413,6 +419,10 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
         }
         Kind::Renames => {
             (short, Action::Rename { cluster, id: format!("c{}{}", cluster + 1, rng.pick(&["", "x", "y"])) })
+        }
+        Kind::Strangers => {
+            let stay = Duration::from_millis(rng.between(20_000, 220_000).min(longest));
+            (stay, Action::Intrude { place, what: *rng.pick(&Stranger::ALL) })
         }
         Kind::Moves => (long, Action::Move { cluster, told: rng.chance(0.7), to: SETS[rng.below(SETS.len())] }),
     };

@@ -29,6 +29,13 @@ fn the_traffic_moves_step_by_step_whatever_goes_wrong() {
     }
 }
 
+#[test]
+fn what_others_made_under_our_names_stays_as_it_is() {
+    let report = run(scenario("strangers"), 1, None, false);
+    assert_eq!(report.violation, None, "{:#?}", report.steps);
+    assert!(report.kinds.contains_key(&Kind::Strangers), "{:#?}", report.steps);
+}
+
 #[cfg(tokio_unstable)]
 #[test]
 fn the_same_seed_gives_the_same_run() {

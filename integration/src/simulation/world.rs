@@ -30,6 +30,7 @@ use super::{
     machine::{EPOCH, Machine},
     network::Network,
     scenario::Site,
+    strangers::Intruder,
     trace::Trace,
 };
 use crate::{
@@ -75,6 +76,8 @@ pub(crate) struct World {
     pub(crate) retimed: Option<Duration>,
     /// Until when ends of operations cannot be read.
     pub(crate) blind: Option<Duration>,
+    /// What others made under our names in Kubernetes, by the step that will delete it.
+    pub(crate) strangers: BTreeMap<usize, Intruder>,
     /// The steps in progress that keep news from arriving ([`Action::holds_up`](super::schedule::Action::holds_up)).
     pub(crate) held_up: BTreeSet<usize>,
 }
@@ -138,7 +141,7 @@ impl World {
         };
         let registry = Registry::new(began, trace.clone(), settings);
         let (callers, clusters, addresses, abandoned, joined, meddled, edited) = Default::default();
-        let (torn, retimed, blind, held_up) = Default::default();
+        let (torn, retimed, blind, held_up, strangers) = Default::default();
         let network = (connected || Rng::new("network", seed).chance(0.5)).then(Network::default);
         let mut world = Self {
             began,
@@ -156,6 +159,7 @@ impl World {
             torn,
             retimed,
             blind,
+            strangers,
             held_up,
         };
         for (index, site) in sites.iter().enumerate() {
