@@ -18,6 +18,7 @@ use super::{
     machine::EPOCH,
     merge::{Port, families, selects},
     scenario::Scenario,
+    silences::Silences,
     strangers::Strangers,
     users::label,
     world::{Cluster, OWN, Version, World},
@@ -95,6 +96,7 @@ pub(crate) struct Checks {
     writes: Vec<String>,
     keys: Keys,
     effort: Effort,
+    silences: Silences,
     strangers: Strangers,
 }
 
@@ -145,14 +147,18 @@ impl Checks {
                 }
             }
         }
-        if let Some(what) = self.registry(world) {
+        if let Some(what) = self.registry(world, scenario) {
             return Some(("nothing foreign is written", what));
         }
         let versions = world.versions();
+        let changed = self.seen != versions;
+        if let Some(what) = self.silences.look(world, scenario, changed) {
+            return Some(("who is silent is reported, and loses no endpoint before its time", what));
+        }
         if let Some(what) = self.strangers.look(world) {
             return Some(("what others made stays, and is said to be in the way", what));
         }
-        if self.seen == versions {
+        if !changed {
             return None;
         }
         self.seen = versions;
@@ -164,7 +170,7 @@ impl Checks {
         std::mem::take(&mut self.writes)
     }
 
-    fn registry(&mut self, world: &World) -> Option<String> {
+    fn registry(&mut self, world: &World, scenario: &Scenario) -> Option<String> {
         let writes = world.registry.with(|cloudmap, _| {
             let writes = cloudmap.writes_since(self.sequence);
             for service in cloudmap.services().filter(|_| !writes.is_empty()) {
@@ -182,6 +188,10 @@ impl Checks {
             let of = |cluster: &&Cluster| cluster.replicas.iter().any(|replica| replica.name == write.caller);
             let Some(cluster) = world.clusters.iter().find(of) else { continue };
             let what = || format!("{} {} {}/{}", write.caller, write.operation, write.service, write.instance);
+            if write.service == "clusters" && write.operation == "RegisterInstance" {
+                let at = write.at.saturating_sub(EPOCH);
+                self.silences.note_head(&write.namespace, &write.instance, at, scenario);
+            }
             if write.operation == "CreateService" {
                 let named = (write.namespace.clone(), write.service.clone());
                 self.made.insert(named, format!("clusterset/{}", cluster.set));
@@ -293,8 +303,9 @@ impl Checks {
                 }
                 // What people do to what is imported is made good, but not before it is seen.
                 let edited = world.edited.get(&(uid.clone(), name.clone())).is_some_and(|at| now <= *at + news);
-                // What is foreign stays.
-                let edited = edited || world.is_intruded(uid, &name);
+                // What is foreign stays, and what expires goes.
+                let expires = cluster.site.stale_ttl().is_some() && world.has_silence(news);
+                let edited = edited || expires || world.is_intruded(uid, &name);
                 let before = self.held.remove(&key).filter(|_| !edited).unwrap_or_default();
                 let held: BTreeSet<_> = before.addresses.intersection(live).cloned().collect();
                 let identity = |object: Option<std::sync::Arc<Value>>| object.map(|it| it["metadata"]["uid"].clone());

@@ -29,6 +29,7 @@ mod registered;
 mod running;
 pub mod scenario;
 mod schedule;
+mod silences;
 mod slices;
 mod strangers;
 #[cfg(test)]
@@ -69,8 +70,6 @@ use crate::ledger_sim::rng::Rng;
 const LOOK: Duration = Duration::from_millis(500);
 /// How long the first exports have to be everywhere.
 const START: Duration = Duration::from_mins(3);
-/// How long things happen.
-const TROUBLE: Duration = Duration::from_mins(4);
 /// How long everything has to be as it should be once nothing happens any more.
 const CONVERGENCE: Duration = Duration::from_mins(10);
 /// The same where clusters may have left their ClusterSet by losing their ClusterProperty, which may come back: they wait for ten
@@ -160,7 +159,7 @@ impl Driver {
 
     async fn run(mut self, scenario: &Scenario, only: Option<&[usize]>) -> Report {
         let mut rng = Rng::new(scenario.name, self.report.seed);
-        let steps = schedule::draw(&mut rng, scenario, TROUBLE);
+        let steps = schedule::draw(&mut rng, scenario, scenario.trouble());
         let chosen: Vec<(usize, Step)> =
             steps.into_iter().enumerate().filter(|(number, _)| only.is_none_or(|only| only.contains(number))).collect();
         self.report.steps = chosen
@@ -310,7 +309,7 @@ impl Driver {
             // What users do is seen before anybody can answer it: two steps may undo each other between two looks.
             self.look()?;
         }
-        self.wait_until(begun + TROUBLE).await?;
+        self.wait_until(begun + self.scenario.trouble()).await?;
         self.world.callers.heal(self.world.began.elapsed());
         self.world.registry.forget_crashes();
         self.world.clusters.iter().for_each(|cluster| cluster.api.clear_all());

@@ -89,6 +89,8 @@ impl Registered {
         }
         // What people delete of a ledger is written anew by the next heartbeat, or after an audit.
         let torn = world.torn.is_some_and(|at| now <= at + REPAIR);
+        // Who is silent says of a claim that users gave up and made again what was before, and learns of it much later.
+        let redates = torn || world.has_silence(NEWS);
         let claims = claims(clusters);
         self.note_wants(&claims, now);
         let read = world.registry.with(|cloudmap, _| self.ledgers.read(cloudmap).map(|()| places(cloudmap)));
@@ -107,7 +109,7 @@ impl Registered {
         self.note_first(now);
         let checks = [
             ("every instance has a record", self.unrecorded(world, &there).filter(|_| !torn)),
-            ("a claim keeps its date", self.redated(clusters, now).filter(|_| !torn)),
+            ("a claim keeps its date", self.redated(clusters, now).filter(|_| !redates)),
             ("who is not the first claimant registers nothing", self.usurped(&there, scenario, now).filter(|_| !torn)),
             ("a name has one owner", self.mixed(&there, scenario, now)),
             ("a name that is registered stays", self.emptied(world, &claims, &there, scenario, now)),

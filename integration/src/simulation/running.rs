@@ -9,13 +9,14 @@ use serde_json::json;
 
 use super::{
     cloudmap::ROWS,
-    kubernetes::{FaultId, Moment, Scope},
+    kubernetes::{Fault, FaultId, Moment, Scope},
     machine::Machine,
     schedule::{Action, Step},
+    silences::{Silence, Way},
     users::is_terminating,
-    world::{Role, World},
+    world::{Cluster, Role, World},
 };
-use crate::emulator::{Fault as Rule, Latency};
+use crate::emulator::{Effect, Fault as Rule, Latency};
 
 /// What has been begun and has to be ended.
 #[derive(Debug, Default)]
@@ -117,8 +118,32 @@ impl Running {
             Action::Rename { cluster, id } => world.rename(*cluster, id),
             Action::Move { cluster, told: true, .. } => world.leave(*cluster, true),
             Action::Move { cluster, told: false, to } => world.join(*cluster, to),
+            Action::Silence { cluster, way } => self.cut_off(world, number, *cluster, *way),
             Action::Intrude { place, what } => world.intrude(number, *place, *what),
         }
+    }
+
+    /// Lets neither replica of a cluster reach what the way says, or another cluster: who is connected is not silent. One
+    /// cluster is silent at a time, so that there are others that hear it.
+    fn cut_off(&mut self, world: &mut World, number: usize, cluster: usize, way: Way) {
+        if world.silent.is_some() {
+            return;
+        }
+        world.silent = Some(Silence { step: number, cluster, since: world.began.elapsed() });
+        let count = world.clusters.len();
+        let Cluster { api, replicas, .. } = &world.clusters[cluster];
+        if way != Way::CloudMap {
+            self.faults.insert(number, api.inject(Scope::all(), Fault::Partitioned));
+        }
+        if way != Way::Kubernetes {
+            let rules = replicas.iter().map(|slot| Rule::on_any(Effect::DropRequest).for_caller(&slot.name));
+            let added =
+                world.registry.with(|cloudmap, _| rules.filter_map(|rule| cloudmap.add_fault(rule).ok()).collect());
+            self.rules.insert(number, added);
+        }
+        let others = (0..count).filter(|other| *other != cluster);
+        let ways: BTreeSet<_> = others.flat_map(|other| [(cluster, other), (other, cluster)]).collect();
+        world.network.iter().for_each(|network| network.divide(number, BTreeSet::clone(&ways)));
     }
 
     pub(crate) fn end(&mut self, world: &mut World, number: usize, step: &Step) {
@@ -145,6 +170,18 @@ impl Running {
                 for id in self.rules.remove(&number).unwrap_or_default() {
                     world.registry.with(|cloudmap, _| cloudmap.remove_fault(id));
                 }
+            }
+            Action::Silence { cluster, .. } => {
+                if world.silent.take_if(|silence| silence.step == number).is_some() {
+                    world.heard = Some(world.began.elapsed());
+                }
+                if let Some(id) = self.faults.remove(&number) {
+                    world.clusters[*cluster].api.clear(id);
+                }
+                for id in self.rules.remove(&number).unwrap_or_default() {
+                    world.registry.with(|cloudmap, _| cloudmap.remove_fault(id));
+                }
+                world.network.iter().for_each(|network| network.unite(number));
             }
             Action::Intrude { .. } => world.withdraw(number),
             Action::Truncate(_) => world.registry.set_rows(ROWS),

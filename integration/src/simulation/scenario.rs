@@ -1,5 +1,7 @@
 //! The scenarios: which kinds of things happen.
 
+use std::time::Duration;
+
 /// A kind of step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -65,6 +67,8 @@ pub enum Kind {
     Meddlers,
     /// People delete heads and pages of ledgers.
     Vandals,
+    /// A cluster does not reach Cloud Map, its API server, or either, for so long that the others report it.
+    Silences,
     /// Others make objects in Kubernetes under names that imports use.
     Strangers,
 }
@@ -102,6 +106,11 @@ impl Site {
     pub(crate) fn names_derived_services(&self) -> bool {
         self.flags.iter().any(|flag| flag.starts_with("--derived-name"))
     }
+
+    /// How long the endpoints of a cluster stay that is silent; `None`: until it is forgotten.
+    pub(crate) fn stale_ttl(&self) -> Option<Duration> {
+        self.flags.contains(&"--stale-cluster-ttl=6m").then_some(Duration::from_mins(6))
+    }
 }
 
 /// In the usual ClusterSet.
@@ -113,6 +122,8 @@ const NAMED: Site = Site { flags: &["--derived-name={name}-global", "--concurren
 const GATED: Site = Site { flags: &["--readiness-gates", "--gate-timeout=90s"], ..USUAL };
 /// Cutovers are followed.
 const MOVING: Site = Site { flags: &["--cutovers", "--hide-tasks"], ..USUAL };
+/// The endpoints of a cluster that is silent for six minutes are withdrawn.
+const EXPIRING: Site = Site { flags: &["--stale-cluster-ttl=6m"], ..USUAL };
 const V4: Site = Site { families: &["IPv4"], ..USUAL };
 const V6: Site = Site { families: &["IPv6"], ..USUAL };
 /// In another ClusterSet of the same account.
@@ -137,6 +148,11 @@ impl Scenario {
     /// Only users do anything: no process, clock or API fails.
     pub(crate) fn is_gentle(&self) -> bool {
         self.kinds.iter().all(|kind| kind.is_of_users())
+    }
+
+    /// How long things happen.
+    pub(crate) fn trouble(&self) -> Duration {
+        Duration::from_mins(if self.kinds.contains(&Silences) { 12 } else { 4 })
     }
 
     /// It is about the connections between leaders, so that there have to be some.
@@ -175,7 +191,7 @@ impl Scenario {
 use Kind::{
     Claims, Clocks, Crashes, Cutovers, Divides, Editors, Endpoints, Exports, Foreigners, Imports, Keys, Kills,
     Kubernetes, Lag, Meddlers, Moves, Namespaces, Partitions, Pauses, Policies, Ports, Readings, Registry, Renames,
-    Services, Shapes, Shares, Stale, Stops, Strangers, Unobserved, Vandals,
+    Services, Shapes, Shares, Silences, Stale, Stops, Strangers, Unobserved, Vandals,
 };
 
 /// All scenarios.
@@ -380,6 +396,13 @@ pub static SCENARIOS: &[Scenario] = &[
             Registry,
         ],
         steps: 24,
+    },
+    Scenario {
+        name: "silences",
+        about: "a cluster does not reach Cloud Map, its API server or either for longer than five minutes, while leaders die",
+        clusters: &[USUAL, EXPIRING, USUAL],
+        kinds: &[Endpoints, Endpoints, Endpoints, Exports, Exports, Silences, Silences, Kills, Stops],
+        steps: 18,
     },
     Scenario {
         name: "strangers",

@@ -9,6 +9,7 @@ use super::{
     editors::Edit,
     kubernetes::{Fault, Moment, Scope, Verb},
     scenario::{Kind, Scenario},
+    silences::Way,
     strangers::Stranger,
     users::{ANNOTATED, EXPORTED, JOINING, MOST_TASKS, Meddling, NAMES, PORTS, Place, Shape, WISHES},
     world::Role,
@@ -172,6 +173,11 @@ pub(crate) enum Action {
         told: bool,
         to: &'static str,
     },
+    /// The ledger of a cluster falls silent, unless that of another one is.
+    Silence {
+        cluster: usize,
+        way: Way,
+    },
     /// Others make an object under a name that an import uses, in the place of ours, and delete it in the end.
     Intrude {
         place: Place,
@@ -189,6 +195,7 @@ impl Action {
                 | Self::Registry { .. }
                 | Self::Divide { .. }
                 | Self::Truncate(_)
+                | Self::Silence { .. }
         )
     }
 }
@@ -419,6 +426,12 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
         }
         Kind::Renames => {
             (short, Action::Rename { cluster, id: format!("c{}{}", cluster + 1, rng.pick(&["", "x", "y"])) })
+        }
+        // At first, so that it lasts long enough.
+        Kind::Silences => {
+            let (at, lasts) = (rng.between(0, 60_000), rng.between(500_000, 600_000));
+            let (at, lasts) = (Duration::from_millis(at), Duration::from_millis(lasts));
+            return Step { kind, at, lasts, action: Action::Silence { cluster, way: *rng.pick(&Way::ALL) } };
         }
         Kind::Strangers => {
             let stay = Duration::from_millis(rng.between(20_000, 220_000).min(longest));

@@ -30,6 +30,15 @@ fn the_traffic_moves_step_by_step_whatever_goes_wrong() {
 }
 
 #[test]
+fn a_cluster_that_is_silent_is_reported_and_its_endpoints_stay_until_they_expire() {
+    for seed in 1..=3 {
+        let report = run(scenario("silences"), seed, None, false);
+        assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.steps);
+        assert!(report.kinds.contains_key(&Kind::Silences), "seed {seed}: {:#?}", report.steps);
+    }
+}
+
+#[test]
 fn what_others_made_under_our_names_stays_as_it_is() {
     let report = run(scenario("strangers"), 1, None, false);
     assert_eq!(report.violation, None, "{:#?}", report.steps);

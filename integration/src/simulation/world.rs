@@ -30,6 +30,7 @@ use super::{
     machine::{EPOCH, Machine},
     network::Network,
     scenario::Site,
+    silences::Silence,
     strangers::Intruder,
     trace::Trace,
 };
@@ -76,6 +77,10 @@ pub(crate) struct World {
     pub(crate) retimed: Option<Duration>,
     /// Until when ends of operations cannot be read.
     pub(crate) blind: Option<Duration>,
+    /// The cluster whose ledger is silent.
+    pub(crate) silent: Option<Silence>,
+    /// When a silence ended last.
+    pub(crate) heard: Option<Duration>,
     /// What others made under our names in Kubernetes, by the step that will delete it.
     pub(crate) strangers: BTreeMap<usize, Intruder>,
     /// The steps in progress that keep news from arriving ([`Action::holds_up`](super::schedule::Action::holds_up)).
@@ -141,7 +146,8 @@ impl World {
         };
         let registry = Registry::new(began, trace.clone(), settings);
         let (callers, clusters, addresses, abandoned, joined, meddled, edited) = Default::default();
-        let (torn, retimed, blind, held_up, strangers) = Default::default();
+        let (torn, retimed, blind, held_up) = Default::default();
+        let (silent, heard, strangers) = Default::default();
         let network = (connected || Rng::new("network", seed).chance(0.5)).then(Network::default);
         let mut world = Self {
             began,
@@ -159,6 +165,8 @@ impl World {
             torn,
             retimed,
             blind,
+            silent,
+            heard,
             strangers,
             held_up,
         };
