@@ -129,6 +129,7 @@ impl Writer {
         if before + appended.pages.len() > self.limits.root_pages {
             return self.exceed(now, anew, out);
         }
+        self.run.exceeds = None;
         if anew {
             self.run.figures.full_flushes += 1;
         }
@@ -141,8 +142,9 @@ impl Writer {
     /// The root would name more pages than anybody reads. In a full flush it names none of those that there are.
     fn exceed(&mut self, now: Now, anew: bool, out: &mut Outbox) {
         if anew {
-            self.unfit = Some(format!(
-                "the exports of this cluster take more than {} pages of the ledger, and nobody reads more: what does not fit                  into the head is not published until there are fewer",
+            self.run.exceeds = Some(format!(
+                "the exports of this cluster take more than {} pages of the ledger, and nobody reads more: what does not fit \
+                 into the head is not published until there are fewer",
                 self.limits.root_pages
             ));
             self.run.next_flush = now.mono + self.timing.quiet;

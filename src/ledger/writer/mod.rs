@@ -155,6 +155,8 @@ struct Run {
     baseless: bool,
     /// The next flush writes every page again.
     rewrite: bool,
+    /// Why the state has more pages than a root may name.
+    exceeds: Option<String>,
     measured: Option<Measured>,
     /// The last state sent, on the current base.
     sent: Option<Sent>,
@@ -212,6 +214,7 @@ impl Run {
             layout,
             baseless: false,
             rewrite: false,
+            exceeds: None,
             measured: None,
             sent: None,
             publication: None,
