@@ -43,7 +43,8 @@ impl Asked {
                     }
                     calls += since;
                 }
-                calling += usize::from(calls > 0);
+                // Who led until a moment ago may make a last call.
+                calling += usize::from(calls > QUIET.as_secs() / 10);
             }
             // A leader writes heartbeats, and standbys only watch.
             if calling > 1 || calling == 0 && cluster.membership().is_some() {
@@ -75,8 +76,10 @@ fn most_calls(operation: &str) -> u64 {
     let seconds = QUIET.as_secs();
     match operation {
         // Heads every second, twice as often in the minute after a change, and services from which it imports every second.
+        // Of each cluster whose head is not believed, the key and the copy are read, too.
+        "DiscoverInstances" => seconds * 8,
         // Each heartbeat, and each page that nobody needs any more, is an operation whose end is asked for some times.
-        "DiscoverInstances" | "GetOperation" => seconds * 4,
+        "GetOperation" => seconds * 4,
         // Drift checks of a few services every 50 s, each of one or two pages, and audits. Old pages go.
         "ListInstances" | "GetInstancesHealthStatus" | "DeregisterInstance" => seconds * 2,
         _ => seconds,

@@ -74,7 +74,8 @@ impl From<&ServiceImportSpec> for ImportSpec {
     }
 }
 
-/// `status` of a ServiceImport.
+/// `status` of a ServiceImport. Server-side apply leaves the items of its lists in the order in which they came, so they are
+/// sorted here.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ImportStatus {
     /// The exporting clusters.
@@ -88,9 +89,13 @@ pub struct ImportStatus {
 impl From<&ServiceImportStatus> for ImportStatus {
     fn from(status: &ServiceImportStatus) -> Self {
         let ServiceImportStatus { clusters, conditions, endpoint_slice_objects } = status;
+        let mut clusters: Box<[_]> = clusters.iter().map(|status| intern(&status.cluster)).collect();
+        clusters.sort();
+        let mut conditions: Box<[_]> = conditions.iter().map(Said::from).collect();
+        conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
         Self {
-            clusters: clusters.iter().map(|status| intern(&status.cluster)).collect(),
-            conditions: conditions.iter().map(Said::from).collect(),
+            clusters,
+            conditions,
             endpoint_slice_objects: endpoint_slice_objects.clone(),
         }
     }

@@ -2,6 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
+    api::ServiceImportStatus,
     cluster::cache::Narrow,
     model::{Conditions, IpFamily, Protocol, SessionAffinity, TrafficPolicy},
 };
@@ -283,4 +284,23 @@ fn the_size_replaces_an_annotation_that_is_too_large() {
     let metadata = ObjectMeta { annotations: annotations(200_000), ..ObjectMeta::default() };
     let known = known_annotations(&metadata);
     assert_eq!(known.get("cloudmap-mcs/attributes"), Some("<too large: 200000 bytes where 65536 are read>"));
+}
+
+/// Else the status of such an import would be written again and again, and nothing would change.
+#[test]
+fn lists_in_the_status_of_an_import_are_equal_in_any_order() {
+    let status = |clusters: [&str; 2], types: [&str; 2]| {
+        let condition = |type_| {
+            json!({
+                "type": type_, "status": "True", "reason": type_, "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            })
+        };
+        let status = json!({
+            "clusters": clusters.map(|cluster| json!({"cluster": cluster})), "conditions": types.map(condition),
+        });
+        ImportStatus::from(&serde_json::from_value::<ServiceImportStatus>(status).unwrap())
+    };
+    assert_eq!(status(["b", "a"], ["Stale", "Ready"]), status(["a", "b"], ["Ready", "Stale"]));
+    assert!(status(["b", "a"], ["Stale", "Ready"]) != status(["a", "c"], ["Ready", "Stale"]));
 }
