@@ -93,11 +93,7 @@ impl From<&ServiceImportStatus> for ImportStatus {
         clusters.sort();
         let mut conditions: Box<[_]> = conditions.iter().map(Said::from).collect();
         conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
-        Self {
-            clusters,
-            conditions,
-            endpoint_slice_objects: endpoint_slice_objects.clone(),
-        }
+        Self { clusters, conditions, endpoint_slice_objects: endpoint_slice_objects.clone() }
     }
 }
 
