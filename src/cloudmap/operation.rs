@@ -84,7 +84,8 @@ macro_rules! operations {
 // For most operations these are the rates of the AWS Cloud Map MCS Controller, whose comments call them AWS's default
 // limits, and which its users run with. For DiscoverInstances it is half of the published quota (1,000/s, burst 2,000
 // per account and region), because several clusters share it. Operations without known limits get those of the most
-// similar operation.
+// similar operation. Nobody waits for what ListInstances and GetInstancesHealthStatus read, and each call of a burst would open
+// a connection.
 operations! {
     ListNamespaces: Control, Read, (0.5, 5.0, 1.0);
     GetNamespace: Control, Read, (5.0, 50.0, 0.0);
@@ -98,9 +99,9 @@ operations! {
     RegisterInstance: Control, Write, (50.0, 100.0, 40.0);
     DeregisterInstance: Control, Write, (50.0, 100.0, 40.0);
     GetOperation: Control, Read, (100.0, 200.0, 60.0);
-    ListInstances: Control, Read, (50.0, 50.0, 0.0);
+    ListInstances: Control, Read, (50.0, 10.0, 0.0);
     DiscoverInstances: Discovery, Read, (500.0, 1000.0, 200.0);
-    GetInstancesHealthStatus: Control, Read, (50.0, 50.0, 0.0);
+    GetInstancesHealthStatus: Control, Read, (50.0, 10.0, 0.0);
     UpdateInstanceCustomHealthStatus: Control, Write, (50.0, 50.0, 0.0);
     ListTagsForResource: Control, Read, (5.0, 50.0, 0.0);
     TagResource: Control, Write, (5.0, 50.0, 0.0);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use tokio::{
-    sync::Mutex,
+    sync::{Mutex, Semaphore},
     time::{Instant, sleep},
 };
 
@@ -37,6 +37,9 @@ use crate::{
 /// An operation that takes longer has an unknown outcome.
 const OPERATION_LIMIT: Duration = Duration::from_mins(1);
 
+/// How many calls delete at once.
+const DELETING: usize = 8;
+
 /// The ledger of one ClusterSet in Cloud Map.
 pub(in crate::ledger) struct Registry {
     cloudmap: Arc<dyn CloudMap>,
@@ -51,6 +54,9 @@ pub(in crate::ledger) struct Registry {
     owned: Mutex<BTreeSet<Arc<str>>>,
     /// Held while a service is looked at, so that only one of many page writes does it.
     proving: Mutex<()>,
+    /// Held by calls that delete. Garbage comes by the dozen, nobody waits for it, and each call of a burst would open a
+    /// connection.
+    deleting: Semaphore,
     /// Whether the heads were read once.
     seen_heads: AtomicBool,
     heads: Mutex<ParsedHeads>,
@@ -83,6 +89,7 @@ impl Registry {
             services: Mutex::default(),
             owned: Mutex::default(),
             proving: Mutex::default(),
+            deleting: Semaphore::new(DELETING),
             seen_heads: AtomicBool::new(false),
             heads: Mutex::default(),
             rows: AtomicUsize::new(0),
@@ -478,7 +485,10 @@ impl Registry {
 
     /// Deregisters an instance. One that is gone counts as a success.
     async fn remove(&self, service: &str, instance: &str) -> Result<Outcome, Failure> {
-        match self.cloudmap.deregister_instance(service, instance, Lane::Ledger).await {
+        let turn = self.deleting.acquire().await;
+        let deregistered = self.cloudmap.deregister_instance(service, instance, Lane::Ledger).await;
+        drop(turn);
+        match deregistered {
             Ok(operation) => self.wait_for(operation).await.map(|()| Outcome::Done),
             Err(Error { kind: ErrorKind::NotFound, .. }) => Ok(Outcome::Done),
             Err(error) => Err(error.into()),

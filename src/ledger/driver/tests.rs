@@ -425,6 +425,23 @@ async fn a_further_service_of_somebody_else_is_not_used_and_stops_nobody() {
     assert!(!cloudmap.registry().instances.keys().any(|(service, _)| *service == stranger));
 }
 
+/// Each call of a burst would open a connection.
+#[tokio::test(start_paused = true)]
+async fn a_few_pages_are_deleted_at_once() {
+    let cloudmap = Fake::new().with_call(Duration::from_secs(1));
+    let namespace = cloudmap.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
+    cloudmap.registry().add_service(&namespace, "exports-0.blue", "uid-blue", "");
+    let registry = Registry::new(Arc::new(cloudmap.clone()), &"prod".parse().unwrap())
+        .owned_by(&"blue".parse().unwrap(), "uid-blue");
+    registry.find_namespace().await.unwrap();
+    registry.delete_page("blue", 0, "1-1-00000000.0").await.unwrap();
+    let pages: Vec<_> = (1..=24).map(|number| format!("1-1-00000000.{number}")).collect();
+    let begun = Instant::now();
+    let deleted = pages.iter().map(|page| registry.delete_page("blue", 0, page));
+    futures::future::try_join_all(deleted).await.unwrap();
+    assert_eq!(begun.elapsed(), Duration::from_secs(3));
+}
+
 /// A leader that others can reach.
 fn connect(cloudmap: &Fake, network: &sessions::tests::World, cluster: &str, n: u8) -> LedgerHandle {
     connect_by(cloudmap, network, cluster, n, trust::Mode::Tofu)
