@@ -1,5 +1,7 @@
 //! The calls of the ledger on top of the Cloud Map port: names become ids, and operations are awaited.
 
+mod keys;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
@@ -28,7 +30,7 @@ use crate::{
         namespace_name,
         page::StoredPage,
         service_name, service_tags, tags,
-        trust::{self, Announced, COPY_INSTANCE, KEY_INSTANCE, Keys, Scope},
+        trust::{self, COPY_INSTANCE, KEY_INSTANCE, Keys, Scope},
         writer::Heads,
     },
     model::{ClusterId, ClusterSetId},
@@ -36,6 +38,9 @@ use crate::{
 
 /// An operation that takes longer has an unknown outcome.
 const OPERATION_LIMIT: Duration = Duration::from_mins(1);
+
+/// The creator of a service of which AWS does not say who created it.
+const UNKNOWN: &str = "unknown";
 
 /// How many calls delete at once.
 const DELETING: usize = 8;
@@ -245,7 +250,7 @@ impl Registry {
             },
         };
         if creator.as_ref() != Some(uid) {
-            return Ok(Outcome::Taken { owner: creator.unwrap_or_else(|| "unknown".to_owned()) });
+            return Ok(Outcome::Taken { owner: creator.unwrap_or_else(|| UNKNOWN.to_owned()) });
         }
         self.owned.lock().await.insert(id);
         Ok(Outcome::Claimed { created, shards: self.last_own(cluster, uid).await?.max(shard) + 1 })
@@ -255,16 +260,11 @@ impl Registry {
     async fn last_own(&self, cluster: &ClusterId, uid: &str) -> Result<u32, Failure> {
         let mut last = 0;
         for shard in 1..MAX_SHARDS {
-            let name = service_name(cluster.as_str(), shard);
-            let Some(id) = self.known_service(&name).await else { continue };
-            if !self.owned.lock().await.contains(&id) {
-                let Some(service) = self.known_service_details(&name).await? else { continue };
-                if service.creator_request_id.as_deref() != Some(uid) {
-                    break;
-                }
-                self.owned.lock().await.insert(id);
+            match self.proven_creator(&service_name(cluster.as_str(), shard), uid).await? {
+                None => {}
+                Some(creator) if creator == uid => last = shard,
+                Some(_) => break,
             }
-            last = shard;
         }
         Ok(last)
     }
@@ -369,64 +369,6 @@ impl Registry {
         Scope { clusterset: self.clusterset.as_str(), namespace: &namespace.id }
     }
 
-    /// R9: the key that a cluster announces, if it can be read.
-    pub(super) async fn announced(&self, cluster: &str, uid: &str) -> Result<Option<Announced>, Failure> {
-        let found = self.announcement(cluster, KEY_INSTANCE).await?;
-        Ok(found.and_then(|instance| Announced::from_instance(&instance, uid)))
-    }
-
-    /// R9: the copy of a cluster's head in its own service, if it can be read.
-    pub(super) async fn copy(&self, cluster: &str) -> Result<Option<Arc<Head>>, Failure> {
-        let namespace = self.known_namespace().await?;
-        let found = self.announcement(cluster, COPY_INSTANCE).await?;
-        let head = found.and_then(|instance| trust::read_copy(&instance, cluster, self.scope(&namespace)));
-        Ok(head.map(Arc::new))
-    }
-
-    /// Writes the copy of the own head. `Taken` like [`put_head`](Self::put_head).
-    pub(super) async fn put_copy(&self, head: &Head) -> Result<Outcome, Failure> {
-        let (Some((cluster, _)), Some(keys)) = (&self.me, &self.keys) else { return Ok(Outcome::Done) };
-        if let Some(taken) = self.taken(0).await? {
-            return Ok(taken);
-        }
-        let signed = trust::sign(head, &keys.current, self.scope(&self.ensure_namespace().await?));
-        self.register(&service_name(cluster.as_str(), 0), &trust::copy(signed), false).await
-    }
-
-    /// One of the two instances in a cluster's own service that are no pages.
-    async fn announcement(&self, cluster: &str, id: &str) -> Result<Option<Instance>, Failure> {
-        let namespace = self.known_namespace().await?;
-        let query = BTreeMap::from([("f".to_owned(), KEY_INSTANCE.to_owned())]);
-        match self.discover(&namespace.http_name, &service_name(cluster, 0), &query).await {
-            Err(Error { kind: ErrorKind::NotFound, .. }) => Ok(None),
-            found => Ok(found?.instances.into_iter().find(|instance| *instance.id == *id)),
-        }
-    }
-
-    /// R9: announces the own key, unless it is there. `Taken` like [`put_head`](Self::put_head).
-    pub(super) async fn announce(&self) -> Result<Outcome, Failure> {
-        let Some((cluster, _)) = &self.me else { return Ok(Outcome::Done) };
-        Ok(self.announce_for(cluster.as_str()).await?.unwrap_or(Outcome::Done))
-    }
-
-    /// The same for the own id or a former one, of which the caller knows whether it was ours. `None` if the key is there.
-    async fn announce_for(&self, cluster: &str) -> Result<Option<Outcome>, Failure> {
-        let (Some((me, _)), Some(keys)) = (&self.me, &self.keys) else { return Ok(None) };
-        let instance = keys.to_instance();
-        let found = self.announcement(cluster, KEY_INSTANCE).await?;
-        if found.is_some_and(|found| {
-            instance.attributes.iter().all(|(key, value)| found.attributes.get(key) == Some(value))
-        }) {
-            return Ok(None);
-        }
-        if me.as_str() == cluster
-            && let Some(taken) = self.taken(0).await?
-        {
-            return Ok(Some(taken));
-        }
-        self.register(&service_name(cluster, 0), &instance, false).await.map(Some)
-    }
-
     /// Writes a page, like [`put_head`](Self::put_head).
     pub(super) async fn put_page(&self, shard: u32, page: &StoredPage) -> Result<Outcome, Failure> {
         let Some((cluster, _)) = &self.me else { return Err(failure("read-only".to_owned())) };
@@ -454,16 +396,24 @@ impl Registry {
     async fn of_another(&self, name: &str) -> Result<Option<Outcome>, Failure> {
         let Some((_, uid)) = &self.me else { return Ok(None) };
         let _proving = self.proving.lock().await;
-        let id = self.service_id(name).await?;
+        self.service_id(name).await?;
+        let creator = self.proven_creator(name, uid).await?;
+        Ok(creator.filter(|creator| creator != uid).map(|owner| Outcome::Taken { owner }))
+    }
+
+    /// Who created a listed service. That of this cluster, with this `uid`, is asked for once. `None` if there is no such
+    /// service.
+    async fn proven_creator(&self, name: &str, uid: &str) -> Result<Option<String>, Failure> {
+        let Some(id) = self.known_service(name).await else { return Ok(None) };
         if self.owned.lock().await.contains(&id) {
-            return Ok(None);
+            return Ok(Some(uid.to_owned()));
         }
         let Some(service) = self.known_service_details(name).await? else { return Ok(None) };
-        if service.creator_request_id.as_ref() == Some(uid) {
+        let creator = service.creator_request_id.unwrap_or_else(|| UNKNOWN.to_owned());
+        if creator == uid {
             self.owned.lock().await.insert(id);
-            return Ok(None);
         }
-        Ok(Some(Outcome::Taken { owner: service.creator_request_id.unwrap_or_else(|| "unknown".to_owned()) }))
+        Ok(Some(creator))
     }
 
     /// Deletes a page, like [`put_head`](Self::put_head) also where the id is a former one.
