@@ -111,7 +111,7 @@ impl Leader {
                 "The Secret {SECRET} was deleted. The leader created it again with the same key. Find out who deleted \
                  it: if no leader runs meanwhile, the key is lost, and all other clusters must accept a new one."
             );
-            let regarding = events::lease(&self.args.place.kube.controller_namespace);
+            let regarding = events::lease(&self.args.place.kube.controller.namespace);
             let (reason, action) = (EventReason::KeyRestored, "Sign");
             self.writer.emit(EventRecord { regarding, reason, action, text }).await;
         }
@@ -130,7 +130,7 @@ impl Leader {
         };
         let Credentials { trust, keys, .. } = credentials.clone().unwrap_or_default();
         if let Some(text) = identity.as_ref().and_then(Identity::warning) {
-            let regarding = events::lease(&self.args.place.kube.controller_namespace);
+            let regarding = events::lease(&self.args.place.kube.controller.namespace);
             let (reason, action) = (EventReason::DottedClusterId, "Identify");
             self.writer.emit(EventRecord { regarding, reason, action, text }).await;
         }
@@ -198,7 +198,7 @@ impl Leader {
             }
             let news = news(&status.borrow(), self.args.stream_port);
             for (reason, text) in told.due(Instant::now(), news) {
-                let regarding = events::lease(&self.args.place.kube.controller_namespace);
+                let regarding = events::lease(&self.args.place.kube.controller.namespace);
                 self.writer.emit(EventRecord { regarding, reason, action: "Follow", text }).await;
             }
         }
@@ -232,7 +232,7 @@ impl Leader {
         };
         let import = ImportRules {
             default: self.args.import_from.clone().unwrap_or_default(),
-            own: Some(self.args.place.kube.controller_namespace.as_str().into()),
+            own: Some(self.args.place.kube.controller.namespace.as_str().into()),
         };
         let settings = controller::ControllerSettings {
             import,

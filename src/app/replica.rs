@@ -93,7 +93,7 @@ impl Replica {
     async fn run_here(self, stop: watch::Receiver<bool>) -> anyhow::Result<()> {
         let Self { args, pod, client, registry, network, outside, admin, metrics } = self;
         let Connected { cloudmap, region, endpoint: _ } = registry;
-        let namespace = args.place.kube.controller_namespace.clone();
+        let namespace = args.place.kube.controller.namespace.clone();
         let mut stopping = stop.clone();
         let ask = || async {
             let uid = identity::kube_system_uid(&client).await?;

@@ -5,7 +5,7 @@ use std::{path::PathBuf, time::Duration};
 use clap::{Args, Subcommand};
 
 use super::{
-    AwsArgs, ClusterArgs, OutputFormat,
+    AwsArgs, ClusterArgs, ControllerArgs, OutputFormat,
     values::{duration, http_url},
 };
 use crate::{
@@ -61,14 +61,6 @@ pub struct CutoverChoice {
     /// service, joins one or asks for a share.
     #[arg(long, conflicts_with_all = ["names", "from_file"])]
     pub all: bool,
-}
-
-/// Where the controller is, whose flags say which Cloud Map service is meant if annotations name a part of it only.
-#[derive(Debug, Clone, Args)]
-pub struct ControllerArgs {
-    /// The controller's own namespace, which contains its Lease and its ledger record.
-    #[arg(long, env = "CLOUDMAP_MCS_CONTROLLER_NAMESPACE", value_name = "NAME", default_value = "cloudmap-mcs-system")]
-    pub controller_namespace: String,
 }
 
 /// Where the ECS service is. Its tasks are registered in the Cloud Map service, so it is found without these flags, too.

@@ -30,15 +30,15 @@ use crate::{model::ClusterId, release, telemetry::LogArgs};
 pub use self::{
     coredns::{CorednsCommand, CorednsPlace, CorednsWriteArgs},
     cutover::{
-        ControllerArgs, CutoverBackArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs,
-        CutoverPlanArgs, CutoverShiftArgs, CutoverStartArgs, CutoverStatusArgs, EcsArgs,
+        CutoverBackArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs, CutoverPlanArgs,
+        CutoverShiftArgs, CutoverStartArgs, CutoverStatusArgs, EcsArgs,
     },
     doctor::{DoctorArgs, ProbeArgs, ProbeCommand},
     gather::GatherArgs,
     iam::{IamArgs, IamCommand, IamFormat, PolicyArgs, TrustArgs, Trusted},
     page::PageArgs,
     run::{RunArgs, STREAM_PORT},
-    shared::{AwsArgs, ClusterArgs, IdentityArgs, KubeArgs, OutputFormat, PlaceArgs},
+    shared::{AwsArgs, ClusterArgs, ControllerArgs, IdentityArgs, KubeArgs, OutputFormat, PlaceArgs},
     status::StatusArgs,
     trust::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRotateArgs},
     users::{TaskAddress, UsersArgs},

@@ -52,9 +52,23 @@ pub struct KubeArgs {
     /// How to reach the cluster.
     #[command(flatten)]
     pub cluster: ClusterArgs,
+    /// Where the controller is in it.
+    #[command(flatten)]
+    pub controller: ControllerArgs,
+}
+
+/// Where the controller is in its cluster.
+#[derive(Debug, Clone, Args)]
+pub struct ControllerArgs {
     /// The controller's own namespace, which contains its Lease and its ledger record.
-    #[arg(long, env = "CLOUDMAP_MCS_CONTROLLER_NAMESPACE", value_name = "NAME", default_value = "cloudmap-mcs-system")]
-    pub controller_namespace: String,
+    #[arg(
+        id = "controller_namespace",
+        long = "controller-namespace",
+        env = "CLOUDMAP_MCS_CONTROLLER_NAMESPACE",
+        value_name = "NAME",
+        default_value = "cloudmap-mcs-system"
+    )]
+    pub namespace: String,
 }
 
 /// The identity of the cluster, if ClusterProperties do not set it.

@@ -55,7 +55,7 @@ async fn mark(
 /// are not, or if there is no cluster to ask.
 async fn signed(kube: &KubeArgs, cluster: &ClusterId, last: Option<&Arc<Head>>) -> anyhow::Result<bool> {
     let Ok(client) = connect::kubernetes(kube).await else { return Ok(false) };
-    say_gone(&RecordObject::new(client, &kube.controller_namespace), cluster, last).await
+    say_gone(&RecordObject::new(client, &kube.controller.namespace), cluster, last).await
 }
 
 /// `false` without a record, or if it has no key of the cluster. A record that cannot be read may have one.
@@ -83,7 +83,7 @@ fn forget_in(record: &mut Record, cluster: &ClusterId, last: Option<&Arc<Head>>)
 /// What the cluster of this command has recorded about another one, if it can be asked.
 async fn recorded(kube: &KubeArgs, cluster: &ClusterId) -> Option<Accepted> {
     let client = connect::kubernetes(kube).await.ok()?;
-    let (record, _) = RecordObject::new(client, &kube.controller_namespace).load().await.ok()??;
+    let (record, _) = RecordObject::new(client, &kube.controller.namespace).load().await.ok()??;
     record.accepted.get(cluster.as_str()).cloned()
 }
 

@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_secs(2);
 /// Sets the flag in the record, on which the leader acts, and waits until the registry shows the result.
 pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
     let client = connect::kubernetes(&args.place.kube).await?;
-    let record = RecordObject::new(client.clone(), &args.place.kube.controller_namespace);
+    let record = RecordObject::new(client.clone(), &args.place.kube.controller.namespace);
     let mut out = std::io::stdout();
     if args.undo {
         flag(&record, false).await?;

@@ -81,7 +81,7 @@ async fn list(args: TrustListArgs) -> anyhow::Result<()> {
     let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     let uid = identity::kube_system_uid(&client).await?;
-    let record = RecordObject::new(client, &args.place.kube.controller_namespace).load().await?;
+    let record = RecordObject::new(client, &args.place.kube.controller.namespace).load().await?;
     let accepted = record.map(|(record, _)| record.accepted).unwrap_or_default();
     let rows = rows(&show::read_all(cloudmap, &clusterset).await?, &accepted, &uid);
     let text = |key: Option<PublicKey>| key.map_or_else(|| "-".to_owned(), |key| key.to_string());
@@ -113,7 +113,7 @@ async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
     let key = args.key.with_context(|| compare(id, &head.uid, signer, &args.place.kube.cluster.flags()))?;
     anyhow::ensure!(key == signer, "the cluster {id} signs with the key {signer}, not with {key}: nothing is accepted");
     let client = connect::kubernetes(&args.place.kube).await?;
-    let store = RecordObject::new(client, &args.place.kube.controller_namespace);
+    let store = RecordObject::new(client, &args.place.kube.controller.namespace);
     let pin = |record: &mut Record| {
         record.accepted.insert(id.to_string(), Accepted::unread(head.uid.to_string(), Some(key)));
         true
@@ -135,8 +135,8 @@ fn compare(id: &ClusterId, uid: &str, signer: PublicKey, flags: &str) -> String 
 async fn rotate(args: TrustRotateArgs) -> anyhow::Result<()> {
     let client = connect::kubernetes(&args.kube).await?;
     let uid = identity::kube_system_uid(&client).await?;
-    let record = RecordObject::new(client.clone(), &args.kube.controller_namespace).load().await?;
-    let store = KeyStore::new(client, &args.kube.controller_namespace);
+    let record = RecordObject::new(client.clone(), &args.kube.controller.namespace).load().await?;
+    let store = KeyStore::new(client, &args.kube.controller.namespace);
     let (stored, version) =
         store.load().await?.context("this cluster has no key yet: its controller makes one when it leads")?;
     let keys = Keys::read(&stored).map_err(anyhow::Error::msg)?;

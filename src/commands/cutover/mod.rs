@@ -39,8 +39,8 @@ use crate::{
     api::{Cutover, ServiceExport},
     app::connect,
     cli::{
-        AwsArgs, CutoverBackArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs, CutoverPlanArgs,
-        CutoverStatusArgs, EcsArgs,
+        AwsArgs, ControllerArgs, CutoverBackArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs,
+        CutoverPlanArgs, CutoverStatusArgs, EcsArgs,
     },
     cloudmap::CloudMap,
     cluster::{
@@ -59,7 +59,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 pub(super) async fn cutover(command: CutoverCommand) -> anyhow::Result<ExitCode> {
     let (edit, wish) = match command {
-        CutoverCommand::Plan(args) => return plan(args).await,
+        CutoverCommand::Plan(args) => return Box::pin(plan(args)).await,
         CutoverCommand::Status(args) => return status(args).await,
         CutoverCommand::Finish(args) => return finish(args).await,
         CutoverCommand::Back(args) => return back(args).await,
@@ -159,6 +159,12 @@ async fn registry(aws: &AwsArgs) -> Result<Arc<dyn CloudMap>, String> {
     connect::registry_for_command(aws).await.map_err(|error| format!("Cloud Map: {error:#}"))
 }
 
+/// What reads all that is known of names. The controller's flags say how it names what annotations do not.
+async fn observer(client: Client, controller: &ControllerArgs, aws: &AwsArgs, ecs: EcsReader) -> Observer {
+    let settings = installed::known_settings(&client, &controller.namespace).await;
+    Observer::new(client, registry(aws).await, ecs, settings)
+}
+
 async fn ecs_of(aws: &AwsArgs, args: &EcsArgs) -> Result<Option<Arc<dyn Ecs>>, String> {
     connect::ecs_for_command(aws, args).await.map_err(|error| format!("{error:#}"))
 }
@@ -179,8 +185,7 @@ async fn judge(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
     let Connection { client, namespace } = connect::connection(&args.choice.cluster).await?;
     let keys = chosen(&client, &args.choice, &namespace, true).await?;
     let ecs = EcsReader::new(ecs_of(&args.aws, &args.ecs).await, choice_of(&args.ecs));
-    let settings = installed::known_settings(&client, &args.controller.controller_namespace).await;
-    let mut observer = Observer::new(client, registry(&args.aws).await, ecs, settings);
+    let mut observer = observer(client, &args.controller, &args.aws, ecs).await;
     let mut plans = Vec::new();
     for key in keys {
         let facts = observer.observe(&key).await;
@@ -197,8 +202,7 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
     let keys = chosen(&client, &edit.choice, &namespace, false).await?;
     let port = ecs_of(&aws, &ecs).await;
     let reader = EcsReader::new(port.clone(), choice_of(&ecs));
-    let settings = installed::known_settings(&client, &controller.controller_namespace).await;
-    let mut observer = Observer::new(client.clone(), registry(&aws).await, reader, settings);
+    let mut observer = observer(client.clone(), &controller, &aws, reader).await;
     let (mut facts, mut refused) = (Vec::<Facts>::new(), 0);
     for key in keys {
         let seen = observer.observe(&key).await;
@@ -311,8 +315,7 @@ async fn back(args: CutoverBackArgs) -> anyhow::Result<ExitCode> {
     // The way back waits for nothing. What ECS has is said afterwards.
     let written = each(&client, &keys, &Wish::Back, &edit).await;
     let reader = EcsReader::new(ecs_of(&aws, &ecs).await, choice_of(&ecs));
-    let settings = installed::known_settings(&client, &controller.controller_namespace).await;
-    let mut observer = Observer::new(client, registry(&aws).await, reader, settings);
+    let mut observer = observer(client, &controller, &aws, reader).await;
     for key in &keys {
         let seen = observer.observe(key).await;
         if let Some(assumed) = seen.assumed() {

@@ -109,7 +109,7 @@ fn probes(args: &DoctorArgs) -> bool {
 
 async fn look(context: Option<String>, args: &DoctorArgs) -> (Cluster, Option<Client>) {
     let cluster = ClusterArgs { kubeconfig: args.place.kube.cluster.kubeconfig.clone(), context: context.clone() };
-    let own = &args.place.kube.controller_namespace;
+    let own = &args.place.kube.controller.namespace;
     let (seen, client) = match connect::cluster(&cluster).await {
         Ok(client) => (observe::observe(&client, own).await, Some(client)),
         Err(error) => (Err(format!("{error:#}")), None),

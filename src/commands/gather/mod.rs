@@ -81,7 +81,7 @@ fn said(bundle: &Bundle, output: &Path) -> String {
 /// Reads everything. `namespaces` are those of users' objects; none means all.
 async fn collect(observer: &Observer<'_>, namespaces: &[String]) -> Bundle {
     let mut bundle = Bundle::default();
-    controller(&mut bundle, &observer.client, &observer.place.kube.controller_namespace).await;
+    controller(&mut bundle, &observer.client, &observer.place.kube.controller.namespace).await;
     objects(&mut bundle, &observer.client, namespaces).await;
     let (cluster, _, report) = status::overview(observer, None).await;
     bundle.text("status.txt", Ok::<_, String>(report.table()));

@@ -145,7 +145,7 @@ impl<'a> Observer<'a> {
     }
 
     pub(super) async fn cluster(&self) -> Cluster {
-        let own = &self.place.kube.controller_namespace;
+        let own = &self.place.kube.controller.namespace;
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), own);
         let record = RecordObject::new(self.client.clone(), own);
         let (identity, lease, record) =
