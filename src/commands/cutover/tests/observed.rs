@@ -1,0 +1,185 @@
+//! What is observed of names, and how steps are written and watched.
+
+use super::*;
+
+#[test]
+fn pods_are_summed_up_by_the_one_that_is_worst() {
+    let pod = |ready: &str, seconds: u64, gate: bool, going: bool| {
+        let gates = if gate { json!([{"conditionType": "cloudmap-mcs/registered"}]) } else { json!([]) };
+        let mut pod = json!({
+            "metadata": {
+                "name": "orders-5d4-x", "labels": {"app": "orders", "pod-template-hash": "5d4"},
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "orders-5d4", "uid": "u", "controller": true}],
+            },
+            "spec": {
+                "readinessGates": gates, "terminationGracePeriodSeconds": 60,
+                "containers": [
+                    {"name": "orders", "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", format!("sleep {seconds}; true")]}}}},
+                    {"name": "linger", "lifecycle": {"preStop": {"httpGet": {"port": 15020}}}},
+                ],
+            },
+            "status": {"podIPs": [{"ip": "192.0.2.1"}], "conditions": [{"type": "Ready", "status": ready}]},
+        });
+        if going {
+            pod["metadata"]["deletionTimestamp"] = json!("2026-11-24T10:00:00Z");
+        }
+        serde_json::from_value(pod).unwrap()
+    };
+    let mut evicted: k8s_openapi::api::core::v1::Pod = pod("False", 0, false, false);
+    evicted.status.as_mut().unwrap().phase = Some("Failed".to_owned());
+    let all = [pod("True", 90, true, false), pod("False", 20, false, false), pod("True", 0, false, true), evicted];
+    let (pods, labels) = summed(&all);
+    assert_eq!((pods.ready, pods.unready, pods.gated, pods.grace), (1, 1, 1, 60));
+    assert_eq!(pods.containers, stopping([("linger", 0, Some("httpGet")), ("orders", 20, Some("exec"))]));
+    assert!(!pods.addresses.is_empty() && pods.addresses.iter().all(std::net::IpAddr::is_ipv4));
+    assert_eq!(pods.workload.as_deref(), Some("deployment/orders"));
+    assert_eq!(labels["app"], "orders");
+    let (nothing, _) = summed(&[]);
+    assert_eq!((nothing.stops_after(), nothing.grace), (0, 0));
+}
+
+#[tokio::test]
+async fn who_may_not_read_the_export_hears_that_and_not_that_there_are_no_tasks() {
+    let api = FakeApi::default();
+    api.refuse(404, "NotFound", "there is no Cutover");
+    api.prepare(200, json!({"metadata": {"name": "orders"}}));
+    api.refuse(403, "Forbidden", "exports are forbidden");
+    let ecs = EcsReader::new(Ok(None), Choice::default());
+    let mut observer = Observer::new(api.client(), Err("no credentials".to_owned()), ecs, Ok(Settings::default()));
+    let facts = observer.observe(&ServiceKey::new("shop", "orders")).await;
+    let said = [check(&facts, false).unwrap_err(), back::remark(&facts, None).unwrap()];
+    assert!(said.iter().all(|said| said.contains("exports are forbidden")), "{said:?}");
+    let findings = plan(&facts, &[]).findings;
+    assert!(findings.iter().all(|finding| !finding.text.contains("nobody else")), "{findings:?}");
+}
+
+#[test]
+fn the_counterpart_is_the_export_or_an_annotated_service() {
+    let service = |annotations: Value| {
+        serde_json::from_value(json!({
+            "metadata": {"name": "orders", "annotations": annotations},
+            "spec": {"ports": [{"port": 80, "targetPort": 8080}]},
+        }))
+        .unwrap()
+    };
+    let plain = service(json!({}));
+    let (usual, one) = (Naming::PerNamespace, Naming::OneNamespace("all".into()));
+    let nothing = Counterpart { port: Some(8080), ..Counterpart::default() };
+    assert_eq!(counterpart(None, Some(&plain), &usual), nothing);
+    let annotated =
+        service(json!({"cloudmap.controller/namespace": "internal ", "cloudmap.controller/hostname": " orders"}));
+    assert_eq!(counterpart(None, Some(&annotated), &one).target.unwrap().to_string(), "internal/orders");
+    let export: ServiceExport = serde_json::from_value(json!({
+        "metadata": {"name": "orders", "annotations": {"cloudmap-mcs/namespace": "internal", "cloudmap-mcs/service": "orders"}},
+    }))
+    .unwrap();
+    let found = counterpart(Some(&export), Some(&plain), &one);
+    assert!(!found.is_implied && found.target.unwrap().to_string() == "internal/orders");
+    assert_eq!((found.kind, found.refused.unwrap().0.as_str()), (Some("ServiceExport"), "Pending"));
+    // One annotation is enough. The flag --instances-namespace counts for the rest.
+    for (annotation, value, expected) in [
+        ("cloudmap-mcs/namespace", "other", Some(["other/orders", "other/orders.shop"])),
+        ("cloudmap-mcs/service", "other", Some(["shop/other", "all/other"])),
+        ("cloudmap-mcs/service", " other ", Some(["shop/other", "all/other"])),
+        ("cloudmap-mcs/share", "true", Some(["shop/orders", "all/orders.shop"])),
+        ("cloudmap-mcs/share-of-traffic", "25%", Some(["shop/orders", "all/orders.shop"])),
+        ("cloudmap-mcs/share", "false", None),
+    ] {
+        let export: ServiceExport = serde_json::from_value(json!({
+            "metadata": {"name": "orders", "namespace": "shop", "annotations": {annotation: value}},
+        }))
+        .unwrap();
+        for (at, naming) in [&usual, &one].into_iter().enumerate() {
+            let found = counterpart(Some(&export), Some(&plain), naming);
+            let target = found.target.map(|target| target.to_string());
+            assert_eq!(target.as_deref(), expected.map(|expected| expected[at]), "{annotation}");
+            assert!(found.is_implied);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_in_a_dns_namespace_is_found_whatever_the_case_of_its_name() {
+    let cloudmap = Fake::new();
+    for (namespace, kind) in [("internal", NamespaceKind::DnsPrivate), ("api", NamespaceKind::Http)] {
+        let id = cloudmap.registry().add_namespace(namespace, kind);
+        cloudmap.registry().add_service(&id, "Orders", "ecs", "");
+    }
+    let ecs = EcsReader::new(Ok(None), Choice::default());
+    let mut observer = Observer::new(FakeApi::default().client(), Ok(Arc::new(cloudmap)), ecs, Ok(Settings::default()));
+    for (namespace, found) in [("internal", true), ("api", false)] {
+        let target = Target { namespace: namespace.into(), service: "orders".into() };
+        let registry = observer.registry(&target).await.unwrap();
+        assert_eq!(registry.service.is_some(), found, "{namespace}");
+    }
+}
+
+#[tokio::test]
+async fn all_exports_are_those_with_an_annotation_that_names_a_cloud_map_service_or_joins_one() {
+    let api = FakeApi::default();
+    let export = |name: &str, annotations: Value| json!({"metadata": {"name": name, "annotations": annotations}});
+    let items = [
+        export("both", json!({"cloudmap-mcs/namespace": "internal", "cloudmap-mcs/service": "orders"})),
+        export("elsewhere", json!({"cloudmap-mcs/namespace": "internal"})),
+        export("renamed", json!({"cloudmap-mcs/service": "orders"})),
+        export("joins", json!({"cloudmap-mcs/share": "true"})),
+        export("shares", json!({"cloudmap-mcs/share-of-traffic": "25%"})),
+        export("plain", json!({})),
+    ];
+    let kind = "ServiceExportList";
+    let list = json!({"apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": kind, "metadata": {}, "items": items});
+    api.prepare(200, list);
+    assert_eq!(exported(&api.client(), "shop").await.unwrap(), ["both", "elsewhere", "renamed", "joins", "shares"]);
+}
+
+#[tokio::test]
+async fn what_is_written_is_printed_and_nothing_of_others_is_overwritten() {
+    let api = FakeApi::default();
+    let key = ServiceKey::new("shop", "orders");
+    let spec = serde_json::from_value(json!({"steps": [5, 100]})).unwrap();
+    api.refuse(404, "NotFound", "there is none");
+    fulfil(&api.client(), &key, &Wish::Start(spec), true).await.unwrap();
+    assert!(api.requests().iter().all(|request| request.method == "GET"), "a dry run");
+    api.prepare(200, serde_json::to_value(status::tests::sample("orders", "Shifting", 25, "Shifting", true)).unwrap());
+    fulfil(&api.client(), &key, &Wish::Pause, false).await.unwrap();
+    let patches: BTreeMap<_, _> = api
+        .requests()
+        .into_iter()
+        .filter(|request| request.method == "PATCH")
+        .map(|request| (request.path.clone(), request.query.clone()))
+        .collect();
+    let (path, query) = patches.first_key_value().unwrap();
+    assert!(path.ends_with("/apis/cloudmap-mcs.io/v1alpha1/namespaces/shop/cutovers/orders"), "{path}");
+    assert!(query.contains("fieldManager=cloudmap-mcs-cutover-hold") && !query.contains("force=true"), "{query}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_watches_goes_on_after_a_failed_list_and_hears_what_does_not_heal() {
+    let refuse = |api: &FakeApi, code, reason| api.refuse(code, reason, "no");
+    let list = |api: &FakeApi, phase| {
+        let items = [status::tests::sample("orders", phase, 100, "Shifting", true)];
+        let list =
+            json!({"apiVersion": "cloudmap-mcs.io/v1alpha1", "kind": "CutoverList", "metadata": {}, "items": items});
+        api.prepare(200, list);
+    };
+    let followed = |api: FakeApi, watch: bool| async move {
+        let line = ["cloudmap-mcs", "cutover", "status", "--watch"].into_iter().take(if watch { 4 } else { 3 });
+        let Command::Cutover(command) = Cli::try_parse_from(line).unwrap().command else { panic!("not cutover") };
+        let CutoverCommand::Status(args) = *command else { panic!("not status") };
+        let cutovers = Api::namespaced(api.client(), "shop");
+        let is_well = follow(&cutovers, "shop", &args).await.is_ok();
+        (is_well, api.requests().len())
+    };
+    let api = FakeApi::default();
+    refuse(&api, 500, "InternalError");
+    list(&api, "Shifting");
+    refuse(&api, 403, "Forbidden");
+    refuse(&api, 500, "InternalError");
+    list(&api, "Finished");
+    assert_eq!(followed(api, true).await, (true, 5));
+    for (code, reason, watch) in [(500, "InternalError", false), (403, "Forbidden", true), (404, "NotFound", true)] {
+        let api = FakeApi::default();
+        refuse(&api, code, reason);
+        assert_eq!(followed(api, watch).await, (false, 1), "{reason}");
+    }
+}

@@ -1,0 +1,255 @@
+//! What `plan` finds, and what it proposes.
+
+use super::*;
+
+#[test]
+fn what_lacks_nothing_is_ready_and_shows_what_its_steps_reach() {
+    let plan = plan(&facts(), &[5, 25, 50, 100]);
+    assert_eq!((plan.grade(), plan.grade().status(), &plan.patch), (Grade::Ok, 0, &None), "{:?}", plan.findings);
+    let reached: Vec<_> = plan.steps.iter().map(|step| (step.asked, step.pods, step.share.to_string())).collect();
+    let expected = [(5, 1, "7.69 %"), (25, 4, "25 %"), (50, 12, "50 %"), (100, 12, "50 %")];
+    assert_eq!(reached, expected.map(|(asked, pods, share)| (asked, pods, share.to_owned())));
+}
+
+/// Subnets of AWS are at most a /16.
+#[test]
+fn clients_that_stay_with_the_tasks_are_said_with_a_command_that_probes_from_there() {
+    let said = |pod: &str, groups: &[&str]| {
+        let mut facts = facts();
+        let subnets = ["subnet-a", "subnet-b"].map(str::to_owned).into();
+        let security_groups = groups.iter().map(|id| (*id).to_owned()).collect();
+        let network = Some(crate::ecs::Network { subnets, security_groups, public: false });
+        facts.ecs = Ok(Some(found([crate::ecs::Service { network, ..ecs_service(12) }])));
+        facts.pods.as_mut().unwrap().addresses = [pod.parse().unwrap()].into();
+        let findings = plan(&facts, &[]).findings;
+        findings.into_iter().find(|finding| finding.about == "callers").unwrap()
+    };
+    let near = said("192.0.200.7", &["sg-1"]);
+    assert_eq!(near.grade, Grade::Ok);
+    assert!(near.text.starts_with("prod/orders: tasks are in subnet-a,subnet-b (security groups: sg-1); "));
+    assert_eq!(
+        near.remedy.unwrap(),
+        "try the way from there to a pod: aws ecs run-task --cluster prod --task-definition cloudmap-mcs-probe --launch-type \
+         FARGATE --network-configuration 'awsvpcConfiguration={subnets=[subnet-a,subnet-b],securityGroups=[sg-1],\
+         assignPublicIp=DISABLED}' --overrides \
+         '{\"containerOverrides\":[{\"command\":[\"nc\",\"-z\",\"-v\",\"-w\",\"5\",\"192.0.200.7\",\"8080\"],\"name\":\"probe\"}]}'"
+    );
+    let apart = said("100.64.0.7", &[]);
+    assert!(apart.grade == Grade::Warning && apart.text.contains("no pod is in one of these subnets"), "{apart:?}");
+    assert!(!apart.remedy.unwrap().contains("securityGroups"), "the VPC has a default one");
+}
+
+#[test]
+fn each_thing_that_is_missing_is_found_with_its_remedy() {
+    use Grade::{Blocked, Warning};
+    let with = |change: fn(&mut Facts)| {
+        let mut facts = facts();
+        change(&mut facts);
+        wrong(&facts)
+    };
+    assert_eq!(with(|_| {}), []);
+    let kind = |facts: &mut Facts, kind| facts.counterpart.as_mut().unwrap().kind = kind;
+    for (change, expected) in [
+        ((|facts| facts.cutover = Err("no such kind".to_owned())) as fn(&mut Facts), ("cutover", Blocked)),
+        (|facts| facts.counterpart = Err("forbidden".to_owned()), ("counterpart", Warning)),
+        (|facts| facts.counterpart.as_mut().unwrap().target = None, ("counterpart", Blocked)),
+        (
+            |facts| {
+                facts.counterpart.as_mut().unwrap().refused = Some(("ForeignOwner".to_owned(), "whose?".to_owned()));
+            },
+            ("counterpart", Blocked),
+        ),
+        (|facts| facts.settings = Ok(settings(&[("CLOUDMAP_MCS_CUTOVERS", "false")])), ("cutover", Blocked)),
+        (
+            |facts| {
+                facts.counterpart.as_mut().unwrap().refused = Some(("Pending".to_owned(), "nobody says".to_owned()));
+                facts.settings = Ok(settings(&[("CLOUDMAP_MCS_INSTANCES", "none")]));
+            },
+            ("counterpart", Blocked),
+        ),
+        (|facts| facts.settings = Ok(settings(&[])), ("gate", Warning)),
+        (
+            |facts| {
+                let hides = CutoverSpec { hide_tasks: true, ..CutoverSpec::default() };
+                (facts.cutover, facts.settings) = (Ok(Some(Cutover::new("orders", hides))), Ok(settings(&[])));
+            },
+            ("hiding", Warning),
+        ),
+        (
+            |facts| {
+                facts.settings = Err("deployments are forbidden".to_owned());
+                facts.counterpart.as_mut().unwrap().is_implied = true;
+            },
+            ("counterpart", Warning),
+        ),
+        (|facts| facts.registry = Err("no credentials".to_owned()), ("cloud map", Warning)),
+        (|facts| facts.registry.as_mut().unwrap().service = None, ("cloud map", Blocked)),
+        (|facts| facts.registry = Ok(registry(12, 300)), ("ttl", Warning)),
+        (|facts| facts.counterpart.as_mut().unwrap().port = Some(80), ("port", Warning)),
+        (|facts| facts.pods = Ok(pods(0)), ("capacity", Blocked)),
+        (|facts| facts.pods = Ok(pods(11)), ("capacity", Warning)),
+        (|facts| facts.pods.as_mut().unwrap().unready = 1, ("capacity", Warning)),
+        (|facts| facts.pods.as_mut().unwrap().addresses.clear(), ("families", Blocked)),
+        (|facts| facts.pods.as_mut().unwrap().containers = stopping([("orders", 5, None)]), ("preStop", Warning)),
+        // It is killed before, or at the end of its sleep.
+        (|facts| facts.pods.as_mut().unwrap().grace = 30, ("preStop", Warning)),
+        (|facts| facts.pods.as_mut().unwrap().grace = 120, ("preStop", Warning)),
+        (|facts| facts.pods.as_mut().unwrap().gated = 0, ("gate", Warning)),
+        (|facts| facts.budgets = Ok(0), ("budget", Warning)),
+        (|facts| facts.budgets = Err("forbidden".to_owned()), ("budget", Warning)),
+        (|facts| facts.autoscalers = Ok(vec![("orders".to_owned(), 2)]), ("autoscaler", Warning)),
+        (|facts| facts.ecs = Err("access denied".to_owned()), ("ecs", Warning)),
+        (|facts| facts.ecs = Ok(Some(found([]))), ("ecs", Warning)),
+        (|facts| facts.ecs = Ok(Some(found_in_part([ecs_service(12)]))), ("ecs", Warning)),
+        (
+            |facts| facts.ecs = Ok(Some(found([crate::ecs::Service { daemon: true, ..ecs_service(12) }]))),
+            ("ecs", Blocked),
+        ),
+    ] {
+        let found = with(change);
+        assert!(found.contains(&expected), "{expected:?} is not in {found:?}");
+    }
+    let unknown = with(|facts| facts.settings = Err("deployments are forbidden".to_owned()));
+    assert_eq!(unknown, [], "nothing depends on it");
+    let mut nothing = facts();
+    kind(&mut nothing, None);
+    assert!(wrong(&nothing).contains(&("counterpart", Blocked)));
+    let said = plan(&nothing, &[]).findings.into_iter().find(|finding| finding.about == "counterpart").unwrap();
+    assert!(said.text.contains("external-dns are not read"), "{said:?}");
+    assert_eq!(plan(&nothing, &[]).grade().status(), 2);
+    assert_eq!(plan(&facts(), &[50, 25]).grade(), Blocked, "steps that fall");
+}
+
+/// Otherwise the cutover itself is the first sign that a permission is missing.
+#[test]
+fn the_permissions_of_a_move_are_named_until_a_pod_is_registered() {
+    let said = |facts: &Facts| {
+        let findings = plan(facts, &[]).findings;
+        findings.into_iter().find(|finding| finding.about == "role").map(|finding| (finding.grade, finding.text))
+    };
+    let mut facts = facts();
+    let hides = CutoverSpec { hide_tasks: true, ..CutoverSpec::default() };
+    facts.cutover = Ok(Some(Cutover::new("orders", hides)));
+    let (grade, text) = said(&facts).unwrap();
+    let command = "cloudmap-mcs iam --mode joining,gates,hiding,dns --services srv-aaaaaaaaaaaaaaaa \
+                   --cloudmap-namespaces internal --hosted-zones ZONES --account 111122223333 --region eu-central-1";
+    assert!(grade == Grade::Ok && text.ends_with(command), "{text}");
+    let command = command.replace("ZONES", "Z0123456789ABCDEFGHIJ");
+    assert!(Cli::try_parse_from(command.split_whitespace()).is_ok(), "{command}");
+    let counterpart = facts.counterpart.as_mut().unwrap();
+    counterpart.refused = Some(("Failed".to_owned(), "AWS denies RegisterInstance".to_owned()));
+    assert_eq!(said(&facts), None, "the condition says it");
+    facts.counterpart.as_mut().unwrap().refused = None;
+    facts.pods.as_mut().unwrap().addresses.insert("192.0.2.99".parse().unwrap());
+    assert_eq!(said(&facts), None, "this pod is registered");
+}
+
+#[test]
+fn the_patch_has_what_the_pods_lack_and_no_more() {
+    let patched = |change: fn(&mut Pods)| {
+        let mut facts = facts();
+        change(facts.pods.as_mut().unwrap());
+        let patch = plan(&facts, &[]).patch.unwrap();
+        let patch = patch
+            .strip_prefix("kubectl patch --namespace shop deployment/orders --patch '")
+            .unwrap()
+            .trim_end_matches('\'');
+        serde_json::from_str::<Value>(patch).unwrap()["spec"]["template"]["spec"].clone()
+    };
+    // 5 s + 15 s + a TTL of 60 s + 30 s
+    let container = json!({"name": "orders", "lifecycle": {"preStop": {"sleep": {"seconds": 110}}}});
+    let both = json!({"terminationGracePeriodSeconds": 140, "containers": [container]});
+    assert_eq!(patched(|pods| (pods.containers, pods.grace) = (stopping([("orders", 0, None)]), 30)), both);
+    // A longer grace period may be there for a reason.
+    assert_eq!(
+        patched(|pods| (pods.containers, pods.grace) = (stopping([("orders", 0, None)]), 600)),
+        json!({"containers": [container]})
+    );
+    assert_eq!(patched(|pods| pods.grace = 30), json!({"terminationGracePeriodSeconds": 150}));
+    let gates = json!([{"conditionType": "cloudmap-mcs/registered"}]);
+    assert_eq!(patched(|pods| pods.gated = 0), json!({"readinessGates": gates}));
+}
+
+/// The API server refuses two handlers of one hook, and a container in the template that has no image.
+#[test]
+fn the_patch_has_each_container_of_the_template_that_stops_early_and_no_injected_one() {
+    let mut facts = facts();
+    let pods = facts.pods.as_mut().unwrap();
+    pods.containers =
+        stopping([("istio-proxy", 0, None), ("log", 110, None), ("orders", 5, Some("exec")), ("web", 0, None)]);
+    pods.template = Some(["log", "orders", "web"].map(str::to_owned).into());
+    let said = |facts: &Facts| {
+        let plan = plan(facts, &[]);
+        let found = plan.findings.into_iter().find(|finding| finding.about == "preStop").unwrap();
+        (plan.patch, found.text, found.remedy.unwrap())
+    };
+    let (patch, text, remedy) = said(&facts);
+    let orders = r#"{"lifecycle":{"preStop":{"exec":null,"sleep":{"seconds":110}}},"name":"orders"}"#;
+    let web = r#"{"lifecycle":{"preStop":{"sleep":{"seconds":110}}},"name":"web"}"#;
+    let patch = patch.unwrap();
+    assert!(patch.contains(&format!(r#""containers":[{orders},{web}]}}"#)), "{patch}");
+    assert!(text.contains("stops after 0 s (containers: orders, web, istio-proxy), and"), "{text}");
+    for part in ["apply the patch below; ", "the exec hook of orders: ", "istio-proxy is injected"] {
+        assert!(remedy.contains(part), "{remedy}");
+    }
+    // Nothing in the template can be mended.
+    facts.pods.as_mut().unwrap().containers = stopping([("istio-proxy", 0, None), ("orders", 110, None)]);
+    let (patch, _, remedy) = said(&facts);
+    assert!(patch.is_none() && remedy.starts_with("istio-proxy is injected"), "{patch:?} {remedy}");
+    // Where the template is not known, nobody knows what is injected.
+    let pods = facts.pods.as_mut().unwrap();
+    (pods.template, pods.containers) = (None, stopping([("istio-proxy", 0, None), ("orders", 0, None)]));
+    let (patch, _, remedy) = said(&facts);
+    assert!(patch.unwrap().contains("istio-proxy") && remedy.contains("take those out of it"), "{remedy}");
+}
+
+#[tokio::test]
+async fn what_is_injected_into_pods_is_told_by_the_template_of_their_deployment() {
+    let template = |deployment: Option<Value>| async move {
+        let api = FakeApi::default();
+        let pod = json!({
+            "metadata": {
+                "name": "orders-5d4-x", "labels": {"pod-template-hash": "5d4"},
+                "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "orders-5d4", "uid": "u", "controller": true}],
+            },
+            "spec": {"containers": [{"name": "orders"}, {"name": "istio-proxy"}]},
+        });
+        api.prepare(200, json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [pod]}));
+        match deployment {
+            Some(deployment) => api.prepare(200, deployment),
+            None => api.refuse(403, "Forbidden", "deployments are forbidden"),
+        }
+        let ecs = EcsReader::new(Ok(None), Choice::default());
+        let observer = Observer::new(api.client(), Err("no credentials".to_owned()), ecs, Ok(Settings::default()));
+        let selector = [("app".to_owned(), "orders".to_owned())].into();
+        let (pods, _) = observer.pods(&ServiceKey::new("shop", "orders"), selector).await.unwrap();
+        assert_eq!(pods.containers.len(), 2);
+        assert!(api.requests()[1].path.ends_with("/namespaces/shop/deployments/orders"), "{:?}", api.requests());
+        pods.template
+    };
+    let containers = json!([{"name": "orders"}]);
+    let deployment = json!({
+        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "orders"},
+        "spec": {"selector": {}, "template": {"spec": {"containers": containers}}},
+    });
+    assert_eq!(template(Some(deployment)).await, Some(["orders".to_owned()].into()));
+    assert_eq!(template(None).await, None);
+}
+
+#[test]
+fn the_document_shows_a_plan() {
+    let mut facts = facts();
+    let scarce = Pods { ready: 2, gated: 0, containers: stopping([("orders", 0, None)]), grace: 30, ..pods(2) };
+    (facts.pods, facts.registry) = (Ok(scarce), Ok(registry(2, 60)));
+    facts.ecs = Ok(Some(found([ecs_service(2)])));
+    let plans = [("shop/orders".to_owned(), plan(&facts, &[5, 25, 50, 100]))];
+    let shown = text(&plans);
+    let shown: String = shown
+        .trim_end()
+        .lines()
+        .map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") })
+        .collect();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/moving-from-ecs.md");
+    let document = fs::read_to_string(path).unwrap_or_default();
+    assert!(document.contains(&shown), "docs/moving-from-ecs.md lacks:\n\n{shown}");
+}

@@ -1,0 +1,218 @@
+//! `finish` and `back`: whether tasks may stop, and what is said of them.
+
+use super::*;
+
+#[test]
+fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
+    let mut facts = facts();
+    assert_eq!(check(&facts, false), Ok(()));
+    let said = commands(&facts, Some("eu-central-1"), false);
+    assert!(!said.contains("aws ecs") && said.contains("stop no task yet"), "nothing is registered: {said}");
+    facts.cutover = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
+    let said = commands(&facts, Some("eu-central-1"), false);
+    let command = "aws ecs update-service --region eu-central-1 --cluster prod --service orders --desired-count 0\n";
+    assert!(said.ends_with(command) && said.contains("up to 90 s"), "{said}");
+    // Somebody took the traffic back, and the controller has not seen that yet.
+    let mut taken_back = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
+    taken_back.metadata.generation = Some(3);
+    let said = commands(&Facts { cutover: Ok(Some(taken_back)), ..facts.clone() }, None, false);
+    assert!(!said.contains("aws ecs") && said.contains("stop no task yet"), "{said}");
+    facts.pods = Ok(pods(11));
+    let why = check(&facts, false).unwrap_err();
+    assert!(why.contains("11 pods are ready, and 12 tasks") && why.contains("--force"), "{why}");
+    assert_eq!(check(&facts, true), Ok(()));
+    // Tasks that were hidden when the status was written, and that Cloud Map shows now; another one is ill.
+    let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
+    cutover.status.as_mut().unwrap().hidden = Some(12);
+    let shown = Facts { cutover: Ok(Some(cutover)), pods: Ok(pods(13)), ..facts.clone() };
+    assert_eq!(check(&shown, false), Ok(()));
+    facts.registry = Err("no credentials".to_owned());
+    assert!(check(&facts, false).unwrap_err().contains("no credentials"));
+    facts.registry = Ok(Registry::default());
+    let why = check(&facts, false).unwrap_err();
+    assert!(why.contains("not found") && why.contains("--region") && check(&facts, true).is_ok(), "{why}");
+    let unnamed = Facts { counterpart: Ok(Counterpart::default()), ..facts.clone() };
+    let why = check(&unnamed, false).unwrap_err();
+    assert!(why.contains("no annotation names") && !why.contains("--region"), "{why}");
+    assert!(!commands(&facts, None, true).contains("aws ecs"), "nobody knows what to stop");
+    facts.registry = Ok(registry(0, 60));
+    assert!(commands(&facts, None, false).contains("--service orders"), "tasks run that are not healthy");
+    facts.pods = Ok(pods(0));
+    assert!(check(&facts, false).unwrap_err().contains("no pod is ready, and prod/orders has tasks"));
+    facts.pods = Ok(pods(1));
+    assert_eq!(check(&facts, false), Ok(()));
+    facts.ecs = Ok(Some(found([crate::ecs::Service { active: false, ..ecs_service(1) }])));
+    let said = commands(&facts, None, false);
+    assert!(
+        said.contains("prod/orders is being deleted") && !said.contains("update-service"),
+        "ECS refuses it: {said}"
+    );
+    facts.ecs = Ok(Some(found([ecs_service(0)])));
+    assert!(commands(&facts, None, false).contains("nothing to stop"));
+}
+
+#[test]
+fn without_ecs_the_instances_say_what_to_stop() {
+    let finished = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
+    let facts = Facts { cutover: finished, ecs: Err("access denied".to_owned()), ..facts() };
+    let said = commands(&facts, None, false);
+    assert!(said.ends_with("aws ecs update-service --cluster prod --service orders --desired-count 0\n"), "{said}");
+    assert!(!said.contains("application-autoscaling"), "{said}");
+    let facts = Facts { ecs: Ok(Some(found([ecs_service(12)]))), ..facts };
+    let said = commands(&facts, Some("eu-west-1"), false);
+    assert!(said.contains("--resource-ids service/prod/orders --region eu-west-1\n"), "{said}");
+}
+
+/// Who may register instances or create pods chooses these names.
+#[test]
+fn what_others_wrote_stays_one_word_of_a_command() {
+    let finished = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
+    let mut facts = Facts { cutover: finished, ecs: Err("access denied".to_owned()), ..facts() };
+    facts.registry.as_mut().unwrap().ecs = [("prod".to_owned(), "x; reboot".to_owned())].into();
+    let said = commands(&facts, None, false);
+    assert!(said.ends_with(" --cluster prod --service 'x; reboot' --desired-count 0\n"), "{said}");
+    let pods = facts.pods.as_mut().unwrap();
+    (pods.workload, pods.gated) = (Some("x; reboot/orders".to_owned()), 0);
+    let patch = plan(&facts, &[]).patch.unwrap();
+    assert!(patch.starts_with("kubectl patch --namespace shop 'x; reboot/orders' --patch '{"), "{patch}");
+}
+
+#[test]
+fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_more() {
+    let now: Timestamp = "2026-11-24T10:02:00Z".parse().unwrap();
+    let ready = |facts: &Facts| scale::stoppable(facts, Ok(now), false);
+    let mut facts = facts();
+    assert!(ready(&facts).unwrap_err().contains("before it is Finished"));
+    let mut finished = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
+    facts.cutover = Ok(Some(finished.clone()));
+    assert_eq!(ready(&facts).unwrap(), [ecs_service(12)]);
+    // The controller has not seen the last change yet.
+    finished.metadata.generation = Some(3);
+    facts.cutover = Ok(Some(finished.clone()));
+    assert!(ready(&facts).is_err());
+    finished.metadata.generation = Some(2);
+    // Hidden tasks are used for 30 s, the TTL of 60 s, and 30 s.
+    finished.spec.hide_tasks = true;
+    facts.cutover = Ok(Some(finished.clone()));
+    let why = ready(&facts).unwrap_err();
+    assert!(why.contains("not hidden yet") && why.ends_with("--timeout=10m`"), "{why}");
+    facts.registry = Ok(registry(0, 60));
+    let hidden = json!({"type": "TasksHidden", "status": "True", "reason": "Hidden", "message": "12 tasks are hidden",
+        "lastTransitionTime": "2026-11-24T10:00:30Z"});
+    for (since, may) in [("2026-11-24T10:00:30Z", false), ("2026-11-24T10:00:00Z", true)] {
+        let status = finished.status.as_mut().unwrap();
+        status.conditions.push(serde_json::from_value(hidden.clone()).unwrap());
+        (status.hidden, status.hidden_since) = (Some(12), serde_json::from_value(json!(since)).unwrap());
+        facts.cutover = Ok(Some(finished.clone()));
+        assert_eq!(ready(&facts).is_ok(), may, "{since}: {:?}", ready(&facts));
+    }
+    let why = scale::stoppable(&facts, Err(&"no answer".to_owned()), false).unwrap_err();
+    assert!(why.contains("from 2026-11-24T10:02:00Z on") && why.contains("no answer"), "{why}");
+    // One that began a moment ago.
+    let new = Facts { registry: Ok(registry(1, 60)), ..facts.clone() };
+    assert!(ready(&new).unwrap_err().contains("1 of its tasks are visible in Cloud Map"));
+    let mut assumed = Facts { settings: Err("deployments are forbidden".to_owned()), ..facts.clone() };
+    assert!(ready(&assumed).is_ok(), "the annotations name all");
+    assumed.counterpart.as_mut().unwrap().is_implied = true;
+    let why = ready(&assumed).unwrap_err();
+    assert!(why.contains("internal/orders is assumed") && why.contains("deployments are forbidden"), "{why}");
+    let with = |ecs| ready(&Facts { ecs, ..facts.clone() });
+    assert!(with(Err("access denied".to_owned())).unwrap_err().contains("access denied"));
+    assert!(with(Ok(None)).unwrap_err().contains("--ecs-endpoint"));
+    assert!(with(Ok(Some(found([])))).unwrap_err().contains("--ecs-cluster"));
+    assert!(with(Ok(Some(found_in_part([])))).unwrap_err().contains("the ECS cluster test could not be read"));
+    assert_eq!(with(Ok(Some(found_in_part([ecs_service(12)])))), Ok(vec![ecs_service(12)]), "it is known which one");
+    let serves = crate::ecs::Service { load_balancers: 1, ..ecs_service(12) };
+    assert!(with(Ok(Some(found([serves])))).unwrap_err().contains("prod/orders is not stopped"));
+    let stopped = crate::ecs::Service { load_balancers: 1, ..ecs_service(0) };
+    assert_eq!(with(Ok(Some(found([stopped])))), Ok(Vec::new()), "nothing is left to refuse");
+}
+
+/// A clock that is ahead would stop tasks that clients still use. The one of this machine is years ahead here.
+#[tokio::test]
+async fn for_how_long_tasks_are_hidden_is_measured_with_the_clock_of_the_api_server() {
+    let api = FakeApi::default();
+    let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
+    cutover.spec.hide_tasks = true;
+    let hidden = json!({"type": "TasksHidden", "status": "True", "reason": "Hidden", "message": "12 tasks are hidden",
+        "lastTransitionTime": "2020-01-01T10:00:00Z"});
+    let status = cutover.status.as_mut().unwrap();
+    status.conditions.push(serde_json::from_value(hidden).unwrap());
+    (status.hidden, status.hidden_since) = (Some(12), serde_json::from_value(json!("2020-01-01T10:00:00Z")).unwrap());
+    let facts = [Facts { cutover: Ok(Some(cutover)), registry: Ok(registry(0, 60)), ..facts() }];
+    for (date, may) in
+        [(None, false), (Some("Wed, 01 Jan 2020 10:01:59 GMT"), false), (Some("Wed, 01 Jan 2020 10:02:00 GMT"), true)]
+    {
+        api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
+        if let Some(date) = date {
+            api.says_the_time(date);
+        }
+        let (ready, why) = stoppable(&api.client(), &facts, false).await.unwrap();
+        assert_eq!((ready.len(), why.len()), (may.into(), (!may).into()), "{date:?}: {why:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_changed_since_it_was_observed_is_not_stopped() {
+    let api = FakeApi::default();
+    api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
+    let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
+    // The second one was taken back. In the third one, ECS reported a hidden task as healthy.
+    for (generation, hides) in [(2, false), (3, false), (2, true)] {
+        (cutover.metadata.generation, cutover.spec.hide_tasks) = (Some(generation), hides);
+        api.prepare(200, serde_json::to_value(&cutover).unwrap());
+    }
+    api.refuse(404, "NotFound", "there is none");
+    let facts = facts();
+    let ready: Vec<_> = (0..4).map(|_| (&facts, ecs_service(12))).collect();
+    let (still, changed) = still_stoppable(&api.client(), ready).await;
+    assert_eq!((still.len(), changed.len()), (1, 3));
+    assert!(changed[0].contains("before it is Finished") && changed[1].contains("not hidden yet"), "{changed:?}");
+}
+
+#[test]
+fn who_goes_back_is_told_when_no_task_takes_the_traffic() {
+    let mut facts = facts();
+    let remark = |facts: &Facts| back::remark(facts, None);
+    assert_eq!(remark(&facts), None);
+    facts.ecs = Err("access denied".to_owned());
+    assert_eq!(remark(&facts), None, "there are healthy tasks");
+    // The pods go as soon as one task is healthy.
+    let few = Ok(Some(found([crate::ecs::Service { running: 1, ..ecs_service(3) }])));
+    let said = remark(&Facts { registry: Ok(registry(1, 60)), ecs: few, ..facts.clone() }).unwrap();
+    assert!(said.contains("1 of 3 tasks run") && !said.contains("keep the traffic"), "{said}");
+    facts.registry = Ok(registry(0, 60));
+    let said = remark(&facts).unwrap();
+    assert!(said.contains("ECS could not be read") && said.contains("--desired-count 12"), "{said}");
+    facts.ecs = Ok(Some(found([ecs_service(0)])));
+    let said = remark(&facts).unwrap();
+    assert!(said.contains("prod/orders is to have 0 tasks") && said.contains("--cluster prod"), "{said}");
+    facts.ecs = Ok(Some(found([crate::ecs::Service { running: 1, ..ecs_service(3) }])));
+    let said = remark(&facts).unwrap();
+    assert!(said.contains("1 of 3 tasks run") && said.contains("keep the traffic"), "{said}");
+    facts.ecs = Ok(Some(found([crate::ecs::Service { active: false, desired: 0, ..ecs_service(3) }])));
+    let said = remark(&facts).unwrap();
+    assert!(said.contains("prod/orders is being deleted") && !said.contains("update-service"), "{said}");
+    facts.ecs = Ok(Some(found([])));
+    assert!(remark(&facts).unwrap().contains("the ECS service is gone"));
+    facts.ecs = Ok(Some(found_in_part([])));
+    let said = remark(&facts).unwrap();
+    assert!(said.contains("ECS could not be read everywhere") && said.contains("Raise the count"), "{said}");
+    facts.registry = Err("no credentials".to_owned());
+    assert!(remark(&facts).unwrap().contains("not known: no credentials"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_mode_of_iam_for_people_who_move_services_allows_the_calls_to_ecs_that_are_made() {
+    let services = [ecs_service(2)];
+    let ecs = fake::FakeEcs::with(services.clone());
+    let mut reader = EcsReader::new(Ok(Some(Arc::new(ecs.clone()))), Choice::default());
+    reader.registering(ARN, &[].into()).await.unwrap();
+    let stopping = services.map(|service| (ServiceKey::new("shop", "orders"), service)).into();
+    scale::stop(&ecs, stopping, Duration::from_mins(1), &mut Vec::new()).await.unwrap();
+    let called: BTreeSet<_> = ecs.state().calls.iter().map(|operation| operation.action()).collect();
+    let facts = iam::Facts { ecs_clusters: vec!["prod".to_owned()], ..iam::Facts::default() };
+    let actions = statements(&[Mode::Cutover], &facts).unwrap().into_iter().flat_map(|statement| statement.action.0);
+    let allowed: BTreeSet<_> = actions.filter(|action| action.starts_with("ecs:")).collect();
+    assert_eq!(called, allowed);
+}
