@@ -160,10 +160,7 @@ mod tests {
         cloudmap::fake::Fake,
         cluster::{fake_api::FakeApi, record::Position},
         commands::purge::tests::{clusterset, heads, member},
-        ledger::{
-            hash::Summary,
-            head::{FORMAT, Presence, Root},
-        },
+        ledger::trust,
         model::PublicKey,
     };
 
@@ -172,22 +169,8 @@ mod tests {
         let (own, other) = (PublicKey::from_bytes([1; 32]), PublicKey::from_bytes([9; 32]));
         let blue: ClusterId = "blue".parse().unwrap();
         let (recorded, later) = (Position { epoch: 2, seq: 7 }, Position { epoch: 2, seq: 900 });
-        let head = |uid: &str, position, signer| {
-            Arc::new(Head {
-                cluster: "blue".into(),
-                reads: FORMAT,
-                uid: uid.into(),
-                position,
-                presence: Presence::Live,
-                root: Root::empty(1),
-                delta: Arc::default(),
-                summary: Summary::default(),
-                addresses: Arc::default(),
-                lease: Duration::from_mins(5),
-                written: 50,
-                signer,
-            })
-        };
+        let head =
+            |uid: &str, position, signer| Arc::new(Head { uid: uid.into(), position, signer, ..trust::tests::head() });
         for (last, position) in [
             (None, recorded),
             (Some(head("uid-blue", later, Some(own))), later),

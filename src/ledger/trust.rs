@@ -267,7 +267,7 @@ impl Announced {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
@@ -285,7 +285,8 @@ mod tests {
         SigningKey::from_seed(&[n; 32]).unwrap()
     }
 
-    fn head() -> Head {
+    /// The first head of the cluster `blue`, not signed.
+    pub(crate) fn head() -> Head {
         Head {
             cluster: "blue".into(),
             reads: FORMAT,

@@ -490,16 +490,22 @@ fn garbage_over_a_pinned_head_lets_no_claim_pass() {
     }
 }
 
+/// Blue, which is navy now and has said so nowhere yet, and a cluster that has read what blue said.
+fn renamed(world: &mut World) -> [Process; 2] {
+    let [blue, mut green] = pair(world);
+    drop(blue);
+    let mut navy = elect_as(world, "navy", "uid-blue", tofu([1]));
+    navy.desire(world, &state(0..5, 1));
+    pass(world, &mut [&mut navy, &mut green], 45);
+    [navy, green]
+}
+
 /// Readers would go on with what they have of the former id: with its copy, or with its last head from before it signed.
 #[test]
 fn a_former_id_ends_although_its_head_is_not_signed_by_its_cluster() {
     for signer in [Some(MALLORY), None] {
         let mut world = World::default();
-        let [blue, mut green] = pair(&mut world);
-        drop(blue);
-        let mut navy = elect_as(&mut world, "navy", "uid-blue", tofu([1]));
-        navy.desire(&mut world, &state(0..5, 1));
-        pass(&mut world, &mut [&mut navy, &mut green], 45);
+        let [mut navy, mut green] = renamed(&mut world);
         assert!(world.heads.contains_key("navy") && world.heads["blue"].is_live());
         forge(&mut world, "blue", at(1 << 60, 1), signer);
         pass(&mut world, &mut [&mut navy, &mut green], 120);
@@ -513,11 +519,7 @@ fn a_former_id_ends_although_its_head_is_not_signed_by_its_cluster() {
 #[test]
 fn a_head_in_the_name_of_a_cluster_that_somebody_goes_on_writing_is_left_alone() {
     let mut world = World::default();
-    let [blue, mut green] = pair(&mut world);
-    drop(blue);
-    let mut navy = elect_as(&mut world, "navy", "uid-blue", tofu([1]));
-    navy.desire(&mut world, &state(0..5, 1));
-    pass(&mut world, &mut [&mut navy, &mut green], 45);
+    let [mut navy, mut green] = renamed(&mut world);
     let epoch = navy.term.writer().epoch();
     for seq in 1..10 {
         forge(&mut world, "blue", at(1 << 60, seq), Some(MALLORY));
