@@ -7,6 +7,7 @@
 //! time.
 
 use std::{
+    cell::LazyCell,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
@@ -26,11 +27,20 @@ pub(super) struct Pace {
     moved: Option<Duration>,
     moves: bool,
     /// The claims of this cluster and of the others, and since when they are these.
+    own: Option<Claims>,
     claims: BTreeMap<Arc<str>, Claims>,
     since: Duration,
     rests: bool,
     /// Whether it did at any time since the last read.
     rested: bool,
+}
+
+/// Whether this is what is `known`, without making another map: it is asked at each message of each cluster.
+fn is_same<'a, T: PartialEq>(known: &BTreeMap<Arc<str>, T>, current: impl Iterator<Item = (&'a Arc<str>, T)>) -> bool {
+    let mut known = known.iter();
+    let mut same =
+        current.map(|(id, value)| known.next().is_some_and(|(other, before)| id == other && value == *before));
+    same.all(|same| same) && known.next().is_none()
 }
 
 impl Pace {
@@ -47,15 +57,18 @@ impl Pace {
         self.watch(now, timing, stream, contacts);
         let Some(stream) = stream else { return };
         let [wanted, there] = writer.claims();
-        let own = (writer.identity().cluster.clone(), [wanted, there, None]);
-        let others = contacts.iter().filter(|(_, contact)| contact.live).map(|(cluster, contact)| {
-            let said = stream.latest(cluster).map(|summary| summary.hashes.claims);
-            let [head, applied] = [contact.head, contact.summary].map(|summary| Some(summary?.hashes.claims));
-            (cluster.clone(), [said, head, applied])
-        });
-        let claims = others.chain([own]).collect();
-        if claims != self.claims {
-            (self.claims, self.since) = (claims, now);
+        let own = Some([wanted, there, None]);
+        let others = || {
+            contacts.iter().filter(|(_, contact)| contact.live).map(|(cluster, contact)| {
+                let said = stream.latest(cluster).map(|summary| summary.hashes.claims);
+                let [head, applied] = [contact.head, contact.summary].map(|summary| Some(summary?.hashes.claims));
+                (cluster, [said, head, applied])
+            })
+        };
+        if own != self.own || !is_same(&self.claims, others()) {
+            self.own = own;
+            self.claims = others().map(|(cluster, claims)| (cluster.clone(), claims)).collect();
+            self.since = now;
         }
         let settled = now.saturating_sub(self.since) >= timing.claims_at_rest;
         self.rests = settled && read && writer.is_at_rest() && stream.is_at_rest(now, contacts);
@@ -69,11 +82,15 @@ impl Pace {
         stream: Option<&Stream>,
         contacts: &BTreeMap<Arc<str>, Contact>,
     ) {
-        let connected: BTreeSet<_> = stream.into_iter().flat_map(Stream::connected).collect();
-        let others = contacts.iter().filter(|(cluster, contact)| contact.live && !connected.contains(cluster));
-        let told: BTreeMap<_, _> =
-            others.filter_map(|(cluster, contact)| Some((cluster.clone(), contact.head?.hashes.state))).collect();
-        if told != self.told {
+        let sessions = LazyCell::new(|| stream.into_iter().flat_map(Stream::connected).collect::<BTreeSet<_>>());
+        let connected =
+            |cluster: &Arc<str>| stream.is_some_and(|it| it.is_followed(cluster)) || sessions.contains(&cluster);
+        let others = || {
+            let others = contacts.iter().filter(|(cluster, contact)| contact.live && !connected(cluster));
+            others.filter_map(|(cluster, contact)| Some((cluster, contact.head?.hashes.state)))
+        };
+        if !is_same(&self.told, others()) {
+            let told: BTreeMap<_, _> = others().map(|(cluster, state)| (cluster.clone(), state)).collect();
             // A cluster that comes or goes says nothing about how soon a state changes again.
             if told.keys().eq(self.told.keys()) {
                 self.moved = Some(now);

@@ -57,6 +57,8 @@ pub struct Reader {
     /// Whether the last one was completed.
     complete: bool,
     all_live_verified: bool,
+    /// See [`Self::revision`].
+    revision: u64,
 }
 
 /// Who created an id's exports service.
@@ -208,11 +210,13 @@ impl Reader {
             reads: 0,
             complete: false,
             all_live_verified: false,
+            revision: 0,
         }
     }
 
     /// Takes the positions of the record: at the start (`before` is `None`), and whenever another process stored it.
     pub(super) fn restore(&mut self, before: Option<&BTreeMap<String, Accepted>>, stored: &BTreeMap<String, Accepted>) {
+        self.revision += 1;
         for (id, accepted) in stored {
             let unchanged = before.is_some_and(|before| before.get(id) == Some(accepted));
             let peer = self.peers.entry(id.as_str().into()).or_default();
@@ -249,6 +253,7 @@ impl Reader {
         let step = self.last_read.map_or(Duration::ZERO, |last| now.mono.saturating_sub(last));
         self.last_read = Some(now.mono);
         self.complete = heads.is_some();
+        self.revision += 1;
         let Some(heads) = heads else { return };
         self.read_clock += step.min(max_step);
         self.reads += 1;
@@ -362,6 +367,7 @@ impl Reader {
 
     /// Forgets these clusters, because the record no longer contains them.
     pub(super) fn forget(&mut self, stored: &BTreeMap<String, Accepted>) {
+        self.revision += 1;
         let gone: Vec<Arc<str>> = self.forgettable().filter(|id| !stored.contains_key(*id)).map(Into::into).collect();
         for id in gone {
             self.peers.remove(&id);

@@ -1,6 +1,7 @@
 //! One leader's term: writer, reader and the record between them, as one pure state machine.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     sync::Arc,
@@ -38,13 +39,16 @@ pub struct Term {
     reader: Reader,
     /// `None` where leaders do not talk to each other.
     stream: Option<Stream>,
-    /// What the ledger says of other clusters, as of the last input.
+    /// What the ledger says of other clusters, as of the last input, and the reader's revision of it.
     contacts: BTreeMap<Arc<str>, Contact>,
+    contacts_of: u64,
     pace: Pace,
     keeper: Keeper,
     out: Outbox,
     inherited: Option<Arc<Inherited>>,
     remotes: Arc<Remotes>,
+    /// The revisions of reader and stream that `remotes` shows.
+    remotes_of: (u64, u64),
     /// [`Self::read_back`]
     read_back: Option<Arc<Map>>,
 }
@@ -94,6 +98,7 @@ impl Term {
         Self {
             stream: None,
             contacts: BTreeMap::new(),
+            contacts_of: 0,
             pace: Pace::default(),
             timing,
             uid: me.uid.clone(),
@@ -106,6 +111,7 @@ impl Term {
             out: Outbox::default(),
             inherited: None,
             remotes: Arc::default(),
+            remotes_of: (0, 0),
             read_back: None,
         }
     }
@@ -330,9 +336,9 @@ impl Term {
     }
 
     /// Says to others what this leader wants to be known, and takes what they said.
-    fn talk(&mut self, now: Now, contacts: &BTreeMap<Arc<str>, Contact>) {
+    fn talk(&mut self, now: Now) {
         let Some(stream) = &mut self.stream else { return };
-        stream.advance(now.mono, self.writer.term(), self.writer.said(), contacts);
+        stream.advance(now.mono, self.writer.term(), self.writer.said(), &self.contacts);
         for cluster in stream.heard() {
             self.reader.heard(cluster);
         }
@@ -344,8 +350,10 @@ impl Term {
 
     fn settle(&mut self, now: Now) {
         self.depart(now);
-        let contacts = self.reader.contacts();
-        self.talk(now, &contacts);
+        if self.contacts_of != self.reader.revision() {
+            (self.contacts, self.contacts_of) = (self.reader.contacts(), self.reader.revision());
+        }
+        self.talk(now);
         self.keep(now);
         if self.inherited.is_none() {
             self.inherited = self.writer.inherited().map(|inherited| Arc::new(self.with_standalone(inherited)));
@@ -353,14 +361,23 @@ impl Term {
         if !self.reader.is_behind() {
             self.read_back = self.writer.read_back().cloned();
         }
+        self.show();
+        let read = self.reader.is_at_rest();
+        self.pace.observe(now.mono, &self.timing, &self.writer, read, self.stream.as_ref(), &self.contacts);
+    }
+
+    /// Shows the other clusters as reader and stream have them now.
+    fn show(&mut self) {
+        let revisions = (self.reader.revision(), self.stream.as_ref().map_or(0, Stream::revision));
+        if self.remotes_of == revisions {
+            return;
+        }
+        self.remotes_of = revisions;
         let mut remotes = self.reader.remotes();
         self.stream.iter().for_each(|stream| stream.overlay(&mut remotes));
         if !remotes.same_content(&self.remotes) {
             self.remotes = Arc::new(remotes);
         }
-        let read = self.reader.is_at_rest();
-        self.pace.observe(now.mono, &self.timing, &self.writer, read, self.stream.as_ref(), &contacts);
-        self.contacts = contacts;
     }
 
     /// Adds what was registered before this cluster was in a ClusterSet, which only the record in Kubernetes contains. Leaves
@@ -395,46 +412,70 @@ impl Term {
         let Some((record, version)) = &self.keeper.stored else {
             return self.load_record(now);
         };
-        let mut wanted = record.clone().bound_to(&self.member);
-        wanted.epoch = wanted.epoch.max(self.writer.holds_epoch());
+        let mut wanted = self.updated(record);
+        // What came by stream applies first, and the record follows. A deposed leader would mark as known what its successor,
+        // which has read the record, does not know.
+        let speaks = self.writer.said().is_some();
+        if let Some(stream) = self.stream.as_ref().filter(|stream| speaks && !stream.is_recorded(&wanted.streamed)) {
+            if now.mono >= stream.record_due() || *wanted != *record {
+                wanted.to_mut().streamed = stream.record();
+            } else {
+                self.out.wake_at(stream.record_due());
+            }
+        }
+        // After a restart, what is proposed may already be stored. It applies only if it still is: another process of this
+        // cluster may have stored something newer since.
+        let stored_already = self.reader.proposal().next().is_some();
+        match wanted {
+            Cow::Owned(wanted) if wanted != *record => {
+                let id = self.out.call(Call::StoreRecord { record: wanted.clone(), expected: version.clone() });
+                self.keeper.call = Some(RecordCall { id, made: now.mono, storing: Some(wanted) });
+            }
+            _ if stored_already || now.mono >= self.keeper.next_poll => self.load_record(now),
+            _ => self.out.wake_at(self.keeper.next_poll),
+        }
+    }
+
+    /// The record with what writer and reader wait for. It is copied only if something changes: with many clusters it is
+    /// large, and this is asked at each message of each of them.
+    fn updated<'a>(&self, record: &'a Record) -> Cow<'a, Record> {
+        let mut wanted = Cow::Borrowed(record);
+        if record.member.as_ref() != Some(&self.member) {
+            wanted = Cow::Owned(record.clone().bound_to(&self.member));
+        }
+        let held = self.writer.holds_epoch();
+        if held > wanted.epoch {
+            wanted.to_mut().epoch = held;
+        }
         if let Some(epoch) = self.writer.wants_epoch(record.epoch) {
+            let wanted = wanted.to_mut();
             wanted.epoch = epoch;
             // A new cluster has no head that is not signed.
             let since = if record.epoch == 0 { 0 } else { epoch };
             wanted.signed_since = (self.trust.mode != Mode::Open).then(|| record.signed_since.unwrap_or(since));
             wanted.signs = wanted.signs.filter(|_| wanted.signed_since.is_some());
         }
-        wanted.signs = self.writer.signs().or(wanted.signs);
-        wanted.former.retain(|former| !self.keeper.departed.contains(former));
-        if self.has_standalone(record) {
-            wanted.registrations.clear();
+        if let Some(key) = self.writer.signs().filter(|key| wanted.signs != Some(*key)) {
+            wanted.to_mut().signs = Some(key);
+        }
+        let departed = |former: &Member| self.keeper.departed.contains(former);
+        if wanted.former.iter().any(departed) {
+            wanted.to_mut().former.retain(|former| !departed(former));
+        }
+        if !wanted.registrations.is_empty() && self.has_standalone(record) {
+            wanted.to_mut().registrations.clear();
         }
         for id in self.reader.forgettable() {
-            wanted.accepted.remove(id);
-        }
-        let proposal = self.reader.proposal();
-        // After a restart, the proposal may already be stored. It applies only if it still is: another process of this
-        // cluster may have stored something newer since.
-        let stored_already = !proposal.is_empty();
-        wanted.accepted.extend(proposal);
-        // What came by stream applies first, and the record follows. A deposed leader would mark as known what its successor,
-        // which has read the record, does not know.
-        let speaks = self.writer.said().is_some();
-        if let Some((streamed, due)) = self.stream.as_ref().filter(|_| speaks).map(Stream::record) {
-            if now.mono >= due || wanted != *record {
-                wanted.streamed = streamed;
-            } else if wanted.streamed != streamed {
-                self.out.wake_at(due);
+            if wanted.accepted.contains_key(id) {
+                wanted.to_mut().accepted.remove(id);
             }
         }
-        if wanted != *record {
-            let id = self.out.call(Call::StoreRecord { record: wanted.clone(), expected: version.clone() });
-            self.keeper.call = Some(RecordCall { id, made: now.mono, storing: Some(wanted) });
-        } else if stored_already || now.mono >= self.keeper.next_poll {
-            self.load_record(now);
-        } else {
-            self.out.wake_at(self.keeper.next_poll);
+        for (id, accepted) in self.reader.proposal() {
+            if wanted.accepted.get(id) != Some(accepted) {
+                wanted.to_mut().accepted.insert(id.to_owned(), accepted.clone());
+            }
         }
+        wanted
     }
 
     fn load_record(&mut self, now: Now) {

@@ -147,6 +147,7 @@ impl Reader {
     }
 
     pub(in crate::ledger) fn done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
+        self.revision += 1;
         if let Some(creator) = self.creators.values_mut().find(|creator| creator.call == Some(id)) {
             creator.call = None;
             if let Outcome::Creator(uid) = outcome {
@@ -174,13 +175,13 @@ impl Reader {
     }
 
     /// The positions that the record must contain before their states apply.
-    pub(in crate::ledger) fn proposal(&self) -> BTreeMap<String, Accepted> {
-        let peers = self.peers.iter();
-        peers.filter_map(|(id, peer)| Some((id.to_string(), peer.candidate.as_ref()?.accepted.clone()))).collect()
+    pub(in crate::ledger) fn proposal(&self) -> impl Iterator<Item = (&str, &Accepted)> {
+        self.peers.iter().filter_map(|(id, peer)| Some((&**id, &peer.candidate.as_ref()?.accepted)))
     }
 
     /// The record contains these positions, so their states apply.
     pub(in crate::ledger) fn commit(&mut self, now: Now, stored: &BTreeMap<String, Accepted>) {
+        self.revision += 1;
         for (id, peer) in &mut self.peers {
             let Some(candidate) = peer.candidate.take_if(|candidate| stored.get(&**id) == Some(&candidate.accepted))
             else {

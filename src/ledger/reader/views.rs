@@ -14,6 +14,12 @@ use crate::{
 };
 
 impl Reader {
+    /// Another number whenever [`Self::remotes`] or [`Self::contacts`] may have changed: with many clusters they are much to
+    /// make, and most inputs, such as a sign of life, change neither.
+    pub(in crate::ledger) fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// The state of the other clusters.
     pub fn remotes(&self) -> Remotes {
         let mut clusters = BTreeMap::new();
@@ -71,9 +77,13 @@ impl Reader {
     /// R7: the cluster spoke by stream, so it is not silent.
     pub(in crate::ledger) fn heard(&mut self, id: &Arc<str>) {
         let Some(peer) = self.peers.get_mut(id) else { return };
-        (peer.advanced, peer.stale) = (self.own_clock, None);
-        if let Some(accepted) = &mut peer.accepted {
-            accepted.gone = accepted.gone.filter(|gone| *gone != Gone::Expired);
+        peer.advanced = self.own_clock;
+        let expired = peer.accepted.as_mut().filter(|accepted| accepted.gone == Some(Gone::Expired));
+        if peer.stale.take().is_some() || expired.is_some() {
+            self.revision += 1;
+        }
+        if let Some(accepted) = expired {
+            accepted.gone = None;
         }
     }
 

@@ -23,6 +23,8 @@ pub(super) struct Ahead {
     /// When the record was read or stored last, and when it was stored last.
     known_at: Option<Duration>,
     stored_at: Option<Duration>,
+    /// See [`Self::revision`].
+    revision: u64,
 }
 
 #[derive(Debug)]
@@ -37,6 +39,11 @@ struct Entry {
 }
 
 impl Ahead {
+    /// Another number whenever [`Self::overlay`] may show something else.
+    pub(super) fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// The version that applies: what was streamed, or else what the ledger has.
     fn version(&self, cluster: &str, contact: &Contact) -> Option<Version> {
         self.clusters.get(cluster).map(|entry| entry.version).or(contact.summary.map(|summary| summary.version))
@@ -68,6 +75,7 @@ impl Ahead {
             cut: None,
         };
         self.clusters.insert(cluster.clone(), entry);
+        self.revision += 1;
     }
 
     /// Forgets what the ledger has as well, or what does not count any more. `speaker` is the epoch and the random number of
@@ -80,6 +88,7 @@ impl Ahead {
         speaker: impl Fn(&str) -> Option<(u64, u64)>,
     ) {
         let term = |version: Version| (version.epoch, version.nonce);
+        let before = self.clusters.len();
         self.clusters.retain(|cluster, entry| {
             // It is not known yet after a restart.
             let Some(contact) = contacts.get(cluster) else { return true };
@@ -106,6 +115,9 @@ impl Ahead {
             let below = speaker.is_some() || contact.position.epoch < entry.version.epoch;
             !(other && below && *advances >= ADVANCES && now.saturating_sub(*since) > escape)
         });
+        if self.clusters.len() < before {
+            self.revision += 1;
+        }
     }
 
     /// Shows what was streamed in place of what the ledger has.
@@ -125,7 +137,15 @@ impl Ahead {
         }
     }
 
-    /// What the record should have, and when it should be stored at the latest.
+    /// Whether the record has what it should have.
+    pub(super) fn is_recorded(&self, stored: &BTreeMap<String, Streamed>) -> bool {
+        let of = |(cluster, entry): (&Arc<str>, &Entry)| {
+            stored.get(&**cluster).is_some_and(|it| *it.uid == *entry.uid && it.version == entry.version)
+        };
+        self.clusters.len() == stored.len() && self.clusters.iter().all(of)
+    }
+
+    /// What the record should have.
     pub(super) fn record(&self) -> BTreeMap<String, Streamed> {
         let of = |entry: &Entry| Streamed { uid: entry.uid.to_string(), version: entry.version };
         self.clusters.iter().map(|(cluster, entry)| (cluster.to_string(), of(entry))).collect()
@@ -144,6 +164,7 @@ impl Ahead {
     /// Takes what the record has, as a call read it that was made at `made`.
     pub(super) fn restore<'a>(&mut self, made: Duration, stored: impl Iterator<Item = (&'a String, &'a Streamed)>) {
         self.known_at = Some(made);
+        self.revision += 1;
         for (cluster, Streamed { uid, version }) in stored {
             let older = |entry: &Entry| *entry.uid == **uid && entry.version.is_before(*version);
             if self.clusters.get(cluster.as_str()).is_none_or(older) {

@@ -13,6 +13,7 @@ mod session;
 mod tests;
 
 use std::{
+    cell::LazyCell,
     collections::{BTreeMap, BTreeSet},
     net::SocketAddr,
     sync::Arc,
@@ -163,6 +164,11 @@ impl Stream {
     /// When something is due.
     pub(super) fn wake(&self) -> Option<Duration> {
         self.wake
+    }
+
+    /// Whether this cluster's states come by one of the sessions.
+    pub(super) fn is_followed(&self, cluster: &str) -> bool {
+        self.following.contains_key(cluster)
     }
 
     /// With whom there are sessions.
@@ -335,15 +341,15 @@ impl Stream {
     fn follow(&mut self, contacts: &BTreeMap<Arc<str>, Contact>) {
         let mut best = BTreeMap::<Arc<str>, (u64, SessionId)>::new();
         for (id, session) in &self.sessions {
-            if let Some(peer) = session.peer.as_ref().filter(|peer| !self.distrusted.contains_key(&peer.cluster)) {
+            let unfollowed =
+                |cluster: &Arc<str>| !self.following.contains_key(cluster) && !self.distrusted.contains_key(cluster);
+            if let Some(peer) = session.peer.as_ref().filter(|peer| unfollowed(&peer.cluster)) {
                 let entry = best.entry(peer.cluster.clone()).or_insert((peer.epoch, *id));
                 *entry = (*entry).max((peer.epoch, *id));
             }
         }
         for (cluster, (_, id)) in best {
-            let Some(contact) = contacts.get(&cluster).filter(|_| !self.following.contains_key(&cluster)) else {
-                continue;
-            };
+            let Some(contact) = contacts.get(&cluster) else { continue };
             let owner = WriterIdentity {
                 clusterset: self.me.clusterset.clone(),
                 cluster: cluster.clone(),
@@ -364,11 +370,12 @@ impl Stream {
             let peer = session.peer.as_ref().map(|peer| peer.cluster.clone());
             peer.into_iter().chain(session.dialled.clone())
         };
-        // Looking through the sessions for each cluster would take a thousand times a thousand steps, at every event.
-        let here: BTreeSet<Arc<str>> = self.sessions.values().flat_map(here).collect();
+        // Looking through the sessions for each cluster would take a thousand times a thousand steps, at every event. Mostly
+        // all clusters are followed.
+        let here = LazyCell::new(|| self.sessions.values().flat_map(here).collect::<BTreeSet<Arc<str>>>());
         for (cluster, contact) in contacts {
             let Some(key) = contact.key.filter(|_| contact.live && !contact.addresses.is_empty()) else { continue };
-            if here.contains(cluster) || self.distrusted.contains_key(cluster) {
+            if self.following.contains_key(cluster) || here.contains(cluster) || self.distrusted.contains_key(cluster) {
                 continue;
             }
             let dialling = self.dialling.entry(cluster.clone()).or_default();
@@ -472,9 +479,24 @@ impl Stream {
         self.ahead.overlay(remotes);
     }
 
-    /// What the record should have, and when it may be stored for nothing else (S6).
-    pub(super) fn record(&self) -> (BTreeMap<String, Streamed>, Duration) {
-        (self.ahead.record(), self.ahead.due())
+    /// Another number whenever [`Self::overlay`] may show something else.
+    pub(super) fn revision(&self) -> u64 {
+        self.ahead.revision()
+    }
+
+    /// Whether the record has what it should have (S6).
+    pub(super) fn is_recorded(&self, stored: &BTreeMap<String, Streamed>) -> bool {
+        self.ahead.is_recorded(stored)
+    }
+
+    /// What the record should have (S6).
+    pub(super) fn record(&self) -> BTreeMap<String, Streamed> {
+        self.ahead.record()
+    }
+
+    /// When the record may be stored for nothing but what was streamed.
+    pub(super) fn record_due(&self) -> Duration {
+        self.ahead.due()
     }
 
     /// The record was stored by a call that was made at `made`.

@@ -390,7 +390,7 @@ fn after_a_restart_one_late_head_does_not_show_that_a_record_was_lost() {
             green.wait(Duration::from_secs(1));
         }
     }
-    assert!(green.stream.record().0.contains_key("blue"));
+    assert!(green.stream.record().contains_key("blue"));
 }
 
 #[test]
@@ -398,14 +398,14 @@ fn after_a_restart_nothing_older_applies_than_what_the_record_has() {
     let (mut blue, mut green) = pair();
     blue.desire(state(0..5, 1));
     talk(1, &mut blue, &mut green);
-    let recorded = green.stream.record().0;
+    let recorded = green.stream.record();
     assert_eq!(recorded["blue"].version, blue.version);
     let mut green = Side::new("green", 6, [contact("blue", 1, 3)]);
     green.stream.restore(green.now, None, &recorded);
     let older = Version { n: blue.version.n - 1, ..blue.version };
     green.contacts.get_mut("blue").unwrap().summary = Some(Summary { version: older, ..Summary::default() });
     green.advance();
-    assert!(green.stream.record().0.contains_key("blue") && green.shows("blue").is_none());
+    assert!(green.stream.record().contains_key("blue") && green.shows("blue").is_none());
     // The same state comes again.
     blue.contacts.get_mut("green").unwrap().position.epoch = 6;
     blue.stream.closed(blue.now, SessionId(1));
