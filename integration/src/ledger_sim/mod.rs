@@ -84,7 +84,7 @@ pub(crate) struct Sim {
     rng: Rng,
     now: u64,
     events: BinaryHeap<Reverse<(u64, u64)>>,
-    payloads: BTreeMap<u64, Event>,
+    payloads: BTreeMap<u64, Box<Event>>,
     pushed: u64,
     calm: bool,
     registry: Registry,
@@ -127,7 +127,7 @@ impl Sim {
     fn push(&mut self, at: u64, event: Event) {
         self.pushed += 1;
         self.events.push(Reverse((at, self.pushed)));
-        self.payloads.insert(self.pushed, event);
+        self.payloads.insert(self.pushed, Box::new(event));
     }
 
     fn run_until(&mut self, end: u64) {
@@ -138,7 +138,7 @@ impl Sim {
             self.events.pop();
             self.now = at;
             if let Some(event) = self.payloads.remove(&number) {
-                self.handle(event);
+                self.handle(*event);
             }
         }
         self.now = end;

@@ -369,8 +369,14 @@ impl Sim {
         self.pump(caller.proc);
     }
 
+    /// Does what is due for a term; what was meant before an earlier time was asked for does not count any more.
     pub(super) fn wake(&mut self, caller: Caller) {
+        if self.procs[caller.proc].wake != self.now || self.caller(caller.proc) != caller {
+            return;
+        }
         if !self.hears(caller, || Event::Wake { caller }) {
+            let p = &mut self.procs[caller.proc];
+            p.wake = p.paused_until + micros(0.01);
             return;
         }
         self.procs[caller.proc].wake = 0;
