@@ -163,7 +163,7 @@ simulations_beside() {
 		renice -n 19 "$$" >/dev/null
 		failed=0
 		printf "\n== Simulations: the machines of the ledger\n"
-		"$1/ledger-simulation" --seeds 15 || failed=1
+		"$1/ledger-simulation" --seeds 60 || failed=1
 		printf "\n== Simulations: whole controllers\n"
 		"$1/controller-simulation" --seeds 10 || failed=1
 		exit "$failed"
