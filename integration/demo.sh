@@ -63,6 +63,12 @@ within() {
 	done
 }
 
+# nothing CMD...: whether a command succeeds and prints nothing. One that fails has not looked.
+nothing() {
+	local printed
+	printed=$("$@") && [ -z "$printed" ]
+}
+
 # ok WHAT: prints a fact that was checked.
 ok() { printf '  %s✓%s %s\n' "$BOLD" "$PLAIN" "$1"; }
 
@@ -88,7 +94,10 @@ local_addresses() { addresses "$CONTEXT_1" "kubernetes.io/service-name=$SERVICE,
 imported_addresses() { addresses "$CONTEXT_2" "multicluster.kubernetes.io/service-name=$SERVICE"; }
 pod_count_is() { [ "$(one -n "$NAMESPACE" get pods -l "app=$SERVICE" -o name | wc -l)" = "$1" ]; }
 local_is() { [ "$(local_addresses | wc -l)" = "$1" ]; }
-same_addresses() { [ "$(local_addresses)" = "$(imported_addresses)" ]; }
+same_addresses() {
+	local own
+	own=$(local_addresses) && [ -n "$own" ] && [ "$own" = "$(imported_addresses)" ]
+}
 
 # follows WHAT: waits until cluster 2 has the endpoints of cluster 1, and prints how long that took.
 follows() {
@@ -266,7 +275,10 @@ follows "the fourth pod"
 tell "" "A pod that is killed, and the one that takes its place:"
 VICTIM=$(one -n "$NAMESPACE" get pods -l "app=$SERVICE" -o 'jsonpath={.items[0].metadata.name}')
 VICTIM_IP=$(one -n "$NAMESPACE" get pod "$VICTIM" -o 'jsonpath={.status.podIP}')
-gone() { ! imported_addresses | grep -qxF "$VICTIM_IP"; }
+gone() {
+	local left
+	left=$(imported_addresses) && ! grep -qxF "$VICTIM_IP" <<<"$left"
+}
 KILLED=$(now)
 show one -n "$NAMESPACE" delete pod "$VICTIM" --grace-period 0 --force
 within 30 "cluster 2 has forgotten $VICTIM" gone
@@ -322,8 +334,7 @@ if [ -z "$GIVEN_CONTEXTS" ]; then
 	ok "that is the id of the ECS task, which runs in no cluster"
 	tell "" "Without the annotation it is gone again; ECS and its task never notice:"
 	show two annotate namespace "$NAMESPACE" cloudmap.controller/import-from-
-	orders_gone() { [ -z "$(two -n "$NAMESPACE" get serviceimports orders --ignore-not-found -o name)" ]; }
-	within 30 "cluster 2 has no import of orders" orders_gone
+	within 30 "cluster 2 has no import of orders" nothing two -n "$NAMESPACE" get serviceimports orders --ignore-not-found -o name
 	ok "cluster 2 has no import of orders"
 else
 	tell "" "(The demo on this machine's own clusters also calls from pods to an ECS task and back; here there is no ECS.)"
@@ -342,14 +353,11 @@ step "Un-export"
 tell "Deleting the ServiceExport takes it all back. The Service in cluster 1 stays, for cluster 1."
 DELETED=$(now)
 show one -n "$NAMESPACE" delete serviceexport "$SERVICE"
-import_gone() { [ -z "$(two -n "$NAMESPACE" get serviceimports,endpointslices -o name)" ]; }
-within 30 "cluster 2 has neither ServiceImport nor EndpointSlices" import_gone
-derived_gone() { [ -z "$(two -n "$NAMESPACE" get services -o name)" ]; }
-within 30 "cluster 2 has no Service in $NAMESPACE" derived_gone
+within 30 "cluster 2 has neither ServiceImport nor EndpointSlices" nothing two -n "$NAMESPACE" get serviceimports,endpointslices -o name
+within 30 "cluster 2 has no Service in $NAMESPACE" nothing two -n "$NAMESPACE" get services -o name
 ok "cluster 2 has nothing of it any more, $(since "$DELETED") s after the order"
 show two -n "$NAMESPACE" get serviceimports,services,endpointslices
-resolves_not() { [ -z "$(in_client dig +short +time=2 +tries=1 "$NAME" A)" ]; }
-within 40 "$NAME does not resolve any more" resolves_not
+within 40 "$NAME does not resolve any more" nothing in_client dig +short +time=2 +tries=1 "$NAME" A
 ok "its name does not resolve any more"
 if [ -n "${CLOUDMAP_ENDPOINT:-}" ] || command -v aws >/dev/null; then
 	within 60 "Cloud Map has no instances of it" instance_count_is 0
