@@ -18,7 +18,7 @@ cargo fmt --all --check
 stage "shellcheck"
 if ! command -v shellcheck >/dev/null; then packages shellcheck || true; fi
 need shellcheck "shellcheck (https://www.shellcheck.net)"
-mapfile -t scripts < <(git ls-files '*.sh' .ci/run integration/testbed/testbed)
+mapfile -t scripts < <(git ls-files '*.sh' .ci/run integration/testbed/testbed integration/testbed/lib/machine-init)
 shellcheck --external-sources "${scripts[@]}"
 
 stage "cargo clippy"
