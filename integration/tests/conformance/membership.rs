@@ -171,11 +171,12 @@ async fn under_a_new_id_replaces_the_one_under_the_old_id(world: &World) -> Resu
         eventually(&format!("{first:?} has the export under the id {id} alone"), NEW_IDENTITY, async || {
             let import = first.expect(SERVICE_IMPORT, &world.namespace, "mine").await?;
             holds(facts::clusters_of(&import) == [id.to_owned()].into(), "this id alone is in its status", &import)?;
-            for slice in world.imported_slices(first, "mine").await? {
+            let slices = world.imported_slices(first, "mine").await?;
+            for slice in &slices {
                 let source = &slice["metadata"]["labels"]["multicluster.kubernetes.io/source-cluster"];
-                holds(source == id, "no slice is of the other id", &slice)?;
+                holds(source == id, "no slice is of the other id", slice)?;
             }
-            Ok(())
+            holds(facts::endpoints(&slices).count() == 1, "the endpoint is there", &slices)
         })
         .await
     };

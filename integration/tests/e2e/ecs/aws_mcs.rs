@@ -2,7 +2,7 @@
 //! the first one's cluster moving over and back as docs/moving-from-aws-mcs-controller.md says. It runs as a task outside the clusters:
 //! `testbed peer aws-mcs-controller`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -116,6 +116,12 @@ async fn export(world: &World, cluster: &Cluster, name: &str) -> Result<()> {
 
 async fn discover(world: &World, service: &str) -> Result<Instances> {
     world.registry()?.discover(&world.namespace, service).await
+}
+
+/// Whether some of these instances are a cluster's, and all of its instances are so.
+fn all_of(cluster: &Cluster, found: &Instances, are: impl Fn(&BTreeMap<String, String>) -> bool) -> bool {
+    let mut own = found.values().filter(|told| told.get("CLUSTER_ID") == Some(&cluster.id)).peekable();
+    own.peek().is_some() && own.all(are)
 }
 
 /// Waits until all of these answer at a name in a cluster, and nobody else.
@@ -267,10 +273,8 @@ async fn move_over(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
         world.export_condition_within(NAMES, theirs, name, ["Registered", "True", "Registered"]).await?;
         eventually("its instances are this controller's", PODS, async || {
             let found = discover(world, name).await?;
-            let left = found.values().filter(|told| {
-                told.get("CLUSTER_ID") == Some(&theirs.id) && !told.contains_key("CLOUDMAP_MCS_CLUSTER_UID")
-            });
-            holds(left.count() == 0 && !found.is_empty(), "none is the AWS controller's", &found)
+            let taken = all_of(theirs, &found, |told| told.contains_key("CLOUDMAP_MCS_CLUSTER_UID"));
+            holds(taken, "there are some, and none is the AWS controller's", &found)
         })
         .await?;
     }
@@ -321,11 +325,10 @@ async fn go_back(world: &World) -> Result<()> {
         for name in EXPORTS {
             eventually("its instances are the AWS controller's again", NAMES, async || {
                 let found = discover(world, name).await?;
-                let mut of_cluster = found.values().filter(|told| told.get("CLUSTER_ID") == Some(&theirs.id));
-                let written = |told: &std::collections::BTreeMap<String, String>| {
+                let written = all_of(theirs, &found, |told| {
                     told.get("K8S_CONTROLLER").is_some_and(|by| by.starts_with("aws-cloud-map-mcs-controller-for-k8s"))
-                };
-                holds(of_cluster.all(written), "all of them are", &found)
+                });
+                holds(written, "there are some, and all of them are", &found)
             })
             .await?;
         }
