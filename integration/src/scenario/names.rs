@@ -52,6 +52,17 @@ impl Names {
         .await
     }
 
+    /// Waits until a name has records, and all of them have this TTL.
+    pub async fn have_ttl(&self, name: &str, kind: &str, ttl: u32) -> Result<()> {
+        let what = format!("the TTL of {kind} of {name} is {ttl} s");
+        eventually(&what, NAMES, async || {
+            // A replica that is late has none, of which nothing would follow.
+            let found: Vec<_> = self.ask(name, kind).await?.records().iter().map(|record| record.ttl).collect();
+            holds(!found.is_empty() && found.iter().all(|one| *one == ttl), &what, &found)
+        })
+        .await
+    }
+
     /// Waits until there is no such name.
     pub async fn have_not(&self, name: &str) -> Result<()> {
         eventually(&format!("there is no name {name}"), NAMES, async || {

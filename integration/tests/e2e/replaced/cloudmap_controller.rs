@@ -67,8 +67,7 @@ async fn the_examples_of_the_python_controller_work_unchanged() {
         world.apply(here, example("nginx-2", "nginx-service-2", Some("30"))).await?;
         let wanted = world.pod_ipv4s(here, "nginx-2").await?;
         world.names()?.have(&dns("nginx-service-2"), "A", &wanted).await?;
-        let answer = world.names()?.ask(&dns("nginx-service-2"), "A").await?;
-        holds(answer.records().iter().all(|record| record.ttl == 30), "the TTL is the annotation's", &answer.data())?;
+        world.names()?.have_ttl(&dns("nginx-service-2"), "A", 30).await?;
         world.apply(here, example("nginx-3", "nginx-service-2", Some("30"))).await?;
         let winner = format!("{}/nginx-2", world.namespace);
         world.described(here, SERVICE, "nginx-3", "DomainConflict", &winner).await?;
@@ -88,8 +87,8 @@ async fn the_examples_of_the_python_controller_work_unchanged() {
         world.apply(here, example("nginx-test", "nginx-test-service", None)).await?;
         let wanted = world.pod_ipv4s(here, "nginx-test").await?;
         world.names()?.have(&dns("nginx-test-service"), "A", &wanted).await?;
-        let answer = world.names()?.ask(&dns("nginx-test-service"), "A").await?;
-        holds(answer.records().iter().all(|record| record.ttl == 60), "the TTL is the controller's", &answer.data())?;
+        // That of the controller.
+        world.names()?.have_ttl(&dns("nginx-test-service"), "A", 60).await?;
         // One that was taken back before it was said that it was done would not be mentioned at all.
         world.described(here, SERVICE, "nginx-test", "IPRegistered", &registered_in("nginx-test-service")).await?;
         world.apply(here, example("nginx-test", "nginx-renamed", None)).await?;

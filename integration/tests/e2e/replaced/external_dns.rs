@@ -110,8 +110,7 @@ async fn headless(world: &World, here: &Cluster, there: &Cluster) -> Result<()> 
     world.apply(here, service("nginx-headless", &annotations, &spec)).await?;
     let addresses = world.pod_ipv4s(here, "nginx").await?;
     world.names()?.have(&name, "A", &addresses).await?;
-    let answer = world.names()?.ask(&name, "A").await?;
-    holds(answer.records().iter().all(|record| record.ttl == 60), "the TTL is the annotation's", &answer.data())?;
+    world.names()?.have_ttl(&name, "A", 60).await?;
     leads_to(there, &name, &world.pods(here, "nginx").await?).await?;
     for replicas in [3, 1] {
         serve(world, here, "nginx", replicas).await?;
@@ -124,8 +123,8 @@ async fn headless(world: &World, here: &Cluster, there: &Cluster) -> Result<()> 
     world.apply(here, service("nginx-headless", &hostname(0, &list), &spec)).await?;
     for name in [&other, &format!("nginx-third.{ZONE}")] {
         world.names()?.have(name, "A", &addresses).await?;
-        let answer = world.names()?.ask(name, "A").await?;
-        holds(answer.records().iter().all(|record| record.ttl == 300), "the TTL is external-dns'", &answer.data())?;
+        // That of external-dns.
+        world.names()?.have_ttl(name, "A", 300).await?;
     }
     world.names()?.have_not(&name).await?;
     world.described(here, SERVICE, "nginx-headless", "NoNamespace", "nginx.my-org.net").await?;
