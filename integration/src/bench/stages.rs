@@ -99,12 +99,12 @@ impl Bench {
             return Ok(());
         }
         let (mut load, arrivals) = self.namespace("bench-large", plan.services).await?;
-        let figures = self.export("large", &load, &arrivals).await?;
+        let (figures, arrived) = self.export("large", &load, &arrivals).await?;
         if plan.wants(Stage::Large) {
             print(figures);
         }
         if plan.stages.iter().any(|stage| stage.needs_instances()) {
-            let figures = self.drain(plan.services * plan.endpoints).await?;
+            let figures = self.drain(plan.services * plan.endpoints, arrived).await?;
             if plan.wants(Stage::Instances) {
                 print(figures);
             }
@@ -217,21 +217,21 @@ impl Bench {
     async fn small(&self) -> anyhow::Result<Vec<Figure>> {
         let services = 100.min(self.plan.services);
         let (load, arrivals) = self.namespace("bench-small", services).await?;
-        let mut figures = self.export("small", &load, &arrivals).await?;
-        self.drain(services * self.plan.endpoints).await?;
+        let (mut figures, arrived) = self.export("small", &load, &arrivals).await?;
+        self.drain(services * self.plan.endpoints, arrived).await?;
         let withdrawn = Instant::now();
         load.withdraw().await?;
         let gone = load.addresses().into_keys().map(|service| (service, BTreeSet::default())).collect();
         arrivals.expect(gone).await?;
         let gone = arrivals.complete(PATIENCE).await.context("withdrawn services stay in the importing cluster")?;
         figures.push(Figure::for_scale("small_withdrawal", (gone - withdrawn).as_secs_f64(), "s"));
-        self.drain(0).await?;
+        self.drain(0, gone).await?;
         load.delete_services().await?;
         Ok(figures)
     }
 
-    /// Exports everything and waits until it has arrived, and its conditions say so.
-    async fn export(&self, name: &str, load: &Load, arrivals: &Arrivals) -> anyhow::Result<Vec<Figure>> {
+    /// Exports everything and waits until it has arrived, and its conditions say so. Gives when it had arrived, too.
+    async fn export(&self, name: &str, load: &Load, arrivals: &Arrivals) -> anyhow::Result<(Vec<Figure>, Instant)> {
         let expected = load.addresses();
         let services = expected.len();
         tracing::info!("exporting {services} Services at {EXPORTS_PER_SECOND} a second");
@@ -256,7 +256,7 @@ impl Bench {
             let target = targets::settled(services, self.plan.endpoints);
             figures.push(Figure::new(format!("{name}_settled"), since(settled), "s", target));
         }
-        Ok(figures)
+        Ok((figures, complete))
     }
 
     /// Waits until the importing cluster has exactly what the load has.
@@ -265,9 +265,8 @@ impl Bench {
         arrivals.complete(PATIENCE).await.context("not everything has arrived").map(drop)
     }
 
-    /// Waits until there are as many instances as there should be.
-    async fn drain(&self, instances: usize) -> anyhow::Result<Vec<Figure>> {
-        let started = Instant::now();
+    /// Waits until there are as many instances as there should be, `since` their endpoints arrived or went.
+    async fn drain(&self, instances: usize, since: Instant) -> anyhow::Result<Vec<Figure>> {
         let before = self.costs().await?;
         let limit = PATIENCE + Duration::from_secs_f64(instances as f64 / INSTANCES_PER_SECOND);
         tracing::info!("waiting for {instances} instances in the registry");
@@ -276,11 +275,11 @@ impl Bench {
             if present == instances {
                 break;
             }
-            ensure!(started.elapsed() < limit, "after {limit:?} there are {present} instances, not {instances}");
+            ensure!(since.elapsed() < limit, "after {limit:?} there are {present} instances, not {instances}");
             tokio::time::sleep(Duration::from_secs(2)).await;
         }
         self.spent(&before, "draining").await?;
-        Ok(vec![Figure::for_scale("instances_drained_after", started.elapsed().as_secs_f64(), "s")])
+        Ok(vec![Figure::for_scale("instances_drained_after", since.elapsed().as_secs_f64(), "s")])
     }
 
     /// Waits until nothing but heads has been written for a while.
