@@ -63,6 +63,15 @@ impl Registry {
         self.get(&format!("writes?since={sequence}")).await
     }
 
+    /// Has the emulator remember so many writes, if it remembers fewer.
+    pub(super) async fn remember(&self, writes: usize) -> anyhow::Result<()> {
+        let history = self.settings().await?.history.max(writes);
+        let body = serde_json::to_vec(&serde_json::json!({"history": history}))?;
+        let request = Request::put("/_emulator/settings").body(body)?;
+        self.client.request_text(request).await.context("failed to have the emulator remember more writes")?;
+        Ok(())
+    }
+
     /// Sequence number of the last head that a cluster wrote; 0 if none is remembered.
     pub(super) async fn last_head(&self, cluster: &str) -> anyhow::Result<u64> {
         let writes = self.writes_since(0).await?;
@@ -239,6 +248,22 @@ mod tests {
         );
         assert_eq!(registry.counters().await.unwrap().calls_by("a", "RegisterInstance"), 6);
         assert!(registry.writes_since(writes.last().unwrap().sequence).await.unwrap().is_empty());
+        emulator.shutdown().await;
+    }
+
+    #[tokio::test]
+    async fn as_many_writes_are_remembered_as_was_asked_for_and_no_fewer_than_before() {
+        let settings = EmulatorSettings { history: 2, ..EmulatorSettings::unthrottled() };
+        let emulator = Emulator::start(settings).await.unwrap();
+        let registry = Registry::new(&emulator.endpoint()).unwrap();
+        for writes in [4, 3] {
+            registry.remember(writes).await.unwrap();
+        }
+        for name in ["a", "b", "c", "d", "e"] {
+            emulator.client("a").create_http_namespace().name(name).send().await.unwrap();
+        }
+        let remembered = registry.writes_since(0).await.unwrap();
+        assert_eq!(remembered.iter().map(|write| &*write.namespace).collect::<Vec<_>>(), ["b", "c", "d", "e"]);
         emulator.shutdown().await;
     }
 
