@@ -212,6 +212,15 @@ impl Bench {
         // Exactly the new pods, so the old ones are gone.
         self.rest(load, arrivals).await?;
         self.spent(&before, "the rollout").await?;
+        // This watch may be behind the one that has seen them.
+        let all = |shown: &Shown| {
+            written.new.keys().all(|address| shown.came.contains_key(address))
+                && written.ending.keys().all(|address| shown.went.contains_key(address))
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while !watch.look(all) && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         let (new, ending, last, emptied) = watch.look(|shown| {
             let last = written.new.keys().filter_map(|address| shown.came.get(address)).max().copied();
             (delays(&written.new, &shown.came), delays(&written.ending, &shown.went), last, shown.emptied)
