@@ -77,7 +77,7 @@ struct Done {
     drained: usize,
     stopped: usize,
     taken_back: usize,
-    /// From the first bad pod until no pod of its service was registered.
+    /// From the first bad pod until the last of the Cutovers was rolled back.
     guard: Duration,
     api_server_restarts: usize,
     api_server_away: Duration,
