@@ -167,7 +167,7 @@ fn every_flag() -> Value {
         "assumeRoleArn": "arn:aws:iam::111122223333:role/registry", "assumeRoleExternalId": "x1",
         "cloudmapEndpoint": "http://192.0.2.1:8700", "instances": "annotated", "instancesNamespace": "internal",
         "instanceLabels": ["version", "app.kubernetes.io/name"], "driftCallsPerSecond": 2.5,
-        "readinessGates": true, "gateTimeout": "2m", "cutovers": true, "hideTasks": true,
+        "readinessGates": true, "gateTimeout": "2m", "cutovers": true, "hideTasks": true, "settle": "1m",
         "domainFilter": ["example.org", ".internal"], "awsZoneType": "private", "txtOwnerId": "eks",
         "policy": "upsert-only", "dryRun": true, "registrationPolicy": "granted", "claimDelay": "500ms",
         "exportNamespaces": "team in (a, b),!private", "importFrom": ["{namespace}", "internal"],
@@ -264,7 +264,7 @@ fn every_flag_reaches_the_controller() {
     // These two exclude each other.
     config["awsMcsCompat"] = true.into();
     let without = config.as_object_mut().unwrap().remove("instancesNamespace").unwrap();
-    for (config, count) in [(&config, 37), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
+    for (config, count) in [(&config, 38), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
         let Some(objects) = rendered(&json!({"config": config})) else { return };
         let data = &find(&objects, "ConfigMap", "cloudmap-mcs-config").unwrap()["data"];
         let flags: Vec<_> = data.as_object().unwrap().iter().collect();

@@ -36,7 +36,8 @@ pub struct CutoverSpec {
     pub steps: Vec<i64>,
 
     /// interval is the shortest time that a step lasts after its share was reached in Cloud Map, such as 5m. The
-    /// default is 5m. It is never shorter than the TTL of the DNS records plus 30 s.
+    /// default is 5m. It is never shorter than the TTL of the DNS records plus the controller's --settle, which is
+    /// 30s by default.
     #[schemars(schema_with = "interval_schema")]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval: Option<String>,

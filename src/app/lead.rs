@@ -253,6 +253,7 @@ impl Leader {
             derived: self.args.derived_name.clone().unwrap_or_default(),
             gate_timeout: self.args.gate_timeout,
             hide_tasks: self.args.hide_tasks,
+            settle: self.args.settle,
         };
         let identified = records.mode() != Mode::Unidentified;
         let directory = identified.then(|| Directory::spawn(Arc::clone(&self.cloudmap)));

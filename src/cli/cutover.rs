@@ -112,7 +112,7 @@ pub struct CutoverStartArgs {
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent, default_value = "5,25,50,100")]
     pub steps: Vec<u8>,
     /// How long a step lasts at least after its share was reached, at least 1s, in whole seconds. Without it: 5m. It is
-    /// never shorter than the TTL of the DNS records plus 30 s.
+    /// never shorter than the TTL of the DNS records plus the controller's --settle, which is 30s by default.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub every: Option<Duration>,
     /// The wave, a number: the steps wait until all Cutovers of the namespace with a lower number are Finished. Without

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     annotations::{Policy, ZoneKind},
     cluster::{LabelKeys, selector::NamespaceSelector},
+    cutover::Settle,
     discovery::ImportFrom,
     import::DerivedNaming,
     instances::{RegistrationPolicy, Selection, target::validate},
@@ -63,6 +64,11 @@ pub struct RunArgs {
     /// verified on AWS. See docs/cutover.md.
     #[arg(long, env = "CLOUDMAP_MCS_HIDE_TASKS")]
     pub hide_tasks: bool,
+    /// By how much clients are late: for so long beyond the TTL they may use an answer of DNS. From 1s to 1h, in whole seconds.
+    /// The steps of Cutovers, the time from which hidden tasks may be stopped, and the `preStop` hook that `cutover plan` asks
+    /// for depend on it. Raise it if clients keep addresses or connections for longer, such as connection pools.
+    #[arg(long, env = "CLOUDMAP_MCS_SETTLE", value_name = "DURATION", default_value_t = Settle::default(), value_parser = parsed::<Settle>)]
+    pub settle: Settle,
     /// URL of the Prometheus that the guards of Cutovers ask, such as `http://prometheus.monitoring:9090`. Whoever may
     /// write Cutovers decides what is asked, and sees of the answer only whether a value is too high.
     #[arg(long, env = "CLOUDMAP_MCS_GUARD_PROMETHEUS", value_name = "URL", value_parser = prometheus_url)]
@@ -270,6 +276,9 @@ mod tests {
             ("--import-from", "a b", "separated by commas"),
             ("--instance-labels", "AWS_INSTANCE_IPV4", "reserved"),
             ("--import-calls-per-second", "0", "0.1"),
+            ("--settle", "0s", "from 1s to 1h"),
+            ("--settle", "90m", "from 1s to 1h"),
+            ("--settle", "1500ms", "whole seconds"),
         ] {
             let error =
                 Cli::try_parse_from(["cloudmap-mcs", "run", &format!("{flag}={value}")]).unwrap_err().to_string();

@@ -13,6 +13,7 @@ use crate::{
         coredns,
         reader::{Unread, read},
     },
+    cutover::Settle,
     instances::Naming,
 };
 
@@ -42,6 +43,11 @@ impl Settings {
     pub(super) fn naming(&self) -> Naming {
         self.get("CLOUDMAP_MCS_INSTANCES_NAMESPACE")
             .map_or(Naming::PerNamespace, |namespace| Naming::OneNamespace(namespace.into()))
+    }
+
+    /// By how much clients are late. The controller does not start with a value that it cannot read.
+    pub(super) fn settle(&self) -> Settle {
+        self.get("CLOUDMAP_MCS_SETTLE").and_then(|settle| settle.parse().ok()).unwrap_or_default()
     }
 }
 
@@ -160,6 +166,16 @@ mod tests {
         assert!(settings.has("CLOUDMAP_MCS_CUTOVERS") && settings.has("CLOUDMAP_MCS_HIDE_TASKS"), "{settings:?}");
         assert_eq!(settings.get("CLOUDMAP_MCS_INSTANCES"), Some("none"));
         assert_eq!(settings.naming(), Naming::OneNamespace("internal".into()));
+    }
+
+    #[test]
+    fn by_how_much_clients_are_late_is_a_setting() {
+        let settle = |value: &str| {
+            let values = [("CLOUDMAP_MCS_SETTLE".to_owned(), value.to_owned())].into();
+            Settings { values, ..Settings::default() }.settle().as_secs()
+        };
+        assert_eq!(Settings::default().settle(), Settle::default());
+        assert_eq!(["", "soon", "3s", "5m"].map(settle), [30, 30, 3, 300]);
     }
 
     #[test]

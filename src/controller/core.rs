@@ -227,6 +227,7 @@ impl Core {
             derived,
             gate_timeout,
             hide_tasks,
+            settle,
             ..
         } = settings;
         let rules = Rules { mode, frozen: annotations.dry_run, own_targets: targets.aws_mcs, registration };
@@ -247,7 +248,7 @@ impl Core {
             peers: Peers::new(targets.aws_mcs && mode == Mode::Member),
             pods: Pods::default(),
             gates: Gates::new(gate_timeout),
-            cutovers: Cutovers::default(),
+            cutovers: Cutovers::new(settle),
             hide_tasks,
             pending: Pending::default(),
             blocked: BTreeMap::new(),

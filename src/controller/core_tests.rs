@@ -23,6 +23,7 @@ use crate::{
         targets::tests::mk_targets,
         work::{Part, Report},
     },
+    cutover::Settle,
     export::Exports,
     import::{DerivedNaming, Former, Plan, hashed},
     instances::{RegistrationPolicy, Selection, sync::TargetStatus},
@@ -64,6 +65,7 @@ impl Bench {
             derived: DerivedNaming::Hash,
             gate_timeout: Duration::from_mins(5),
             hide_tasks: false,
+            settle: Settle::default(),
             import: ImportRules::default(),
         };
         let (exports, services) = (caches.exports.subscribe(), caches.services.subscribe());

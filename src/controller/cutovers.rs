@@ -18,7 +18,7 @@ use crate::{
         objects::{Cutover, ObjectKey},
     },
     cutover::{
-        Facing, Observed, Place, Planned, Stopwatch,
+        Facing, Observed, Place, Planned, Settle, Stopwatch,
         guard::{self, Guard, Judgement, Judgements, MOST_PODS, Question, Registered},
         hiding::LastMark,
         plan::{looks, plan},
@@ -34,6 +34,8 @@ use crate::{
 /// What is known about Cutovers. Empty without `--cutovers`.
 #[derive(Debug, Default)]
 pub(super) struct Cutovers {
+    /// `--settle`
+    settle: Settle,
     stopwatches: BTreeMap<ServiceKey, Stopwatch>,
     /// The statuses that were planned and that the API server does not show yet.
     planned: BTreeMap<ServiceKey, Arc<Writing>>,
@@ -44,6 +46,12 @@ pub(super) struct Cutovers {
     judgements: Arc<Judgements>,
     /// Whether anything happened since they were last judged.
     changed: bool,
+}
+
+impl Cutovers {
+    pub(super) fn new(settle: Settle) -> Self {
+        Self { settle, ..Self::default() }
+    }
 }
 
 /// The share that is in force for an object whose annotation requests `asked`: that of its Cutover, as the API server shows
@@ -144,8 +152,9 @@ impl Core {
         }
         let status = planned.unwrap_or_else(|| shown.clone());
         let share = status.share_of_traffic.and_then(|share| u8::try_from(share).ok());
-        let question =
-            looks(spec, &status, *generation, facing.ttl()).map(|guard| self.question(guard, share, &facing));
+        let settle = self.cutovers.settle;
+        let guard = looks(spec, &status, *generation, facing.ttl(), settle);
+        let question = guard.map(|guard| self.question(guard, share, &facing));
         let judgement = question.as_ref().map(|question| guard::judgement(&self.cutovers.judgements, key, question));
         // Time in which nobody looks does not count either.
         let is_good = judgement.as_ref().map_or(spec.guard.is_none(), |judgement| *judgement == Judgement::Passed);
@@ -161,6 +170,7 @@ impl Core {
             awaits: lower.map(|(other, _)| &*other.name),
             guard: judgement.as_ref(),
             may_hide: self.hide_tasks,
+            settle,
             hidden_since,
             waited,
             now: now.wall,

@@ -26,7 +26,10 @@ use super::{
 use crate::{
     annotations::{self, Directory, Known},
     cluster::{Caches, ClusterWriter, apply::Error, cache, events::Outbox, objects, selector::NamespaceSelector},
-    cutover::guard::{Judgements, Watcher},
+    cutover::{
+        Settle,
+        guard::{Judgements, Watcher},
+    },
     discovery::Discovered,
     env,
     gates::{Answers, Lookups},
@@ -75,6 +78,8 @@ pub struct ControllerSettings {
     pub gate_timeout: Duration,
     /// Whether Cutovers may hide ECS tasks.
     pub hide_tasks: bool,
+    /// By how much clients are late beyond the TTL, for Cutovers.
+    pub settle: Settle,
 }
 
 /// Where the records of this cluster are stored, which follows from its [`Mode`].

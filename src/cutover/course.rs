@@ -1,6 +1,6 @@
 //! The steps of a Cutover, as its spec has them.
 
-use std::time::Duration;
+use std::{fmt, str::FromStr, time::Duration};
 
 use k8s_openapi::jiff::SignedDuration;
 
@@ -9,17 +9,62 @@ use crate::{api::CutoverSpec, model::Excerpt};
 
 /// How long a step lasts if the spec does not say it.
 pub const INTERVAL: Duration = Duration::from_mins(5);
-/// After the TTL, for this time longer, clients use an answer: resolvers and connections take it over late.
-pub const SETTLE: Duration = Duration::from_secs(30);
 /// Until an instance that is withdrawn is gone from the answers.
 pub const WITHDRAWAL: Duration = Duration::from_secs(5);
 /// Until another leader withdraws a pod: the Lease, and a look at everything.
 pub const FAILOVER: Duration = Duration::from_secs(15);
 
+/// By how much clients are late (`--settle`): for so long beyond the TTL they use an answer, because resolvers and connections
+/// take the next one over late. In whole seconds, as all texts have it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settle(Duration);
+
+impl Settle {
+    /// Statuses have whole seconds, so that less could be nothing.
+    const LEAST: Duration = Duration::from_secs(1);
+    /// Pools keep their connections for half an hour and less. Who is later has to be looked for, not waited for.
+    const MOST: Duration = Duration::from_hours(1);
+
+    /// The time in seconds.
+    pub const fn as_secs(self) -> u64 {
+        self.0.as_secs()
+    }
+
+    /// For so long clients use an answer of DNS with this TTL in seconds.
+    pub fn beyond(self, ttl: u32) -> Duration {
+        Duration::from_secs(ttl.into()) + self.0
+    }
+}
+
+impl Default for Settle {
+    /// As long as the JVM keeps addresses by itself.
+    fn default() -> Self {
+        Self(Duration::from_secs(30))
+    }
+}
+
+impl FromStr for Settle {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let time = text.parse::<SignedDuration>().ok().and_then(|time| Duration::try_from(time).ok());
+        time.filter(|time| time.subsec_nanos() == 0 && (Self::LEAST..=Self::MOST).contains(time))
+            .map(Self)
+            .ok_or_else(|| format!("{text:?} is not a duration from 1s to 1h, in whole seconds"))
+    }
+}
+
+impl fmt::Display for Settle {
+    /// As it is read.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}s", self.as_secs())
+    }
+}
+
 /// For so long clients use the address of a pod that was deleted, beside records with this TTL in seconds. The pod has to answer
 /// meanwhile.
-pub fn lingers(ttl: u32) -> Duration {
-    WITHDRAWAL + FAILOVER + Duration::from_secs(ttl.into()) + SETTLE
+pub fn lingers(ttl: u32, settle: Settle) -> Duration {
+    WITHDRAWAL + FAILOVER + settle.beyond(ttl)
 }
 
 /// A valid spec.
@@ -70,7 +115,7 @@ impl Course {
     }
 
     /// How long a step lasts beside DNS records with this TTL in seconds.
-    pub fn interval(&self, ttl: u32) -> Duration {
-        self.interval.max(Duration::from_secs(ttl.into()) + SETTLE)
+    pub fn interval(&self, ttl: u32, settle: Settle) -> Duration {
+        self.interval.max(settle.beyond(ttl))
     }
 }

@@ -7,7 +7,7 @@ use k8s_openapi::{
     jiff::{SignedDuration, Timestamp},
 };
 
-use super::{course::SETTLE, plan::Observed, standing::Facing};
+use super::{course::Settle, plan::Observed, standing::Facing};
 use crate::{
     api::{
         Cutover, CutoverSpec, CutoverStatus,
@@ -51,8 +51,8 @@ pub(super) struct Tasks {
 }
 
 /// So long after the last task was marked, clients use no hidden task any more.
-pub fn stoppable_after(ttl: u32) -> Duration {
-    EXCLUDED + Duration::from_secs(ttl.into()) + SETTLE
+pub fn stoppable_after(ttl: u32, settle: Settle) -> Duration {
+    EXCLUDED + settle.beyond(ttl)
 }
 
 /// The condition of a Cutover that says why no task is hidden, if one does.
@@ -122,15 +122,16 @@ pub(super) fn tasks(
     } else if all.iter().any(|tasks| !tasks.settled) {
         return Tasks { hidden: shown, since, ..as_before() };
     } else if let Some(Time(since)) = &since {
-        said(HidingReason::Hidden, hidden_text(hidden, facing, *since))
+        said(HidingReason::Hidden, hidden_text(hidden, observed, *since))
     } else {
         said(HidingReason::NoneToHide, "No task has to be hidden for this share.".to_owned())
     };
     Tasks { verdict, hidden: shown, since }
 }
 
-fn hidden_text(hidden: usize, facing: &Facing, since: Timestamp) -> String {
-    let wait = stoppable_after(facing.ttl());
+fn hidden_text(hidden: usize, observed: &Observed<'_>, since: Timestamp) -> String {
+    let facing = observed.facing;
+    let wait = stoppable_after(facing.ttl(), observed.settle);
     let from = SignedDuration::try_from(wait).ok().and_then(|wait| since.checked_add(wait).ok()).unwrap_or(since);
     let tasks = if hidden == 1 { "1 task is hidden".to_owned() } else { format!("{hidden} tasks are hidden") };
     let others = match facing.others() {
@@ -196,6 +197,16 @@ mod tests {
         (facing, may_hide): (&Facing, bool),
         hidden_since: Option<i64>,
     ) -> Tasks {
+        said_with(Settle::default(), spec, status, (facing, may_hide), hidden_since)
+    }
+
+    fn said_with(
+        settle: Settle,
+        spec: &CutoverSpec,
+        status: &CutoverStatus,
+        (facing, may_hide): (&Facing, bool),
+        hidden_since: Option<i64>,
+    ) -> Tasks {
         let observed = Observed {
             generation: Some(1),
             annotation: Traffic::All,
@@ -203,6 +214,7 @@ mod tests {
             awaits: None,
             guard: None,
             may_hide,
+            settle,
             hidden_since: hidden_since.map(|at| Timestamp::from_second(at).unwrap()),
             waited: Duration::ZERO,
             now: Timestamp::from_second(1_000).unwrap(),
@@ -271,6 +283,20 @@ mod tests {
             let from = Timestamp::from_second(expected + 120).unwrap();
             let said = format!("1 task is hidden, and may be stopped from {from} on: 120 s after");
             assert!(message.starts_with(&said) && message.ends_with("2 instances of others are not."), "{message}");
+        }
+    }
+
+    /// AWS takes 30 s, and the TTL is 60 s.
+    #[test]
+    fn hidden_tasks_may_be_stopped_when_the_last_client_may_have_noticed_it() {
+        let (spec, status) = wished();
+        let hidden = TargetTasks { hidden: 1, settled: true, ..TargetTasks::default() };
+        let facing = facing(Some(hidden), 0);
+        for (settle, wait) in [("1s", 91), ("15s", 105), ("30s", 120), ("1h", 3690)] {
+            let verdict = said_with(settle.parse().unwrap(), &spec, &status, (&facing, true), None).verdict.unwrap();
+            let from = Timestamp::from_second(1_000 + wait).unwrap();
+            let said = format!("may be stopped from {from} on: {wait} s after");
+            assert!(verdict.message.contains(&said), "{settle}: {}", verdict.message);
         }
     }
 

@@ -13,7 +13,7 @@ pub mod plan;
 pub mod standing;
 pub mod stopwatch;
 
-pub use course::Course;
+pub use course::{Course, Settle};
 pub use plan::{Observed, Planned, plan};
 pub use standing::{Facing, Place};
 pub use stopwatch::Stopwatch;

@@ -8,7 +8,7 @@ use k8s_openapi::{
 };
 
 use super::{
-    course::Course,
+    course::{Course, Settle},
     guard::{Guard, Judgement},
     hiding::{self, Tasks},
     standing::{Facing, spelled},
@@ -40,6 +40,8 @@ pub struct Observed<'a> {
     pub guard: Option<&'a Judgement>,
     /// Whether the controller may hide tasks (`--hide-tasks`), and when it hid the last one ([`hiding::LastMark`]).
     pub may_hide: bool,
+    /// By how much clients are late.
+    pub settle: Settle,
     /// See `may_hide`.
     pub hidden_since: Option<Timestamp>,
     /// For how long the share of the status has been reached, and the guard found nothing wrong, by the leader's own clock.
@@ -106,7 +108,7 @@ pub fn plan(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>)
         waited_seconds: match course.as_ref().ok() {
             // Whatever brought it there, its guard has nothing left to look at.
             Some(course) if phase == CutoverPhase::Finished => {
-                i64::try_from(course.interval(observed.facing.ttl()).as_secs()).ok()
+                i64::try_from(course.interval(observed.facing.ttl(), observed.settle).as_secs()).ok()
             }
             _ if moved => None,
             course => counted(status, observed, course),
@@ -122,15 +124,22 @@ pub fn plan(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>)
 }
 
 /// The guard of a Cutover, if it looks now: while the steps go on by themselves. `ttl`: of the records, in seconds, as far as it
-/// is known.
-pub fn looks(spec: &CutoverSpec, status: &CutoverStatus, generation: Option<i64>, ttl: u32) -> Option<Guard> {
+/// is known. `settle`: by how much clients are late.
+pub fn looks(
+    spec: &CutoverSpec,
+    status: &CutoverStatus,
+    generation: Option<i64>,
+    ttl: u32,
+    settle: Settle,
+) -> Option<Guard> {
     let by_user = spec.roll_back || spec.paused || spec.share_of_traffic.is_some();
     if by_user || known_failure(spec, status, generation).is_some() {
         return None;
     }
     let course = Course::read(spec).ok()?;
     // One that was finished, and blocked since, has counted the last interval: the tasks may be gone.
-    let is_over = status.phase == Some(CutoverPhase::Finished) || counted_before(status) >= course.interval(ttl);
+    let is_over =
+        status.phase == Some(CutoverPhase::Finished) || counted_before(status) >= course.interval(ttl, settle);
     course.guard.filter(|_| !is_over || status.share_of_traffic != Some(100))
 }
 
@@ -163,7 +172,7 @@ fn counted_before(status: &CutoverStatus) -> Duration {
 
 /// The counted time that the next status has: it is written now and then, and not each second.
 fn counted(status: &CutoverStatus, observed: &Observed<'_>, course: Option<&Course>) -> Option<i64> {
-    let interval = course?.interval(observed.facing.ttl());
+    let interval = course?.interval(observed.facing.ttl(), observed.settle);
     let before = counted_before(status);
     let waited = observed.waited.min(interval);
     let due = waited >= before + interval / PARTS || waited == interval && before < interval;
@@ -322,7 +331,7 @@ fn step(course: &Course, observed: &Observed<'_>, share: Option<u8>) -> Next {
     if let Some(Judgement::Unknown(why)) = observed.guard {
         return unclear(why);
     }
-    let interval = course.interval(facing.ttl());
+    let interval = course.interval(facing.ttl(), observed.settle);
     let then = match next {
         None if share < 100 => {
             let message = format!("The last step is reached. {}", sentence(&facing.text()));
@@ -342,7 +351,7 @@ fn step(course: &Course, observed: &Observed<'_>, share: Option<u8>) -> Next {
                     " The interval of {} is too short: the TTL of {} s plus {} s counts instead.",
                     words(course.interval),
                     facing.ttl(),
-                    super::course::SETTLE.as_secs()
+                    observed.settle.as_secs()
                 )
             } else {
                 String::new()

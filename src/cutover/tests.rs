@@ -4,7 +4,7 @@ use k8s_openapi::jiff::Timestamp;
 use proptest::prelude::*;
 
 use super::{
-    course::SETTLE,
+    course::lingers,
     guard::{Guard, Judgement},
     *,
 };
@@ -59,6 +59,7 @@ struct Case {
     guard: Option<Judgement>,
     waited: u64,
     may_hide: bool,
+    settle: Settle,
 }
 
 impl Case {
@@ -73,6 +74,7 @@ impl Case {
             guard: None,
             waited: 0,
             may_hide: true,
+            settle: Settle::default(),
         }
     }
 
@@ -84,6 +86,7 @@ impl Case {
             awaits: self.awaits,
             guard: self.guard.as_ref(),
             may_hide: self.may_hide,
+            settle: self.settle,
             hidden_since: None,
             waited: Duration::from_secs(self.waited),
             now: Timestamp::UNIX_EPOCH,
@@ -270,7 +273,7 @@ fn what_the_guard_found_counts_until_the_spec_changes() {
     let (phase, share, reason, message) = case.next();
     assert_eq!((phase, share, &*reason), (RolledBack, Some(0), "GuardFailed"));
     assert!(message.contains("the pod is ill. ") && message.contains("cutover resume"), "{message}");
-    assert_eq!(plan::looks(&guarded, &status, Some(1), 60), None, "nothing is left to look at");
+    assert_eq!(plan::looks(&guarded, &status, Some(1), 60, Settle::default()), None, "nothing is left to look at");
     let other = GuardFailure { generation: 0, ..status.guard_failure.clone().unwrap() };
     case.status.guard_failure = Some(other);
     assert_eq!(case.next().1, Some(5), "the spec changed");
@@ -283,7 +286,7 @@ fn what_the_guard_found_counts_until_the_spec_changes() {
     let looks = |change: fn(&mut CutoverSpec), status: CutoverStatus| {
         let mut spec = guarded.clone();
         change(&mut spec);
-        plan::looks(&spec, &status, Some(1), 60).is_some()
+        plan::looks(&spec, &status, Some(1), 60, Settle::default()).is_some()
     };
     assert!(looks(|_| {}, at(None)) && looks(|_| {}, at(100)));
     assert!(!looks(|_| {}, CutoverStatus { phase: Some(Finished), ..at(100) }));
@@ -362,9 +365,47 @@ fn an_interval_is_not_shorter_than_clients_use_an_answer_and_that_is_said() {
     assert_eq!(share, Some(5));
     assert!(message.contains("10s is too short: the TTL of 60 s plus 30 s counts instead"), "{message}");
     assert_eq!(with(90, 60).1, Some(25));
-    assert_eq!(with(SETTLE.as_secs(), 0).1, Some(25));
+    assert_eq!(with(30, 0).1, Some(25));
     let default = CutoverSpec { interval: None, ..spec() };
-    assert_eq!(Course::read(&default).unwrap().interval(60), Duration::from_mins(5));
+    assert_eq!(Course::read(&default).unwrap().interval(60, Settle::default()), Duration::from_mins(5));
+}
+
+/// The TTL is 60 s.
+#[test]
+fn steps_and_pods_that_end_wait_for_clients_that_are_as_late_as_the_setting_says() {
+    for (settle, seconds, interval, lingering) in
+        [("1s", 1, 61, 81), ("3s", 3, 63, 83), ("30s", 30, 90, 110), ("5m", 300, 360, 380), ("1h", 3600, 3660, 3680)]
+    {
+        let settle: Settle = settle.parse().unwrap();
+        assert_eq!(settle.to_string(), format!("{seconds}s"));
+        assert_eq!(lingers(60, settle), Duration::from_secs(lingering), "{settle}");
+        let after = |waited| {
+            let mut case = Case { waited, settle, ..Case::new(at(5), near(5, 10, 12)) };
+            case.spec.interval = Some("10s".to_owned());
+            case.next()
+        };
+        let (_, share, _, message) = after(interval - 1);
+        let said = format!("10s is too short: the TTL of 60 s plus {seconds} s counts instead");
+        assert!(share == Some(5) && message.contains(&said), "{message}");
+        assert_eq!(after(interval).1, Some(25), "{settle}");
+        // As long as the last step has to last, the guard looks at it.
+        let guarded = CutoverSpec { guard: Some(CutoverGuard::default()), interval: Some("10s".to_owned()), ..spec() };
+        let looks = |waited: u64| {
+            let waited_seconds = Some(i64::try_from(waited).unwrap());
+            let status = CutoverStatus { phase: Some(Blocked), waited_seconds, ..at(100) };
+            plan::looks(&guarded, &status, Some(1), 60, settle).is_some()
+        };
+        assert!(looks(interval - 1) && !looks(interval), "{settle}");
+    }
+    assert_eq!("30s".parse(), Ok(Settle::default()));
+}
+
+#[test]
+fn a_time_of_parts_of_seconds_or_of_hours_is_no_setting() {
+    for wrong in ["0s", "999ms", "1500ms", "-5s", "61m", "2h", "30", "soon", ""] {
+        let error = wrong.parse::<Settle>().unwrap_err();
+        assert!(error.contains("from 1s to 1h, in whole seconds"), "{wrong}: {error}");
+    }
 }
 
 #[test]
@@ -504,7 +545,8 @@ proptest! {
                     there.reached.asked = None;
                 }
                 let facing = Facing::Places(vec![place]);
-                let guard = plan::looks(&spec, &status, Some(generation), facing.ttl()).map(|_| &finding);
+                let settle = Settle::default();
+                let guard = plan::looks(&spec, &status, Some(generation), facing.ttl(), settle).map(|_| &finding);
                 let is_good = guard.map_or(spec.guard.is_none(), |finding| *finding == Judgement::Passed);
                 let is_reached = is_good && share.is_some_and(|share| facing.stands_at(share).is_ok());
                 reached_for += u64::from(is_reached);
@@ -515,6 +557,7 @@ proptest! {
                     awaits: awaits.then_some("other"),
                     guard,
                     may_hide: false,
+                    settle,
                     hidden_since: None,
                     waited: watch.look(&status, is_reached, Duration::from_secs(mono)),
                     now: Timestamp::from_second(wall).unwrap(),

@@ -7,6 +7,7 @@ use std::{
 };
 
 use clap::Parser;
+use cloudmap_mcs::cutover::Settle;
 use cloudmap_mcs_integration::bench::{CutoverBench, CutoverPlan, Member, Verdict};
 
 /// Moves services from ECS to pods and back, while clients send requests, and prints what became of them.
@@ -50,6 +51,9 @@ struct Arguments {
     /// The least time of a step in seconds.
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     every: u32,
+    /// By how many seconds clients may be late beyond the TTL. The controller runs with the same --settle.
+    #[arg(long, default_value = "30", value_name = "SECONDS", value_parser = settle)]
+    settle: Settle,
     /// Hide no task: then requests fail when tasks stop, and count for comparison only.
     #[arg(long)]
     keep_tasks: bool,
@@ -75,6 +79,10 @@ struct Arguments {
     seed: u64,
 }
 
+fn settle(seconds: &str) -> Result<Settle, String> {
+    format!("{seconds}s").parse()
+}
+
 #[tokio::main]
 #[expect(clippy::print_stdout, reason = "the figures are the output of the program")]
 async fn main() -> anyhow::Result<std::process::ExitCode> {
@@ -96,6 +104,7 @@ async fn main() -> anyhow::Result<std::process::ExitCode> {
         steps: arguments.steps,
         every: Duration::from_secs(arguments.every.into()),
         hide_tasks: !arguments.keep_tasks,
+        settle: arguments.settle,
         reports: arguments.reports.map(|seconds| Duration::from_secs(seconds.into())),
         rate: arguments.rate,
         seed: arguments.seed,

@@ -9,6 +9,7 @@ use crate::{
     api::Cutover,
     cloudmap::{RecordType, Service},
     commands::installed::Settings,
+    cutover::Settle,
     ecs,
     instances::share::{Families, Others},
     model::{ServiceKey, Target},
@@ -47,6 +48,20 @@ impl Facts {
     /// Whether the controller runs with the flag of a variable; `None`: nobody knows.
     pub(super) fn has(&self, variable: &str) -> Option<bool> {
         self.settings.as_ref().ok().map(|settings| settings.has(variable))
+    }
+
+    /// By how much clients are late, by the flags of the controller.
+    pub(super) fn settle(&self) -> Settle {
+        self.settings.as_ref().map(Settings::settle).unwrap_or_default()
+    }
+
+    /// By how much clients are assumed to be late, and why; `None`: it is known.
+    pub(super) fn assumed_settle(&self) -> Option<String> {
+        let why = self.settings.as_ref().err()?;
+        let settle = self.settle().as_secs();
+        Some(format!(
+            "it is assumed that clients are late by up to {settle} s beyond the TTL, as without --settle, because {why}"
+        ))
     }
 
     /// Which Cloud Map service is assumed, and why; `None`: it is known, or there is none.

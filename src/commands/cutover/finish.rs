@@ -4,7 +4,7 @@ use super::{facts::Facts, scale};
 use crate::{
     api::conditions::{CutoverCondition, HidingReason},
     cli::shell::quoted,
-    cutover::{course::SETTLE, hiding::obstacle},
+    cutover::hiding::obstacle,
     ecs,
 };
 
@@ -124,7 +124,7 @@ pub(super) fn before_tasks_stop(facts: &Facts, ttl: u32) -> String {
     hiding(facts).unwrap_or_else(|| format!(
         "# {key}: ECS deregisters a task and stops it at once, so clients that have just resolved fail for up to {} s.\n\
          # Stop a few at a time; a sidecar delays the SIGTERM (docs/moving-from-ecs.md). Autoscaling must not bring tasks back.\n",
-        u64::from(ttl) + SETTLE.as_secs()
+        facts.settle().beyond(ttl).as_secs()
     ))
 }
 

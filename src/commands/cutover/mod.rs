@@ -209,6 +209,9 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
         if let Some(assumed) = seen.assumed() {
             writeln!(std::io::stderr(), "{key}: {assumed}: {ASSUMED}")?;
         }
+        if let Some(assumed) = seen.assumed_settle() {
+            writeln!(std::io::stderr(), "{key}: {assumed}")?;
+        }
         match finish::check(&seen, force) {
             Ok(()) => facts.push(seen),
             Err(why) => {

@@ -18,12 +18,15 @@ use crate::{
     commands::table::Table,
     cutover::{
         Course,
-        course::{FAILOVER, SETTLE, WITHDRAWAL, lingers},
+        course::{FAILOVER, WITHDRAWAL, lingers},
         hiding::{obstacle, stoppable_after},
     },
     iam::Mode,
     instances::Share,
 };
+
+/// What a pod has for requests in flight after it has slept, in seconds: as much as Kubernetes gives pods that do not sleep.
+const IN_FLIGHT: u64 = 30;
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -121,7 +124,7 @@ pub(super) fn plan(facts: &Facts, steps: &[u8]) -> Plan {
     }
     match (&facts.registry, &facts.counterpart) {
         (Ok(registry), Ok(counterpart)) if counterpart.target.is_some() => {
-            the_registry(registry, counterpart, &mut found);
+            the_registry(facts, registry, counterpart, &mut found);
             the_role(facts, registry, counterpart, &mut found);
         }
         (Err(why), Ok(_)) => found.unread("cloud map", why),
@@ -133,6 +136,9 @@ pub(super) fn plan(facts: &Facts, steps: &[u8]) -> Plan {
         (Ok(pods), Ok(registry)) => capacity(pods, registry, &mut found),
         (Err(why), _) => found.unread("pods", why),
         (Ok(_), Err(_)) => {}
+    }
+    if let Some(assumed) = facts.assumed_settle() {
+        found.ok("settle", assumed);
     }
     let patch = facts.pods.as_ref().ok().and_then(|pods| stopping(facts, pods, &mut found));
     surroundings(facts, &mut found);
@@ -239,7 +245,7 @@ fn the_counterpart(facts: &Facts, counterpart: &Counterpart, found: &mut Finding
     }
 }
 
-fn the_registry(registry: &Registry, counterpart: &Counterpart, found: &mut Findings) {
+fn the_registry(facts: &Facts, registry: &Registry, counterpart: &Counterpart, found: &mut Findings) {
     let about = "cloud map";
     let Some(service) = &registry.service else {
         let name = counterpart.target.as_ref().map_or_else(|| "the service".to_owned(), ToString::to_string);
@@ -266,7 +272,7 @@ fn the_registry(registry: &Registry, counterpart: &Counterpart, found: &mut Find
             "ttl",
             format!(
                 "answers are used for {ttl} s, so each step lasts at least {} s",
-                u64::from(ttl) + SETTLE.as_secs()
+                facts.settle().beyond(ttl).as_secs()
             ),
             "lower the TTL of the records to 60 or less some time before",
         );
@@ -359,7 +365,8 @@ fn stopping(facts: &Facts, pods: &Pods, found: &mut Findings) -> Option<String> 
         return None;
     }
     let ttl = facts.registry.as_ref().map_or(60, Registry::ttl);
-    let needed = lingers(ttl).as_secs();
+    let settle = facts.settle();
+    let needed = lingers(ttl, settle).as_secs();
     // Whatever a pod does, it is killed at the end of its grace period.
     let (stops_after, seconds) = (pods.stops_after().min(pods.grace), pods.stops_after().max(needed));
     let short = seconds >= pods.grace;
@@ -378,7 +385,7 @@ fn stopping(facts: &Facts, pods: &Pods, found: &mut Findings) -> Option<String> 
              withdrawal {} s, another leader {} s, TTL {ttl} s, and {} s",
             WITHDRAWAL.as_secs(),
             FAILOVER.as_secs(),
-            SETTLE.as_secs()
+            settle.as_secs()
         );
         let mut remedy = Vec::new();
         if short || !early.is_empty() {
@@ -427,7 +434,7 @@ fn stopping(facts: &Facts, pods: &Pods, found: &mut Findings) -> Option<String> 
         return None;
     }
     let workload = quoted(pods.workload.as_deref().unwrap_or("deployment/NAME"));
-    let patch = patch(&early, needed, short.then(|| seconds + SETTLE.as_secs()), ungated);
+    let patch = patch(&early, needed, short.then_some(seconds + IN_FLIGHT), ungated);
     let namespace = &facts.key.namespace;
     Some(format!("kubectl patch --namespace {namespace} {workload} --patch {}", quoted(&patch.to_string())))
 }
@@ -501,7 +508,7 @@ fn hiding(facts: &Facts, found: &mut Findings) {
                       spec.hideTasks";
         found.add(Grade::Warning, about, "no task is hidden: the controller runs without --hide-tasks", remedy);
     } else if service.custom_health_check && !registry.ecs.is_empty() {
-        let wait = stoppable_after(registry.ttl()).as_secs();
+        let wait = stoppable_after(registry.ttl(), facts.settle()).as_secs();
         let text = if never {
             "not possible: the controller runs without --hide-tasks".to_owned()
         } else if wanted {

@@ -109,7 +109,7 @@ fn hidden_for_long_enough(facts: &Facts, registry: &Registry, now: Result<Timest
         ));
     }
     let Some(since) = since else { return Ok(()) };
-    let wait = SignedDuration::try_from(stoppable_after(registry.ttl())).ok();
+    let wait = SignedDuration::try_from(stoppable_after(registry.ttl(), facts.settle())).ok();
     let from = wait.and_then(|wait| since.0.checked_add(wait).ok()).unwrap_or(since.0);
     let waits = format!("{key}: its hidden tasks may be stopped from {from} on");
     match now {

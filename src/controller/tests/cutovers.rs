@@ -100,6 +100,22 @@ async fn the_traffic_moves_step_by_step_and_back_whoever_leads() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_step_lasts_for_clients_that_are_as_late_as_the_flag_says() {
+    let world = World::new();
+    ecs(&world);
+    let mut blue = world.cluster("blue");
+    blue.kill();
+    blue.settle = "5m".parse().unwrap();
+    blue.lead();
+    blue.objects.put_cutover(&key("web"), spec(&[40, 100]));
+    joins(&blue);
+    until_says(&blue, "web", CutoverPhase::Shifting, Some(40), "Shifting").await;
+    let reached = Instant::now();
+    until_says(&blue, "web", CutoverPhase::Finished, Some(100), "OthersServe").await;
+    assert!(reached.elapsed() > 4 * MINUTE, "100 % came after {:?}", reached.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_annotated_service_moves_likewise_and_goes_on_from_its_annotation() {
     let world = World::new();
     ecs(&world);

@@ -31,7 +31,10 @@ use crate::{
         record::memory::{Stored, StoredHidden},
         selector::NamespaceSelector,
     },
-    cutover::guard::{Outside, Watcher},
+    cutover::{
+        Settle,
+        guard::{Outside, Watcher},
+    },
     env,
     gates::Lookups,
     import::{DerivedNaming, hashed},
@@ -114,6 +117,7 @@ impl World {
             aws_mcs: false,
             registration: RegistrationPolicy::Open,
             hide_tasks: false,
+            settle: Settle::default(),
             hidden: Arc::default(),
             metrics: Metrics::new(&exposed).unwrap(),
             exposed,
@@ -247,6 +251,8 @@ pub(super) struct Cluster {
     pub(super) registration: RegistrationPolicy,
     /// `--hide-tasks`
     pub(super) hide_tasks: bool,
+    /// `--settle`
+    pub(super) settle: Settle,
     pub(super) hidden: Arc<StoredHidden>,
     metrics: Metrics,
     /// What its process shows, whether it leads or not.
@@ -278,6 +284,7 @@ impl Cluster {
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
         let callers = Arc::clone(&self.callers);
         let (hide_tasks, hidden, metrics) = (self.hide_tasks, Arc::clone(&self.hidden), self.metrics.clone());
+        let settle = self.settle;
         let (aws_mcs, registration, derived) = (self.aws_mcs, self.registration, self.naming.clone());
         self.leader = Some(tokio::spawn(env::on(&self.machine, async move {
             let leadership = Leadership::manual(Some(Instant::now() + Duration::from_hours(10_000)));
@@ -342,6 +349,7 @@ impl Cluster {
                 derived,
                 gate_timeout: Duration::from_mins(5),
                 hide_tasks,
+                settle,
             };
             run(settings, inputs).await;
         })));

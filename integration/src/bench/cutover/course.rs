@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Result, ensure};
 use cloudmap_mcs::{
     api::{Cutover, CutoverPhase},
-    cutover::hiding::stoppable_after,
+    cutover::{Settle, hiding::stoppable_after},
 };
 use kube::{Api, Client, api::ListParams};
 use tokio::{sync::watch, task::JoinSet};
@@ -182,10 +182,10 @@ impl Course {
     }
 
     /// Waits until no client uses hidden tasks any more.
-    pub(super) async fn wait_until_stoppable(&self, ttl: u32) -> Result<()> {
+    pub(super) async fn wait_until_stoppable(&self, ttl: u32, settle: Settle) -> Result<()> {
         let since = self.seen.borrow().values().filter_map(|seen| seen.hidden_since).max().unwrap_or_default();
         // A second more: the times in statuses are whole seconds.
-        let from = Duration::from_secs(u64::try_from(since)?) + stoppable_after(ttl) + Duration::from_secs(1);
+        let from = Duration::from_secs(u64::try_from(since)?) + stoppable_after(ttl, settle) + Duration::from_secs(1);
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
         tokio::time::sleep(from.saturating_sub(now)).await;
         Ok(())

@@ -24,6 +24,7 @@ use std::{
 };
 
 use anyhow::{Result, anyhow};
+use cloudmap_mcs::cutover::Settle;
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -89,6 +90,8 @@ pub struct CutoverPlan {
     /// The least time of a step.
     pub every: Duration,
     pub hide_tasks: bool,
+    /// `--settle` of the controller.
+    pub settle: Settle,
     /// How often ECS reports the health of each task; AWS documents nothing.
     pub reports: Option<Duration>,
     /// Requests a second of clients that resolve; others send fewer.
@@ -134,6 +137,7 @@ impl CutoverBench {
             "steps": plan.steps,
             "step_seconds": plan.every.as_secs(),
             "hide_tasks": plan.hide_tasks,
+            "settle_seconds": plan.settle.as_secs(),
             "trouble": plan.trouble,
             "seed": plan.seed,
         }))
@@ -158,7 +162,7 @@ impl CutoverBench {
         tracing::info!("{} Services of {} pods in Kubernetes", plan.services, plan.pods);
         objects.create().await?;
 
-        let shares = Arc::new(Shares::new(plan.services, plan.ttl));
+        let shares = Arc::new(Shares::new(plan.services, plan.ttl, plan.settle));
         let course = Course::follow(cluster, Arc::clone(&shares));
         let program = Program::new(plan, &api);
         let mut trouble = if plan.trouble { Some(Trouble::new(plan, &objects, &course, &shares).await?) } else { None };

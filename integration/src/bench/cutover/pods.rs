@@ -121,7 +121,7 @@ impl Deployment {
             pods.push(Running { life: Life::Ready, ..pod });
         }
         let state = Mutex::new(State { pods, started: plan.pods });
-        Ok(Self { name, client, addresses, lingers: lingers(plan.ttl), state })
+        Ok(Self { name, client, addresses, lingers: lingers(plan.ttl, plan.settle), state })
     }
 
     /// Creates the objects of the first pods.

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloudmap_mcs::cutover::hiding::stoppable_after;
+use cloudmap_mcs::cutover::{Settle, hiding::stoppable_after};
 
 use super::{course::SETTLE, objects};
 
@@ -44,6 +44,8 @@ pub(super) struct Shares {
     counted: Mutex<BTreeMap<u32, Answers>>,
     /// Of the records, in seconds.
     ttl: u32,
+    /// `--settle` of the controller.
+    settle: Settle,
     /// Whether no answer counts.
     paused: AtomicBool,
 }
@@ -59,8 +61,8 @@ pub(super) struct Reached {
 
 impl Reached {
     /// From the change until clients have noticed it.
-    fn settle(self, ttl: u32) -> Duration {
-        if self.hides { stoppable_after(ttl) } else { Duration::from_secs(ttl.into()) + SETTLE }
+    fn settle(self, ttl: u32, settle: Settle) -> Duration {
+        if self.hides { stoppable_after(ttl, settle) } else { Duration::from_secs(ttl.into()) + SETTLE }
     }
 }
 
@@ -69,13 +71,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Shares {
-    pub(super) fn new(services: usize, ttl: u32) -> Self {
+    pub(super) fn new(services: usize, ttl: u32, settle: Settle) -> Self {
         let now = Instant::now();
         let service = || Mutex::new(Service { reached: None, settled: now, open: VecDeque::new() });
         Self {
             services: (0..services).map(|_| service()).collect(),
             counted: Mutex::default(),
             ttl,
+            settle,
             paused: AtomicBool::default(),
         }
     }
@@ -118,7 +121,7 @@ impl Shares {
         let Some(service) = self.services.get(number) else { return };
         let mut service = lock(service);
         if service.reached != reached {
-            let settle = reached.map_or(Duration::ZERO, |reached| reached.settle(self.ttl));
+            let settle = reached.map_or(Duration::ZERO, |reached| reached.settle(self.ttl, self.settle));
             (service.reached, service.settled) = (reached, now + settle);
             service.open.clear();
             return;
@@ -153,7 +156,7 @@ mod tests {
 
     #[test]
     fn answers_count_for_the_share_that_holds_before_and_after_them() {
-        let shares = Shares::new(1, 10);
+        let shares = Shares::new(1, 10, Settle::default());
         let reached = |share, hides| Some(Reached { share, hides });
         let begun = Instant::now();
         let at = |seconds: u64| begun + Duration::from_secs(seconds);

@@ -225,6 +225,8 @@ impl<'a> Trouble<'a> {
 mod tests {
     use std::{net::Ipv4Addr, path::PathBuf};
 
+    use cloudmap_mcs::cutover::Settle;
+
     use super::*;
 
     fn mk_plan(services: usize, tasks: usize, steps: &[u8]) -> CutoverPlan {
@@ -241,6 +243,7 @@ mod tests {
             steps: steps.to_vec(),
             every: Duration::ZERO,
             hide_tasks: true,
+            settle: Settle::default(),
             reports: None,
             rate: 1,
             seed: 1,

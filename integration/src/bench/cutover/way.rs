@@ -71,7 +71,7 @@ impl CutoverBench {
                 let least = if attempt == 1 { plan.tasks } else { 0 };
                 let hidden = |seen: &Seen| !seen.is_guarded() && seen.has_hidden(least);
                 course.until("all tasks are hidden", plan.moved(), hidden).await?;
-                course.wait_until_stoppable(plan.ttl).await?;
+                course.wait_until_stoppable(plan.ttl, plan.settle).await?;
             }
             if attempt == 1 {
                 times.push(("start_to_stoppable", begun.elapsed()));

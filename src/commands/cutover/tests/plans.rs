@@ -110,7 +110,7 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
         assert!(found.contains(&expected), "{expected:?} is not in {found:?}");
     }
     let unknown = with(|facts| facts.settings = Err("deployments are forbidden".to_owned()));
-    assert_eq!(unknown, [], "nothing depends on it");
+    assert_eq!(unknown, [], "nothing depends on it but what is assumed");
     let mut nothing = facts();
     kind(&mut nothing, None);
     assert!(wrong(&nothing).contains(&("counterpart", Blocked)));
@@ -168,6 +168,40 @@ fn the_patch_has_what_the_pods_lack_and_no_more() {
     assert_eq!(patched(|pods| pods.grace = 30), json!({"terminationGracePeriodSeconds": 150}));
     let gates = json!([{"conditionType": "cloudmap-mcs/registered"}]);
     assert_eq!(patched(|pods| pods.gated = 0), json!({"readinessGates": gates}));
+}
+
+#[test]
+fn clients_are_as_late_as_the_controller_that_is_installed_says() {
+    let said = |settle: Result<&str, &str>, ttl| {
+        let mut facts = facts();
+        let values = settle.map(|settle| [("CLOUDMAP_MCS_HIDE_TASKS", "true"), ("CLOUDMAP_MCS_SETTLE", settle)]);
+        facts.settings = values.map(|values| settings(&values)).map_err(str::to_owned);
+        let pods = facts.pods.as_mut().unwrap();
+        (pods.containers, pods.grace) = (stopping([("orders", 5, None)]), 30);
+        facts.registry = Ok(registry(12, ttl));
+        text(&[("shop/orders".to_owned(), plan(&facts, &[]))])
+    };
+    // 5 s + 15 s + the TTL + the setting; 30 s more for requests in flight; 30 s until Cloud Map leaves a hidden task out.
+    for (settle, seconds, step, lingers, grace, hidden) in
+        [("3s", 3, 303, 323, 353, 333), ("30s", 30, 330, 350, 380, 360), ("5m", 300, 600, 620, 650, 630)]
+    {
+        let said = said(Ok(settle), 300);
+        for part in [
+            format!("so each step lasts at least {step} s"),
+            format!(
+                "use its address for up to {lingers} s: withdrawal 5 s, another leader 15 s, TTL 300 s, and {seconds} s"
+            ),
+            format!(r#""preStop":{{"sleep":{{"seconds":{lingers}}}}}"#),
+            format!(r#""terminationGracePeriodSeconds":{grace}"#),
+            format!("tasks may be stopped {hidden} s after the last one was marked"),
+        ] {
+            assert!(said.contains(&part), "{part}: {said}");
+        }
+        assert!(!said.contains("assumed"), "{said}");
+    }
+    let said = said(Err("deployments are forbidden"), 60);
+    let assumed = "late by up to 30 s beyond the TTL, as without --settle, because deployments are forbidden";
+    assert!(said.contains(assumed) && said.contains("for up to 110 s"), "{said}");
 }
 
 /// The API server refuses two handlers of one hook, and a container in the template that has no image.

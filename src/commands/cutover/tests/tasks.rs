@@ -128,6 +128,34 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
     assert_eq!(with(Ok(Some(found([stopped])))), Ok(Vec::new()), "nothing is left to refuse");
 }
 
+#[test]
+fn tasks_are_used_for_as_long_as_the_controller_that_is_installed_says() {
+    let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
+    let mut facts = facts();
+    let late = |settle| Ok(settings(&[("CLOUDMAP_MCS_CUTOVERS", "true"), ("CLOUDMAP_MCS_SETTLE", settle)]));
+    (facts.cutover, facts.settings) = (Ok(Some(cutover.clone())), late("5m"));
+    let said = commands(&facts, None, false);
+    assert!(said.contains("fail for up to 360 s"), "{said}");
+    cutover.spec.hide_tasks = true;
+    let hidden = json!({"type": "TasksHidden", "status": "True", "reason": "Hidden", "message": "12 tasks are hidden",
+        "lastTransitionTime": "2026-11-24T10:00:00Z"});
+    let status = cutover.status.as_mut().unwrap();
+    status.conditions.push(serde_json::from_value(hidden).unwrap());
+    (status.hidden, status.hidden_since) = (Some(12), serde_json::from_value(json!("2026-11-24T10:00:00Z")).unwrap());
+    (facts.cutover, facts.registry) = (Ok(Some(cutover)), Ok(registry(0, 60)));
+    // 30 s, the TTL of 60 s, and the setting.
+    for (settle, now, may) in [
+        ("3s", "2026-11-24T10:01:32Z", false),
+        ("3s", "2026-11-24T10:01:33Z", true),
+        ("5m", "2026-11-24T10:06:29Z", false),
+        ("5m", "2026-11-24T10:06:30Z", true),
+    ] {
+        facts.settings = late(settle);
+        let ready = scale::stoppable(&facts, Ok(now.parse().unwrap()), false);
+        assert_eq!(ready.is_ok(), may, "{settle} at {now}: {ready:?}");
+    }
+}
+
 /// A clock that is ahead would stop tasks that clients still use. The one of this machine is years ahead here.
 #[tokio::test]
 async fn for_how_long_tasks_are_hidden_is_measured_with_the_clock_of_the_api_server() {
