@@ -6,6 +6,7 @@
 #                                     [--rate 200] [--reports 30] [--keep-tasks | --trouble] [--seed 1]
 #
 #   SERVICES=200      the same as --services 200
+#   SETTLE=15         by how many seconds clients may be late beyond the TTL [default: 30]
 #   CONTROLLER=FILE   measure this binary instead of building one
 #   LOGS=FOLDER       keep the logs of the controller and the emulator there
 #   LOG=FILTER        what the controller logs [default: warn]
@@ -38,7 +39,7 @@ finish() {
 
 # clients_build: a client for each runtime that is on this machine, in $WORK/clients.
 clients_build() {
-	local from=$ROOT/integration/clients
+	local from=$ROOT/integration/clients java=(java -XX:TieredStopAtLevel=1)
 	mkdir "$WORK/clients"
 	echo "nameserver $TESTBED_HOST_IP" >"$WORK/resolv.conf"
 	echo "hosts: files dns" >"$WORK/nsswitch.conf"
@@ -55,7 +56,9 @@ clients_build() {
 	if type -P node >/dev/null; then client node node "$from/client.js"; else client_missing node "Node.js"; fi
 	if type -P javac >/dev/null; then
 		javac -d "$WORK" "$from/Client.java"
-		client jvm java -XX:TieredStopAtLevel=1 -cp "$WORK" Client
+		# By itself it keeps addresses for 30 s. A resolver, from which it has them, may be late, too.
+		[ "$SETTLE" -ge 30 ] || java+=("-Dsun.net.inetaddr.ttl=$((SETTLE / 5))")
+		client jvm "${java[@]}" -cp "$WORK" Client
 	else
 		client_missing jvm "a JDK"
 	fi
@@ -80,13 +83,14 @@ client() {
 client_missing() { echo "$1: no client of it runs, because $2 is missing on this machine" >&2; }
 
 main() {
-	local built controller
+	local built controller flags in_namespace
 	"$TESTBED" check
 	alone "API servers"
 	use_target
 	built=$CARGO_TARGET_DIR/release
 	build_release --bin cutover-bench --bin cloudmap-emulator --bin cloudmap-mcs >&2
 	CONTROLLER=${CONTROLLER:-$built/cloudmap-mcs}
+	SETTLE=${SETTLE:-30}
 	WORK=$(mktemp -d)
 	finally finish
 	testbed down
@@ -98,17 +102,22 @@ main() {
 	ulimit -n "$(ulimit -Hn)"
 	EMULATOR=http://$TESTBED_HOST_IP:8700
 	# What the controller of bench-host.sh does beyond its flags.
-	export CONTROLLER EMULATOR RESOLVER=$TESTBED_HOST_IP CLOUDMAP_MCS_CUTOVERS=true CLOUDMAP_MCS_HIDE_TASKS=true
+	flags=(CLOUDMAP_MCS_CUTOVERS=true CLOUDMAP_MCS_HIDE_TASKS=true "CLOUDMAP_MCS_SETTLE=${SETTLE}s")
+	export CONTROLLER EMULATOR RESOLVER=$TESTBED_HOST_IP "${flags[@]}"
 	testbed run-host emulator -- "$built/cloudmap-emulator" --listen "$TESTBED_HOST_IP:8700" \
 		--resolver-listen "$TESTBED_HOST_IP:53" --aws-times --max-instances-per-namespace 20000 --region eu-central-1
 	wait_for "$EMULATOR/_emulator/health" "the emulator"
 	clients_build
 	crds_apply "$CONTEXTS" "$CONTROLLER"
+	# The controller is no pod here, and the commands read its flags from a Deployment.
+	in_namespace=(--context "$CONTEXTS" --namespace cloudmap-mcs-system)
+	kubectl "${in_namespace[@]}" create deployment cloudmap-mcs --image cloudmap-mcs >&2
+	kubectl "${in_namespace[@]}" set env deployment/cloudmap-mcs "${flags[@]}" >&2
 	controller=$("$HOST_SCRIPT" replica 1 1)
 	wait_for "${controller##*admin=}/readyz" "the controller"
 	"$built/cutover-bench" --controller "$controller" --emulator "$EMULATOR" --resolver "$TESTBED_HOST_IP" \
 		--program "$CONTROLLER" --host "$HOST_SCRIPT" --clients "$WORK/clients" --addresses "${TESTBED_HOST_IP%.0.1}.128.1" \
-		${SERVICES:+--services "$SERVICES"} "$@"
+		--settle "$SETTLE" ${SERVICES:+--services "$SERVICES"} "$@"
 }
 
 main "$@"

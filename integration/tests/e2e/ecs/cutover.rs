@@ -14,12 +14,12 @@ use cloudmap_mcs_integration::scenario::{
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::day::a_day;
+use super::day::{SETTLE, a_day};
 use super::shares::{beside_tasks, resolves};
 use super::{ids, two_tasks, written, wrote_no_task};
 use crate::gates::component;
 
-/// A step lasts for the TTL of the records and half a minute at least, and a new leader may begin it again. Tasks are hidden
+/// A step lasts for the TTL of the records and 15 s at least, and a new leader may begin it again. Tasks are hidden
 /// and shown within a minute or two.
 pub(super) const STEP: Duration = Duration::from_mins(8);
 
@@ -227,7 +227,8 @@ async fn the_traffic_of_two_tasks_moves_to_two_pods_step_by_step_and_back() {
             here.apply("", object.clone()).await?;
         }
         let flags = ["CLOUDMAP_MCS_CUTOVERS", "CLOUDMAP_MCS_HIDE_TASKS", "CLOUDMAP_MCS_READINESS_GATES"];
-        let flags = flags.map(|flag| (flag, "true".to_owned()));
+        let mut flags = Vec::from(flags.map(|flag| (flag, "true".to_owned())));
+        flags.push(("CLOUDMAP_MCS_SETTLE", format!("{SETTLE}s")));
         let before = here.controller().set(&flags).await?;
         // Each of them waits for most of its time.
         let hiding = world.beside("ecs-hiding", async |world| hides(world).await);

@@ -20,11 +20,14 @@ const TASKS: i64 = 2;
 const PODS_OF_EACH: usize = 2;
 /// Of the records, in seconds: a tenth of what the documents use. So is the interval of the steps.
 const TTL: u64 = 6;
+/// `--settle` of the controller, in seconds. CoreDNS keeps each answer for 5 s at least, and a machine may stand still for some
+/// seconds.
+pub(super) const SETTLE: u64 = 15;
 /// For so long clients use an answer.
-const USED: Duration = Duration::from_secs(TTL + 30);
+const USED: Duration = Duration::from_secs(TTL + SETTLE);
 /// For so many seconds pods serve after they were deleted: 5 s until they are withdrawn, 15 s for another leader, the TTL, and
-/// 30 s.
-const LINGERS: u64 = 5 + 15 + TTL + 30;
+/// what clients are late.
+const LINGERS: u64 = 5 + 15 + TTL + SETTLE;
 /// Until `finish` is tried again.
 const AGAIN: Duration = Duration::from_secs(5);
 const CALLER: &str = "caller";
@@ -197,6 +200,7 @@ impl<'a> Day<'a> {
     /// All traffic goes to the pods.
     async fn there(&self) -> Result<()> {
         let planned = run(self.world, &self.api, "plan", &["--all"]).await?;
+        // By any other --settle than the controller's it would be another time.
         let stops = format!("pods stop {LINGERS} s after they are deleted");
         for finding in [stops.as_str(), "pods are ready when clients of Cloud Map find them"] {
             holds(planned.matches(finding).count() == SERVICES, &format!("of each it says `{finding}`"), &planned)?;
