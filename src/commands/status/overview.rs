@@ -102,7 +102,11 @@ pub(in crate::commands) fn since(now: Timestamp, then: Timestamp) -> Duration {
 pub(super) fn cluster(seen: &Cluster) -> Vec<Finding> {
     let mut findings = vec![identity(seen), leader(seen)];
     findings.extend(match &seen.record {
-        Err(why) => Some(Finding::new("record", State::Unseen, why.clone())),
+        Err(why) => {
+            let remedy = "Have the ClusterRole cloudmap-mcs-reader bound to you, if you may not read it. While the controller \
+                          cannot read it either, nothing is exported or imported";
+            Some(Finding::wrong("record", why.clone(), remedy))
+        }
         Ok(Some(record)) if record.leaving => Some(Finding::wrong(
             "membership",
             "this cluster is leaving its ClusterSet: nothing of it is exported, and nothing imported",

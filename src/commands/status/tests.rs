@@ -235,6 +235,12 @@ fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
             "leaving",
             "--undo",
         ),
+        (
+            |seen, _| seen.record = Err("the ConfigMap cloudmap-mcs-ledger has no valid record.json".to_owned()),
+            "record",
+            "no valid record.json",
+            "nothing is exported or imported",
+        ),
         (|_, name| name.service = Ok(None), "Service", "no Service of that name", "Create it, or delete the export"),
         (
             |_, name| {
