@@ -216,16 +216,25 @@ pub(super) fn is_silent(view: &ClusterView) -> bool {
     view.head.as_ref().zip(view.age).is_some_and(|(head, age)| head.is_live() && age > head.lease)
 }
 
-/// What is wrong if the controller here ignores the head of a cluster, because another key signed it than the one that this
-/// cluster has pinned (R9). The state of such a head looks as well as any other.
+/// What is wrong if the controller here ignores the head of a cluster, because the key that this cluster has pinned did not
+/// sign it (R9). The state of such a head looks as well as any other.
 pub(super) fn unknown_key(seen: &Cluster, view: &ClusterView, about: &str) -> Option<Finding> {
     let pinned = seen.record.as_ref().ok()?.as_ref()?.accepted.get(&*view.id)?.key?;
-    let signer = view.head.as_ref()?.signer.filter(|signer| *signer != pinned)?;
-    let text = format!("its head is ignored: the key {signer} signed it, and this cluster has pinned another one");
-    let remedy = format!(
-        "If that cluster was rebuilt: `cloudmap-mcs trust accept {}{}`. Otherwise somebody writes in its name",
-        view.id, seen.flags
-    );
+    let (text, remedy) = match view.head.as_ref()?.signer {
+        Some(signer) if signer == pinned => return None,
+        Some(signer) => (
+            format!("its head is ignored: the key {signer} signed it, and this cluster has pinned another one"),
+            format!(
+                "If that cluster was rebuilt: `cloudmap-mcs trust accept {}{}`. Otherwise somebody writes in its name",
+                view.id, seen.flags
+            ),
+        ),
+        None => (
+            format!("its head is ignored: it has no valid signature, and this cluster has pinned the key {pinned}"),
+            "If that cluster runs with --trust=open, start it without. Otherwise somebody writes in its name"
+                .to_owned(),
+        ),
+    };
     Some(Finding::wrong(about, text, remedy).aged(view.age))
 }
 

@@ -303,6 +303,16 @@ fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
         ),
         (
             |seen, _| {
+                sign_with_another_key(seen);
+                let head = seen.ledger.as_mut().unwrap()[1].head.as_mut().unwrap();
+                Arc::make_mut(head).signer = None;
+            },
+            "ledger of two",
+            "its head is ignored: it has no valid signature",
+            "--trust=open",
+        ),
+        (
+            |seen, _| {
                 let two = &mut seen.ledger.as_mut().unwrap()[1];
                 two.catalog.exports.values_mut().for_each(|exported| exported.endpoints.clear());
             },
