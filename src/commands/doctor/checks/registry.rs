@@ -240,7 +240,10 @@ fn head(ledger: &Ledger, clusterset: &str, cluster: &Cluster, seen: &Seen) -> Op
             place,
             "ledger",
             format!("the id {id} belongs to another cluster in the ledger, with the UID {uid} of kube-system"),
-            "give this cluster another id; if the other one is gone for good, `cloudmap-mcs forget` it there first",
+            format!(
+                "give this cluster another id; if the other one is gone for good, run `cloudmap-mcs forget {id}` in another \
+                 member, and then `cloudmap-mcs purge --cluster {id}`"
+            ),
         ),
         Some((Some(age), _)) if *age > Timing::default().lease => {
             Finding::fail(place, "ledger", format!("{id} last wrote {} s ago", age.as_secs()), look)

@@ -403,7 +403,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             Fail,
             "a",
             "belongs to another cluster in the ledger",
-            "another id",
+            "purge --cluster c1",
         ),
         // Quotas.
         (|it| of_registry(it).namespaces = Ok(45), Warn, "registry", "45 of 50 namespaces", "L-0FE3F50E"),
