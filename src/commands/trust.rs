@@ -14,7 +14,7 @@ use crate::{
     cli::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRotateArgs},
     cluster::{
         identity,
-        keys::KeyStore,
+        keys::{KeyStore, TRUSTED},
         record::{self, Accepted, Gone, Record, RecordObject, RecordStore as _},
     },
     env,
@@ -113,6 +113,7 @@ async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
     let key = args.key.with_context(|| compare(id, &head.uid, signer, &args.place.kube.cluster.flags()))?;
     anyhow::ensure!(key == signer, "the cluster {id} signs with the key {signer}, not with {key}: nothing is accepted");
     let client = connect::kubernetes(&args.place.kube).await?;
+    refuse_own(id, &head.uid, &identity::kube_system_uid(&client).await?)?;
     let store = RecordObject::new(client, &args.place.kube.controller.namespace);
     let pin = |record: &mut Record| {
         record.accepted.insert(id.to_string(), Accepted::unread(head.uid.to_string(), Some(key)));
@@ -120,7 +121,21 @@ async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
     };
     let pinned = record::update(&store, pin).await?;
     pinned.context("this cluster has no ledger record: its controller has never led")?;
-    writeln!(std::io::stdout(), "The key {key} of cluster {id} is accepted. What it says counts within seconds.")?;
+    writeln!(
+        std::io::stdout(),
+        "The key {key} of cluster {id} is accepted. What it says counts within seconds. With --trust=pinned, it counts only if the \
+         ConfigMap {TRUSTED} has the key."
+    )?;
+    Ok(())
+}
+
+/// Fails if the head is this cluster's own. Its leader would wait for another cluster with this id, report it as stale, and
+/// never forget it. `uid` is that of this cluster.
+fn refuse_own(id: &ClusterId, head: &str, uid: &str) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        head != uid,
+        "{id} is this cluster itself, whose key the others have to accept: run this in each of them (--context)"
+    );
     Ok(())
 }
 
@@ -210,6 +225,14 @@ mod tests {
         let key = PublicKey::from_bytes([1; 32]);
         let said = compare(&args.cluster, "uid-blue", key, &args.place.kube.cluster.flags());
         assert!(said.ends_with(&format!("cloudmap-mcs trust accept blue --key {key} --context green")), "{said}");
+    }
+
+    #[test]
+    fn a_cluster_does_not_accept_its_own_key() {
+        let blue: ClusterId = "blue".parse().unwrap();
+        let error = refuse_own(&blue, "uid-blue", "uid-blue").unwrap_err().to_string();
+        assert!(error.contains("blue is this cluster itself"), "{error}");
+        refuse_own(&blue, "uid-blue", "uid-green").unwrap();
     }
 
     #[test]
