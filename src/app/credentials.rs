@@ -86,7 +86,10 @@ async fn read(store: &KeyStore, mode: Mode, stored: Option<StoredKey>) -> Result
     let pinned = if mode == Mode::Pinned {
         let told = store.trusted().await.map_err(|error| error.to_string())?;
         let told = told.ok_or_else(|| {
-            format!("with --trust=pinned, the ConfigMap {TRUSTED} must have the keys of the other clusters: `cloudmap-mcs trust` prints them")
+            format!(
+                "with --trust=pinned, the ConfigMap {TRUSTED} must have the keys of the other clusters: `cloudmap-mcs trust \
+                 list` prints them"
+            )
         })?;
         trust::read_pinned(&told)?
     } else {

@@ -17,7 +17,9 @@ pub type Signature = [u8; 64];
 
 /// The text is no public key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("failed to read the public key {0:?}: it must be 43 characters of base64, as `cloudmap-mcs trust` prints it")]
+#[error(
+    "failed to read the public key {0:?}: it must be 43 characters of base64, as `cloudmap-mcs trust list` prints it"
+)]
 pub struct InvalidKey(String);
 
 impl PublicKey {
