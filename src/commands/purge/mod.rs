@@ -313,7 +313,11 @@ async fn deregister(cloudmap: &dyn CloudMap, instances: &[(&Arc<str>, &Arc<str>)
                 operations.insert(operation, instance);
             }
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Duplicate { .. }) => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                return Err(error).with_context(|| {
+                    format!("failed to deregister the instance {instance} of the Cloud Map service {service}")
+                });
+            }
         }
     }
     let deadline = Instant::now() + PATIENCE;
@@ -333,7 +337,9 @@ async fn deregister(cloudmap: &dyn CloudMap, instances: &[(&Arc<str>, &Arc<str>)
             }
             Ok(OperationState::Succeeded { .. }) => {}
             Err(error) if error.kind == ErrorKind::NotFound => {}
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                return Err(error).with_context(|| format!("failed to see whether {instance} is deregistered"));
+            }
         }
     }
     Ok(())

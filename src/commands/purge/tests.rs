@@ -1,6 +1,9 @@
 use super::*;
 use crate::{
-    cloudmap::{NamespaceKind, Operation, fake::Fake},
+    cloudmap::{
+        NamespaceKind, Operation,
+        fake::{Fake, Fault},
+    },
     cluster::record::memory::Stored,
     ledger::{
         Map, Value,
@@ -397,4 +400,17 @@ async fn purge_fails_if_something_is_not_empty() {
     let said = String::from_utf8(out).unwrap();
     assert!(said.contains("not empty") && !said.contains("Removed."), "{said}");
     assert!(!there(&fake).contains_key("shop/blue"), "the others are removed nevertheless");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_aws_does_not_remove_is_named() {
+    let fake = Fake::new();
+    shop(&fake);
+    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let remains = Remains::find(&cloudmap, &clusterset(), None).await.unwrap();
+    for operation in [Operation::DeregisterInstance, Operation::GetOperation] {
+        fake.fault(operation, Fault::Refused(ErrorKind::AccessDenied));
+        let error = format!("{:#}", remains.remove(&*cloudmap, &mut std::io::sink()).await.unwrap_err());
+        assert!(error.contains(" k8s-") && error.contains(operation.name()), "{error}");
+    }
 }
