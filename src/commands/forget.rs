@@ -32,7 +32,7 @@ async fn mark(
 ) -> anyhow::Result<String> {
     // Also if no head is there now: that one discovery does not show it says nothing.
     let heads = refuse_if_alive(cloudmap, clusterset, Some(cluster), true).await?;
-    if signed(kube, cluster, heads.get(cluster.as_str())).await? {
+    if signed(kube, clusterset, cluster, heads.get(cluster.as_str())).await? {
         return Ok(format!(
             "This cluster drops the exports of cluster {cluster} within seconds, and says so in its ledger. Each other cluster \
              follows when {cluster} is stale there, that is, silent for 5 minutes."
@@ -40,7 +40,7 @@ async fn mark(
     }
     let deleted = match show::forget(Arc::clone(cloudmap), clusterset, cluster).await {
         Err(no_head @ show::Error::NoHead(_)) => {
-            let Some(recorded) = recorded(kube, cluster).await else { return Err(no_head.into()) };
+            let Some(recorded) = recorded(kube, clusterset, cluster).await else { return Err(no_head.into()) };
             show::forget_recorded(Arc::clone(cloudmap), clusterset, cluster, &recorded).await?;
             0
         }
@@ -53,22 +53,35 @@ async fn mark(
 
 /// Says in the record of this cluster that one is gone whose heads are signed: nobody can sign for it. `false` if they
 /// are not, or if there is no cluster to ask.
-async fn signed(kube: &KubeArgs, cluster: &ClusterId, last: Option<&Arc<Head>>) -> anyhow::Result<bool> {
+async fn signed(
+    kube: &KubeArgs,
+    clusterset: &ClusterSetId,
+    cluster: &ClusterId,
+    last: Option<&Arc<Head>>,
+) -> anyhow::Result<bool> {
     let Ok(client) = connect::kubernetes(kube).await else { return Ok(false) };
-    say_gone(&RecordObject::new(client, &kube.controller.namespace), cluster, last).await
+    say_gone(&RecordObject::new(client, &kube.controller.namespace), clusterset, cluster, last).await
 }
 
 /// `false` without a record, or if it has no key of the cluster. A record that cannot be read may have one.
-async fn say_gone(store: &RecordObject, cluster: &ClusterId, last: Option<&Arc<Head>>) -> anyhow::Result<bool> {
-    let said = record::update(store, |record| forget_in(record, cluster, last)).await;
+async fn say_gone(
+    store: &RecordObject,
+    clusterset: &ClusterSetId,
+    cluster: &ClusterId,
+    last: Option<&Arc<Head>>,
+) -> anyhow::Result<bool> {
+    let said = record::update(store, |record| forget_in(record, clusterset, cluster, last)).await;
     let said = said.with_context(|| format!("failed to say in the record of this cluster that {cluster} is gone"))?;
     Ok(said.unwrap_or_default())
 }
 
-/// Says in the record that the cluster is gone since its last head; `false` if the record has no key of it. The recorded
-/// position is that of the last change: heartbeats since then would take the cluster back under a leader that has read none
-/// of them before.
-fn forget_in(record: &mut Record, cluster: &ClusterId, last: Option<&Arc<Head>>) -> bool {
+/// Says in the record that the cluster is gone since its last head; `false` if the record has no key of it, or is that of a
+/// cluster in another ClusterSet, where another cluster may have the id. The recorded position is that of the last change:
+/// heartbeats since then would take the cluster back under a leader that has read none of them before.
+fn forget_in(record: &mut Record, clusterset: &ClusterSetId, cluster: &ClusterId, last: Option<&Arc<Head>>) -> bool {
+    if !record.is_of(clusterset.as_str()) {
+        return false;
+    }
     let accepted = record.accepted.get_mut(cluster.as_str()).filter(|accepted| accepted.key.is_some());
     let Some(accepted) = accepted else { return false };
     // Anybody may have written one that the cluster did not sign.
@@ -81,9 +94,12 @@ fn forget_in(record: &mut Record, cluster: &ClusterId, last: Option<&Arc<Head>>)
 }
 
 /// What the cluster of this command has recorded about another one, if it can be asked.
-async fn recorded(kube: &KubeArgs, cluster: &ClusterId) -> Option<Accepted> {
+async fn recorded(kube: &KubeArgs, clusterset: &ClusterSetId, cluster: &ClusterId) -> Option<Accepted> {
     let client = connect::kubernetes(kube).await.ok()?;
     let (record, _) = RecordObject::new(client, &kube.controller.namespace).load().await.ok()??;
+    if !record.is_of(clusterset.as_str()) {
+        return None;
+    }
     record.accepted.get(cluster.as_str()).cloned()
 }
 
@@ -158,7 +174,10 @@ mod tests {
     use crate::{
         cli::{Cli, Command},
         cloudmap::fake::Fake,
-        cluster::{fake_api::FakeApi, record::Position},
+        cluster::{
+            fake_api::FakeApi,
+            record::{Member, Position},
+        },
         commands::purge::tests::{clusterset, heads, member},
         ledger::trust,
         model::PublicKey,
@@ -181,9 +200,22 @@ mod tests {
         ] {
             let accepted = Accepted { position: recorded, ..Accepted::unread("uid-blue".to_owned(), Some(own)) };
             let mut record = Record { accepted: [("blue".to_owned(), accepted)].into(), ..Record::default() };
-            assert!(forget_in(&mut record, &blue, last.as_ref()));
+            assert!(forget_in(&mut record, &clusterset(), &blue, last.as_ref()));
             let accepted = &record.accepted["blue"];
             assert_eq!((accepted.gone, accepted.position), (Some(Gone::Forgotten), position), "{last:?}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_of_another_cluster_set_with_the_same_id_is_not_forgotten() {
+        let blue: ClusterId = "blue".parse().unwrap();
+        let accepted = Accepted::unread("uid-blue".to_owned(), Some(PublicKey::from_bytes([1; 32])));
+        let member = |clusterset: &str| Member { clusterset: clusterset.to_owned(), cluster: "green".to_owned() };
+        for (own, forgotten) in [("prod", true), ("staging", false)] {
+            let accepted = [("blue".to_owned(), accepted.clone())].into();
+            let mut record = Record { member: Some(member(own)), accepted, ..Record::default() };
+            assert_eq!(forget_in(&mut record, &clusterset(), &blue, None), forgotten);
+            assert_eq!(record.accepted["blue"].gone.is_some(), forgotten);
         }
     }
 
@@ -213,11 +245,14 @@ mod tests {
         let store = RecordObject::new(api.client(), "cloudmap-mcs-system");
         let blue: ClusterId = "blue".parse().unwrap();
         api.refuse(403, "Forbidden", "its words");
-        let error = format!("{:#}", say_gone(&store, &blue, None).await.unwrap_err());
+        let error = format!("{:#}", say_gone(&store, &clusterset(), &blue, None).await.unwrap_err());
         assert!(error.contains("blue") && error.contains("its words"), "{error}");
         api.refuse(404, "NotFound", "configmaps \"cloudmap-mcs-ledger\" not found");
-        assert!(!say_gone(&store, &blue, None).await.unwrap(), "a cluster in which no controller has ever led");
+        assert!(
+            !say_gone(&store, &clusterset(), &blue, None).await.unwrap(),
+            "a cluster in which no controller has ever led"
+        );
         api.prepare(200, json!({"metadata": {"name": record::RECORD, "resourceVersion": "1"}}));
-        assert!(!say_gone(&store, &blue, None).await.unwrap(), "it knows no key of that cluster");
+        assert!(!say_gone(&store, &clusterset(), &blue, None).await.unwrap(), "it knows no key of that cluster");
     }
 }

@@ -22,7 +22,7 @@ use crate::{
         show::{self, ClusterView},
         trust::Keys,
     },
-    model::{ClusterId, PublicKey},
+    model::{ClusterId, ClusterSetId, PublicKey},
 };
 
 pub(super) async fn trust(command: TrustCommand) -> anyhow::Result<()> {
@@ -82,7 +82,8 @@ async fn list(args: TrustListArgs) -> anyhow::Result<()> {
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     let uid = identity::kube_system_uid(&client).await?;
     let record = RecordObject::new(client, &args.place.kube.controller.namespace).load().await?;
-    let accepted = record.map(|(record, _)| record.accepted).unwrap_or_default();
+    let record = record.map(|(record, _)| record).filter(|record| record.is_of(clusterset.as_str()));
+    let accepted = record.map(|record| record.accepted).unwrap_or_default();
     let rows = rows(&show::read_all(cloudmap, &clusterset).await?, &accepted, &uid);
     let text = |key: Option<PublicKey>| key.map_or_else(|| "-".to_owned(), |key| key.to_string());
     let tables = || {
@@ -115,18 +116,29 @@ async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
     let client = connect::kubernetes(&args.place.kube).await?;
     refuse_own(id, &head.uid, &identity::kube_system_uid(&client).await?)?;
     let store = RecordObject::new(client, &args.place.kube.controller.namespace);
-    let pin = |record: &mut Record| {
-        record.accepted.insert(id.to_string(), Accepted::unread(head.uid.to_string(), Some(key)));
-        true
-    };
-    let pinned = record::update(&store, pin).await?;
-    pinned.context("this cluster has no ledger record: its controller has never led")?;
+    let pinned = record::update(&store, |record| pin(record, &clusterset, id, &head.uid, key)).await?;
+    let pinned = pinned.context("this cluster has no ledger record: its controller has never led")?;
+    anyhow::ensure!(
+        pinned,
+        "the cluster that is to accept the key is not in the ClusterSet {clusterset}, so nothing is accepted: name a member with \
+         --context"
+    );
     writeln!(
         std::io::stdout(),
         "The key {key} of cluster {id} is accepted. What it says counts within seconds. With --trust=pinned, it counts only if the \
          ConfigMap {TRUSTED} has the key."
     )?;
     Ok(())
+}
+
+/// Pins the key of another cluster; `false` if the record is that of a cluster in another ClusterSet, where another cluster may
+/// have the id.
+fn pin(record: &mut Record, clusterset: &ClusterSetId, id: &ClusterId, uid: &str, key: PublicKey) -> bool {
+    let is_member = record.is_of(clusterset.as_str());
+    if is_member {
+        record.accepted.insert(id.to_string(), Accepted::unread(uid.to_owned(), Some(key)));
+    }
+    is_member
 }
 
 /// Fails if the head is this cluster's own. Its leader would wait for another cluster with this id, report it as stale, and
@@ -225,6 +237,17 @@ mod tests {
         let key = PublicKey::from_bytes([1; 32]);
         let said = compare(&args.cluster, "uid-blue", key, &args.place.kube.cluster.flags());
         assert!(said.ends_with(&format!("cloudmap-mcs trust accept blue --key {key} --context green")), "{said}");
+    }
+
+    #[test]
+    fn a_key_is_pinned_only_in_the_cluster_set_of_its_cluster() {
+        let (prod, blue) = ("prod".parse().unwrap(), "blue".parse().unwrap());
+        for (own, pinned) in [("prod", true), ("staging", false)] {
+            let member = Some(Member { clusterset: own.to_owned(), cluster: "green".to_owned() });
+            let mut record = Record { member, ..Record::default() };
+            assert_eq!(pin(&mut record, &prod, &blue, "uid-blue", PublicKey::from_bytes([1; 32])), pinned);
+            assert_eq!(record.accepted.contains_key("blue"), pinned);
+        }
     }
 
     #[test]

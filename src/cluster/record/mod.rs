@@ -169,6 +169,11 @@ pub struct Member {
 const MOST_FORMER: usize = 8;
 
 impl Record {
+    /// Whether its positions and keys are of clusters of this ClusterSet. Clusters of another one may have the same ids.
+    pub fn is_of(&self, clusterset: &str) -> bool {
+        self.member.as_ref().is_none_or(|member| member.clusterset == clusterset)
+    }
+
     /// The record with which the leader of `member` continues. Positions of clusters in another ClusterSet mean nothing
     /// here, and neither does a request to leave that one. The epoch belongs to the cluster and stays.
     #[must_use]
