@@ -126,9 +126,16 @@ impl Seen {
         self.controller.as_ref().ok()?.as_ref()?.settings.get(name)
     }
 
-    /// Who the cluster is, as its controller has it; `None` if that was not read.
+    /// Who the cluster is, as its controller has it; `None` if that was not read. Flags that were not read may say what no
+    /// property says.
     pub(super) fn identity(&self) -> Option<Result<Identity, IdentityError>> {
         let (uid, properties) = (self.uid.as_ref().ok()?, self.properties.as_ref().ok()?);
+        let has = |name: &str| properties.iter().any(|property| *property.name == *name);
+        let controller = self.controller.as_ref().ok().map(Option::as_ref);
+        let knows_flags = controller.is_some_and(|it| it.is_none_or(|it| it.settings.unread.is_none()));
+        if !knows_flags && ![names::PROPERTY_CLUSTER_ID, names::PROPERTY_CLUSTERSET_ID].into_iter().all(has) {
+            return None;
+        }
         let flags = Flags {
             cluster: self.setting("CLOUDMAP_MCS_CLUSTER_ID").and_then(|id| id.parse().ok()),
             clusterset: self.setting("CLOUDMAP_MCS_CLUSTERSET_ID").and_then(|id| id.parse().ok()),

@@ -190,7 +190,12 @@ fn ids(cluster: &Cluster, seen: &Seen) -> Finding {
         return Finding::unread(place, "ids", why, flags);
     }
     match seen.identity() {
-        None => Finding::skip(place, "ids", "not read", properties),
+        None => Finding::skip(
+            place,
+            "ids",
+            "not known: the ClusterProperties do not say both, and the flags of the controller were not read",
+            "have the ClusterRole and the Role cloudmap-mcs-reader bound to you, and run this on a workstation",
+        ),
         Some(Err(error)) => Finding::fail(
             place,
             "ids",

@@ -123,6 +123,16 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
         ),
         // Who the clusters are.
         (
+            |it| {
+                first(it).properties = Ok(Vec::new());
+                controller(it).settings.unread = Some("the ConfigMap cannot be read".to_owned());
+            },
+            Skip,
+            "a",
+            "the flags of the controller were not read",
+            "the Role cloudmap-mcs-reader",
+        ),
+        (
             |it| first(it).properties = Ok(vec![property("cluster.clusterset.k8s.io", "c1")]),
             Fail,
             "a",
