@@ -127,6 +127,18 @@ fn identity(seen: &Cluster) -> Finding {
             Finding::well(ABOUT, format!("cluster {cluster} of the ClusterSet {set}, UID {uid}"))
         }
         Ok(Ok(Identity { cluster, .. })) => {
+            // The flags of the controller are not read here.
+            if let Some(member) = seen.record.as_ref().ok().and_then(|record| record.as_ref()?.member.as_ref()) {
+                let (clusterset, cluster) = (&member.clusterset, &member.cluster);
+                let text = format!(
+                    "no ClusterProperty says in which ClusterSet this cluster is; its controller was last in {clusterset}, as \
+                     {cluster}"
+                );
+                let remedy = format!(
+                    "If the controller has flags that say so, add them here: `--clusterset-id {clusterset} --cluster-id {cluster}`"
+                );
+                return Finding::wrong(ABOUT, text, remedy);
+            }
             let outside = ReadyReason::Outside.row();
             Finding::wrong(ABOUT, format!("cluster {cluster}: {}", outside.text), outside.remedy)
         }

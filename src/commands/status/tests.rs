@@ -17,7 +17,7 @@ use crate::{
     cluster::{
         identity::Identity,
         reader::Unread,
-        record::{Accepted, Position, Record},
+        record::{Accepted, Member, Position, Record},
     },
     ledger::{
         hash::Summary,
@@ -215,6 +215,16 @@ fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
             "identity",
             "in no ClusterSet",
             "--clusterset-id",
+        ),
+        (
+            |seen, _| {
+                seen.identity.as_mut().unwrap().as_mut().unwrap().clusterset = None;
+                let member = Some(Member { clusterset: "prod".to_owned(), cluster: "one".to_owned() });
+                seen.record = Ok(Some(Record { member, ..Record::default() }));
+            },
+            "identity",
+            "its controller was last in prod, as one",
+            "--clusterset-id prod --cluster-id one",
         ),
         (|seen, _| seen.lease = Ok(None), "leader", "no Lease", "--controller-namespace"),
         (
