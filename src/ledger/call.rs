@@ -29,7 +29,7 @@ pub enum Call {
     /// Store the record.
     StoreRecord {
         /// The new content.
-        record: Record,
+        record: Box<Record>,
         /// The version to replace.
         expected: ResourceVersion,
     },

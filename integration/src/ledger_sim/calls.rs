@@ -315,7 +315,7 @@ impl Sim {
                         *newest = streamed.version.max(*newest);
                     }
                     c.record_version += 1;
-                    c.record = Some((record, c.record_version));
+                    c.record = Some((*record, c.record_version));
                     let version = Some(c.record_version.to_string());
                     if lost { failed("the answer was lost", true) } else { Outcome::Stored { version } }
                 } else {

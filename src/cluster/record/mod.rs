@@ -150,6 +150,9 @@ pub struct Record {
     /// What was applied by stream ahead of them, by cluster id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub streamed: BTreeMap<String, Streamed>,
+    /// The ids of the ledger's services to which this cluster writes, by name, so that a new leader need not list (W0).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub services: BTreeMap<String, String>,
     /// Only for standalone clusters: where annotated Services are registered.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub registrations: Vec<StoredRegistration>,
@@ -175,13 +178,15 @@ impl Record {
     }
 
     /// The record with which the leader of `member` continues. Positions of clusters in another ClusterSet mean nothing
-    /// here, and neither does a request to leave that one. The epoch belongs to the cluster and stays.
+    /// here, and neither does a request to leave that one. The services are others under another id, too. The epoch
+    /// belongs to the cluster and stays.
     #[must_use]
     pub fn bound_to(mut self, member: &Member) -> Self {
         if self.member.as_ref() == Some(member) {
             return self;
         }
         let before = self.member.replace(member.clone());
+        self.services.clear();
         self.former.retain(|former| former != member);
         if let Some(before) = before.filter(|before| before.clusterset != member.clusterset) {
             self.accepted.clear();
@@ -281,6 +286,15 @@ mod tests {
         uid: String,
         #[serde(flatten)]
         position: Position,
+    }
+
+    #[test]
+    fn services_are_those_of_one_id() {
+        let member = |cluster: &str| Member { clusterset: "prod".to_owned(), cluster: cluster.to_owned() };
+        let services = [("clusters".to_owned(), "srv-1".to_owned())].into();
+        let record = Record { member: Some(member("blue")), services, ..Record::default() };
+        assert_eq!(record.clone().bound_to(&member("blue")), record);
+        assert!(record.bound_to(&member("navy")).services.is_empty());
     }
 
     #[test]

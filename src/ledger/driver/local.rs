@@ -99,6 +99,7 @@ fn departed(record: &Record, from: &Member) -> Record {
         (record.member, record.leaving) = (None, false);
         record.accepted.clear();
         record.streamed.clear();
+        record.services.clear();
     }
     record
 }
@@ -265,8 +266,12 @@ mod tests {
         let from = Member { clusterset: "prod".into(), cluster: "blue".into() };
         let streamed = Streamed { uid: "uid-green".into(), version: Version { epoch: 7, nonce: 1, n: 2 } };
         let record = Record { epoch: 3, ..Record::default() };
-        let member =
-            Record { member: Some(from.clone()), streamed: [("green".to_owned(), streamed)].into(), ..record.clone() };
+        let member = Record {
+            member: Some(from.clone()),
+            streamed: [("green".to_owned(), streamed)].into(),
+            services: [("clusters".to_owned(), "srv-1".to_owned())].into(),
+            ..record.clone()
+        };
         assert_eq!(departed(&member, &from), record);
     }
 

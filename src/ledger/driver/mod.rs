@@ -481,15 +481,19 @@ impl Ports {
             Call::LoadRecord => match self.record.load().await {
                 Ok(loaded) => {
                     let (record, version) = loaded.unwrap_or_default();
+                    self.registry.remember(&record).await;
                     Ok(Outcome::Loaded { record, version })
                 }
                 Err(error) => Err(Failure { message: error.to_string(), uncertain: false }),
             },
-            Call::StoreRecord { record, expected } => match self.record.store(&record, &expected).await {
-                Ok(version) => Ok(Outcome::Stored { version }),
-                Err(StoreError::Conflict) => Ok(Outcome::Conflict),
-                Err(error) => Err(Failure { message: error.to_string(), uncertain: true }),
-            },
+            Call::StoreRecord { record, expected } => {
+                let record = self.registry.with_services(*record).await;
+                match self.record.store(&record, &expected).await {
+                    Ok(version) => Ok(Outcome::Stored { version }),
+                    Err(StoreError::Conflict) => Ok(Outcome::Conflict),
+                    Err(error) => Err(Failure { message: error.to_string(), uncertain: true }),
+                }
+            }
             Call::Claim { shard } => self.registry.claim(shard).await,
             Call::ReadPages { cluster, shard, flush } => {
                 let read = self.registry.read_pages(&cluster, shard, flush.as_deref()).await;

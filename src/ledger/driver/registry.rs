@@ -1,6 +1,7 @@
 //! The calls of the ledger on top of the Cloud Map port: names become ids, and operations are awaited.
 
 mod keys;
+mod recorded;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -55,6 +56,8 @@ pub(in crate::ledger) struct Registry {
     namespace: Mutex<Option<Namespace>>,
     /// Service ids by name.
     services: Mutex<BTreeMap<String, Arc<str>>>,
+    /// The same, as an earlier leader left them in the record.
+    recorded: Mutex<BTreeMap<String, String>>,
     /// Ids of exports services that this cluster provably created.
     owned: Mutex<BTreeSet<Arc<str>>>,
     /// Held while a service is looked at, so that only one of many page writes does it.
@@ -92,6 +95,7 @@ impl Registry {
             keys: None,
             namespace: Mutex::default(),
             services: Mutex::default(),
+            recorded: Mutex::default(),
             owned: Mutex::default(),
             proving: Mutex::default(),
             deleting: Semaphore::new(DELETING),
@@ -228,9 +232,12 @@ impl Registry {
     }
 
     /// W0: claims the own exports service, which belongs to its creator. An existing one is looked at, not created
-    /// again.
+    /// again. The record or a listing shows which exist.
     pub(in crate::ledger) async fn claim(&self, shard: u32) -> Result<Outcome, Failure> {
         let Some((cluster, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
+        if shard == 0 && self.recall(cluster, uid).await? {
+            return Ok(Outcome::Claimed { created: false, shards: self.last_own(cluster, uid).await? + 1 });
+        }
         self.list_services().await?;
         if self.known_service(CLUSTERS).await.is_none() {
             self.create_service(CLUSTERS.to_owned(), OWNER).await?;

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::{
     cloudmap::{Instance, Limited, Limits, NamespaceKind, Operation, Rates, fake::Fake},
-    cluster::record::{Accepted, memory::Stored},
+    cluster::record::{Accepted, Member, Record, memory::Stored},
     ledger::{
         CLUSTERS, Value,
         head::{Head, Presence},
@@ -266,6 +266,79 @@ async fn a_restart_creates_nothing_that_is_there() {
     assert_eq!(registry.count(Operation::CreateService), made);
     assert_eq!(registry.count(Operation::CreateHttpNamespace), 1);
     assert_eq!(registry.count(Operation::TagResource), 0);
+}
+
+/// With many services in the account, a listing takes seconds (W0).
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_finds_the_services_of_the_one_before_without_a_listing() {
+    let cloudmap = Fake::new();
+    let record = Arc::<Stored>::default();
+    let blue = start_with(&cloudmap, "blue", "uid-blue", Arc::clone(&record));
+    publish(&blue, &state(400)).await;
+    drop(blue);
+    let listings = || cloudmap.registry().count(Operation::ListServices);
+    let before = listings();
+    let blue = start_with(&cloudmap, "blue", "uid-blue", record);
+    publish(&blue, &state(401)).await;
+    assert_eq!(listings(), before);
+    // A leader before may have claimed services that it could not record.
+    tokio::time::sleep(Duration::from_mins(6)).await;
+    assert_eq!(listings(), before + 1);
+}
+
+/// A leader may end after it claimed a service and before it stores the record again.
+#[tokio::test(start_paused = true)]
+async fn a_service_that_the_record_lacks_is_found_by_a_listing() {
+    let cloudmap = Fake::new();
+    let namespace = cloudmap.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
+    let add = |name: &str| cloudmap.registry().add_service(&namespace, name, "uid-blue", "").to_string();
+    let member = Member { clusterset: "prod".to_owned(), cluster: "blue".to_owned() };
+    let services = [CLUSTERS, "exports-0.blue"].map(|name| (name.to_owned(), add(name)));
+    let record = Record { member: Some(member), services: services.into(), ..Record::default() };
+    let claim = async || {
+        let registry = Registry::new(Arc::new(cloudmap.clone()), &"prod".parse().unwrap())
+            .owned_by(&"blue".parse().unwrap(), "uid-blue");
+        registry.remember(&record).await;
+        registry.claim(0).await.unwrap()
+    };
+    let claimed = claim().await;
+    assert!(matches!(claimed, Outcome::Claimed { created: false, shards: 1 }), "{claimed:?}");
+    assert_eq!(cloudmap.registry().count(Operation::ListServices), 0);
+    add("exports-1.blue");
+    let claimed = claim().await;
+    assert!(matches!(claimed, Outcome::Claimed { created: false, shards: 2 }), "{claimed:?}");
+}
+
+/// AWS may give a service that is created again the id of the deleted one.
+#[tokio::test(start_paused = true)]
+async fn what_the_record_says_of_a_service_that_another_cluster_has_now_does_not_count() {
+    for same_id in [true, false] {
+        let cloudmap = Fake::new();
+        let record = Arc::<Stored>::default();
+        let blue = start_with(&cloudmap, "blue", "uid-1", Arc::clone(&record));
+        publish(&blue, &state(1)).await;
+        drop(blue);
+        let pages = service(&cloudmap, "exports-0.blue");
+        {
+            let mut registry = cloudmap.registry();
+            if same_id {
+                registry.services.get_mut(&pages).unwrap().creator_request_id = Some("uid-2".to_owned());
+            } else {
+                let ledger = registry.services.remove(&pages).unwrap().namespace_id.unwrap();
+                registry.add_service(&ledger, "exports-0.blue", "uid-2", "");
+            }
+        }
+        let writes = || cloudmap.registry().count(Operation::RegisterInstance);
+        let before = writes();
+        let blue = start_with(&cloudmap, "blue", "uid-1", record);
+        blue.desired().send_replace(Some(state(2)));
+        let refused = Stage::Refused { owner: "uid-2".to_owned() };
+        let mut status = blue.status();
+        let said =
+            tokio::time::timeout(Duration::from_mins(1), status.wait_for(|status| status.stage == refused)).await;
+        drop(said.unwrap().unwrap());
+        assert_eq!(writes(), before, "same id: {same_id}");
+    }
 }
 
 /// Others wait for it: W1 and W2 each need a read of the heads.

@@ -124,7 +124,7 @@ impl World {
                     return Outcome::Conflict;
                 }
                 let version = version.unwrap_or_default() + 1;
-                self.records.insert(home, (record, version));
+                self.records.insert(home, (*record, version));
                 Outcome::Stored { version: Some(version.to_string()) }
             }
             Call::ReadPages { cluster, shard, flush } => {

@@ -107,7 +107,8 @@ impl Term {
         let stored_already = self.reader.proposal().next().is_some();
         match wanted {
             Cow::Owned(wanted) if wanted != *record => {
-                let id = self.out.call(Call::StoreRecord { record: wanted.clone(), expected: version.clone() });
+                let id =
+                    self.out.call(Call::StoreRecord { record: Box::new(wanted.clone()), expected: version.clone() });
                 self.keeper.call = Some(RecordCall { id, made: now.mono, storing: Some(wanted) });
             }
             _ if stored_already || now.mono >= self.keeper.next_poll => self.load_record(now),
