@@ -135,7 +135,11 @@ impl Registry {
     /// The crash that strikes at this write, if one does.
     fn crash(&self, replica: &str) -> Option<Crash> {
         let mut state = self.state();
-        state.crashes.iter_mut().filter(|crash| crash.replica == replica).for_each(|crash| crash.left -= 1);
+        state
+            .crashes
+            .iter_mut()
+            .filter(|crash| crash.replica == replica)
+            .for_each(|crash| crash.left = crash.left.saturating_sub(1));
         let struck = state.crashes.iter().position(|crash| crash.replica == replica && crash.left == 0)?;
         Some(state.crashes.remove(struck))
     }

@@ -1,7 +1,10 @@
 //! That the simulation is one.
 
 use super::*;
-use crate::simulation::scenario::SCENARIOS;
+use crate::simulation::{
+    scenario::SCENARIOS,
+    schedule::{Action, draw},
+};
 
 fn scenario(name: &str) -> &'static Scenario {
     SCENARIOS.iter().find(|scenario| scenario.name == name).unwrap()
@@ -43,6 +46,22 @@ fn what_others_made_under_our_names_stays_as_it_is() {
     let report = run(scenario("strangers"), 1, None, false);
     assert_eq!(report.violation, None, "{:#?}", report.steps);
     assert!(report.kinds.contains_key(&Kind::Strangers), "{:#?}", report.steps);
+}
+
+#[test]
+fn what_strikes_the_api_server_a_few_times_is_about_one_kind() {
+    // Else renewals of the Lease use it up.
+    let scenario = scenario("kubernetes");
+    let steps = (0..50).flat_map(|seed| draw(&mut Rng::new(scenario.name, seed), scenario, scenario.trouble()));
+    let scopes: Vec<_> = steps
+        .filter_map(|step| match step.action {
+            Action::Kubernetes { scope, .. } if scope.times.is_some() => Some(scope),
+            _ => None,
+        })
+        .collect();
+    assert!(scopes.iter().all(|scope| scope.resource.is_some()), "{scopes:?}");
+    let records = scopes.iter().filter(|scope| scope.resource.is_some_and(|kind| kind.plural == "configmaps"));
+    assert!(records.count() > 10, "{scopes:?}");
 }
 
 #[cfg(tokio_unstable)]

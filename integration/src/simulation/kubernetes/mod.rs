@@ -256,8 +256,8 @@ impl ApiServer {
         state.store.wake();
     }
 
-    /// Calls `then` at the `nth` write of a replica from now on (1: the next), which is never answered. `then` must stop
-    /// the replica; it may call this server.
+    /// Calls `then` at the `nth` write of a replica from now on (1: the next), which is never answered. Writes of Leases
+    /// do not count. `then` must stop the replica; it may call this server.
     pub fn crash_at_write(&self, replica: &str, nth: u32, moment: Moment, then: impl FnOnce() + Send + 'static) {
         self.state().faults.crash(replica, nth, moment, Box::new(then));
     }

@@ -7,11 +7,12 @@ use std::{
 };
 
 use futures::{StreamExt as _, TryStreamExt as _};
-use k8s_openapi::api::core::v1;
+use k8s_openapi::api::{coordination::v1::Lease, core::v1};
 use kube::{
     Api, ResourceExt as _,
     api::{DeleteParams, ListParams, PostParams, VersionMatch, WatchEvent, WatchParams},
 };
+use serde_json::json;
 use tokio::time::{Instant, timeout};
 
 use super::{
@@ -156,6 +157,20 @@ async fn a_crash_strikes_before_or_after_the_write_that_it_is_set_for() {
         assert_eq!(server.get("services", "shop", name).is_some(), there);
         create(&api, &format!("after-{name}")).await.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_of_a_lease_bring_no_crash_nearer() {
+    let server = server();
+    let struck = Arc::new(AtomicBool::new(false));
+    let noted = Arc::clone(&struck);
+    server.crash_at_write("a", 1, Moment::Before, move || noted.store(true, Ordering::Relaxed));
+    let lease: Lease = serde_json::from_value(json!({"metadata": {"name": "lead"}, "spec": {}})).unwrap();
+    let leases: Api<Lease> = Api::namespaced(server.client("a", "shop"), "shop");
+    leases.create(&PostParams::default(), &lease).await.unwrap();
+    assert!(!struck.load(Ordering::Relaxed));
+    assert!(timeout(Duration::from_hours(1), create(&services(&server, "a"), "web")).await.is_err());
+    assert!(struck.load(Ordering::Relaxed));
 }
 
 #[tokio::test(start_paused = true)]
