@@ -22,6 +22,8 @@ use crate::emulator::{Effect, Fault as Rule, Latency};
 #[derive(Debug, Default)]
 pub(crate) struct Running {
     faults: BTreeMap<usize, FaultId>,
+    /// The replicas that lose events in the end, and what keeps them back until then.
+    losing: BTreeMap<usize, (String, FaultId)>,
     rules: BTreeMap<usize, Vec<u64>>,
     /// The service that they registered in, and whether they made it.
     foreigners: BTreeMap<usize, (String, bool)>,
@@ -81,9 +83,12 @@ impl Running {
                 let id = world.clusters[*cluster].api.inject(Scope { replica, ..scope.clone() }, fault.clone());
                 self.faults.insert(number, id);
             }
+            // What changes until the end of the step is kept back, and lost then.
             Action::LoseEvents { cluster, role, kind } => {
                 let name = world.acting(*cluster, *role).name.clone();
-                world.clusters[*cluster].api.lose_events(&name, kind);
+                let scope = Scope::replica(&name).of(kind);
+                self.losing
+                    .insert(number, (name, world.clusters[*cluster].api.inject(scope, Fault::Stale(step.lasts))));
             }
             Action::Edit { cluster, which, edit } => world.edit(*cluster, *which, *edit),
             Action::Compact { cluster, kind } => world.clusters[*cluster].api.compact(kind),
@@ -164,6 +169,13 @@ impl Running {
             Action::Kubernetes { cluster, .. } => {
                 if let Some(id) = self.faults.remove(&number) {
                     world.clusters[*cluster].api.clear(id);
+                }
+            }
+            Action::LoseEvents { cluster, kind, .. } => {
+                if let Some((name, id)) = self.losing.remove(&number) {
+                    let api = &world.clusters[*cluster].api;
+                    api.lose_events(&name, kind);
+                    api.clear(id);
                 }
             }
             Action::Registry { .. } => {

@@ -115,6 +115,7 @@ pub(crate) enum Action {
         scope: Scope,
         fault: Fault,
     },
+    /// What changes meanwhile of a kind is not seen, and its events are lost in the end.
     LoseEvents {
         cluster: usize,
         role: Role,
@@ -192,6 +193,7 @@ impl Action {
             self,
             Self::Pause { .. }
                 | Self::Kubernetes { .. }
+                | Self::LoseEvents { .. }
                 | Self::Registry { .. }
                 | Self::Divide { .. }
                 | Self::Truncate(_)
