@@ -8,7 +8,7 @@ use super::{
     cutovers::Saying,
     editors::Edit,
     kubernetes::{Fault, Moment, Scope, Verb},
-    scenario::{Kind, Scenario},
+    scenario::{Kind, Scenario, Site},
     silences::Way,
     strangers::Stranger,
     users::{ANNOTATED, EXPORTED, JOINING, MOST_TASKS, Meddling, NAMES, PORTS, Place, Shape, WISHES},
@@ -202,8 +202,16 @@ impl Action {
     }
 }
 
-/// The kinds of objects that a replica watches.
+/// The kinds of objects that every replica watches.
 const WATCHED: [&str; 5] = ["services", "endpointslices", "serviceexports", "serviceimports", "namespaces"];
+
+/// The kinds of objects that replicas watch in a scenario.
+fn watched(scenario: &Scenario) -> Vec<&'static str> {
+    let mut watched = WATCHED.to_vec();
+    watched.extend(scenario.clusters.iter().any(Site::has_gates).then_some("pods"));
+    watched.extend(scenario.clusters.iter().any(Site::has_cutovers).then_some("cutovers"));
+    watched
+}
 
 /// The kinds of objects that a replica writes.
 const WRITTEN: [&str; 7] =
@@ -242,7 +250,7 @@ pub(crate) fn draw(rng: &mut Rng, scenario: &Scenario, end: Duration) -> Vec<Ste
     let mut steps: Vec<Step> = Vec::new();
     for _ in 0..scenario.steps {
         let kind = *rng.pick(scenario.kinds);
-        steps.push(step(rng, kind, scenario.clusters.len(), end));
+        steps.push(step(rng, kind, scenario, end));
     }
     let wrong = steps.iter().filter(|step| !step.kind.is_of_users());
     let wrong: Vec<_> = wrong.map(|step| (step.at, step.lasts)).collect();
@@ -258,7 +266,8 @@ pub(crate) fn draw(rng: &mut Rng, scenario: &Scenario, end: Duration) -> Vec<Ste
     steps
 }
 
-fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
+fn step(rng: &mut Rng, kind: Kind, scenario: &Scenario, end: Duration) -> Step {
+    let (clusters, watched) = (scenario.clusters.len(), watched(scenario));
     let at = Duration::from_millis(rng.between(0, end.as_millis() as u64 - 1_000));
     let longest = end.saturating_sub(at).as_millis() as u64;
     let mut lasts = |from: u64, to: u64| Duration::from_millis(rng.between(from, to).min(longest));
@@ -311,16 +320,16 @@ fn step(rng: &mut Rng, kind: Kind, clusters: usize, end: Duration) -> Step {
         }
         Kind::Stale => {
             let lag = seconds(rng, 1, 90);
-            (long, kubernetes(Fault::Stale(lag), scope.of(WATCHED[rng.below(WATCHED.len())])))
+            (long, kubernetes(Fault::Stale(lag), scope.of(watched[rng.below(watched.len())])))
         }
         Kind::Unobserved if rng.chance(0.2) => {
-            (short, Action::Compact { cluster, kind: WATCHED[rng.below(WATCHED.len())] })
+            (short, Action::Compact { cluster, kind: watched[rng.below(watched.len())] })
         }
         Kind::Unobserved => {
             if rng.chance(0.5) {
-                (short, Action::LoseEvents { cluster, role, kind: WATCHED[rng.below(WATCHED.len())] })
+                (short, Action::LoseEvents { cluster, role, kind: watched[rng.below(watched.len())] })
             } else {
-                (short, kubernetes(Fault::DeadWatches, scope.of(WATCHED[rng.below(WATCHED.len())])))
+                (short, kubernetes(Fault::DeadWatches, scope.of(watched[rng.below(watched.len())])))
             }
         }
         Kind::Kubernetes => {
