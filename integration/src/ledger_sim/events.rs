@@ -190,7 +190,8 @@ impl Sim {
         let (id, scenario) = (self.clusters[cluster].id.clone(), self.scenario);
         for proc in self.procs.len()..self.procs.len() + 2 {
             self.clusters[cluster].procs.push(proc);
-            self.procs.push(Proc { cluster, id: id.clone(), pace: timing().tick, ..Proc::default() });
+            let offset = self.rng.between(0, 4_000).cast_signed() - 2_000;
+            self.procs.push(Proc { cluster, id: id.clone(), pace: timing().tick, offset, ..Proc::default() });
             let pause = self.rng.uniform(0.0, 3.0);
             self.at(pause, Event::Start(proc));
             if !scenario.calm {

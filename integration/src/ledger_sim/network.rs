@@ -160,7 +160,7 @@ impl Sim {
         }
         match message {
             Some(message) => {
-                let now = self.time();
+                let now = self.time(receiver.proc);
                 if let Some(term) = &mut self.procs[receiver.proc].term {
                     term.received(now, session, Message::clone(&message));
                 }

@@ -125,6 +125,10 @@ pub(super) struct Proc {
     pub(super) incarnation: u32,
     pub(super) term_number: u64,
     pub(super) term: Option<Term>,
+    /// When the last term began.
+    pub(super) led_since: u64,
+    /// Milliseconds that its node's clock is ahead.
+    pub(super) offset: i64,
     pub(super) paused_until: u64,
     pub(super) frozen_until: u64,
     pub(super) lease_until: u64,
@@ -156,8 +160,11 @@ impl Sim {
         self.push(self.now + micros(seconds), event);
     }
 
-    pub(super) fn time(&self) -> Now {
-        Now { mono: Duration::from_micros(self.now), wall: 1_000_000_000_000 + self.now / 1_000 }
+    /// What a leader's clocks show: one counts from the beginning of the term, the other one is its node's.
+    pub(super) fn time(&self, proc: usize) -> Now {
+        let p = &self.procs[proc];
+        let wall = (1_000_000_000_000 + self.now / 1_000).saturating_add_signed(p.offset);
+        Now { mono: Duration::from_micros(self.now - p.led_since), wall }
     }
 
     pub(super) fn holds(&self, proc: usize, margin: f64) -> bool {
@@ -258,6 +265,7 @@ impl Sim {
         };
         self.terms += 1;
         p.term_number = self.terms;
+        p.led_since = self.now;
         let own = vec![self.clusters[p.cluster].key];
         let trust =
             if self.scenario.signed { Trust { mode: Mode::Tofu, own, ..Trust::default() } } else { Trust::default() };
@@ -269,7 +277,7 @@ impl Sim {
         p.started = false;
         (p.wake, p.next_read) = (0, 0);
         self.trace(|s| format!("{} leads", s.name(proc)));
-        let now = self.time();
+        let now = self.time(proc);
         if let Some(term) = &mut self.procs[proc].term {
             term.poll(now);
         }
@@ -294,7 +302,7 @@ impl Sim {
         }
         if p.term.is_some() && p.desired != Some(p.view) {
             p.desired = Some(p.view);
-            let (view, cluster, now) = (p.view, p.cluster, self.time());
+            let (view, cluster, now) = (p.view, p.cluster, self.time(proc));
             let map = self.clusters[cluster].states[view].clone();
             if let Some(term) = &mut self.procs[proc].term {
                 term.desire(now, map);
@@ -328,7 +336,7 @@ impl Sim {
         if !self.hears(caller, || Event::HeadsRead { caller, heads: heads.clone() }) {
             return;
         }
-        let now = self.time();
+        let now = self.time(proc);
         if let Some(term) = &mut self.procs[proc].term {
             term.tick(now, heads.as_ref());
         }
@@ -350,7 +358,7 @@ impl Sim {
         if !self.hears(caller, || Event::Done { caller, id, outcome: outcome.clone() }) {
             return;
         }
-        let now = self.time();
+        let now = self.time(caller.proc);
         if let Some(term) = &mut self.procs[caller.proc].term {
             term.done(now, id, &outcome);
         }
@@ -362,7 +370,7 @@ impl Sim {
         if !self.hears(caller, again) {
             return;
         }
-        let now = self.time();
+        let now = self.time(caller.proc);
         if let Some(term) = &mut self.procs[caller.proc].term {
             what(term, now);
         }
@@ -380,7 +388,7 @@ impl Sim {
             return;
         }
         self.procs[caller.proc].wake = 0;
-        let now = self.time();
+        let now = self.time(caller.proc);
         if let Some(term) = &mut self.procs[caller.proc].term {
             term.poll(now);
         }
@@ -411,6 +419,7 @@ impl Sim {
         }
         if let Some(at) = wake {
             let p = &mut self.procs[proc];
+            let at = p.led_since + at;
             if p.wake == 0 || at < p.wake {
                 p.wake = at.max(self.now + 1);
                 let at = p.wake;
