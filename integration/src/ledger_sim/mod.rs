@@ -33,6 +33,8 @@ mod network;
 mod registry;
 pub(crate) mod rng;
 pub mod scenario;
+#[cfg(test)]
+mod tests;
 mod world;
 
 use std::{

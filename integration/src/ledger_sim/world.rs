@@ -218,9 +218,6 @@ impl Sim {
             let at = p.paused_until + micros(self.rng.uniform(0.0, 0.5));
             return self.tick_at(proc, at);
         }
-        if p.term.is_some() && !self.holds(proc, 0.0) {
-            self.procs[proc].term = None;
-        }
         self.tick_lease(proc);
         self.look(proc);
         let p = &self.procs[proc];
@@ -236,12 +233,20 @@ impl Sim {
         }
     }
 
+    /// A Lease that ran out ends no term: it goes on when the Lease is renewed before anybody else has taken it.
     fn tick_lease(&mut self, proc: usize) {
         let (cluster, incarnation) = (self.procs[proc].cluster, self.procs[proc].incarnation);
         if self.kube_down(cluster) {
             return;
         }
         let lease = self.clusters[cluster].lease;
+        if self.procs[proc].term.is_some() && !self.holds(proc, 0.0) {
+            if lease.is_some_and(|(holder, _, of)| (holder, of) == (proc, incarnation)) {
+                self.count("terms that went on");
+            } else {
+                self.procs[proc].term = None;
+            }
+        }
         let free =
             lease.is_none_or(|(holder, renewed, _)| holder == proc || self.now - renewed > micros(LEASE_DURATION));
         if free {
@@ -405,12 +410,10 @@ impl Sim {
         let (remotes, stage) = (term.remotes().clone(), term.writer().stage());
         let own = term.own().cloned();
         let leaving = term.record().is_some_and(|record| record.leaving);
-        if let Some(own) = own.filter(|_| !self.procs[proc].started) {
+        // Who does not hold the Lease writes nothing, whatever it starts from.
+        if let Some(own) = own.filter(|_| !self.procs[proc].started && self.holds(proc, 0.0)) {
             self.procs[proc].started = true;
-            // Who went on after a pause writes nothing, whatever it starts from.
-            if self.holds(proc, 0.0) {
-                self.check_start(proc, &own);
-            }
+            self.check_start(proc, &own);
         }
         let p = &mut self.procs[proc];
         if std::mem::replace(&mut p.pace, pace) > pace {
