@@ -7,6 +7,7 @@ use cloudmap_mcs::{
         call::{Call, CallId, Outcome},
         head::Head,
         stream::SessionId,
+        term::Term,
         writer::Heads,
     },
     model::PublicKey,
@@ -85,6 +86,10 @@ pub(super) enum Event {
     Unreachable {
         caller: Caller,
         cluster: Arc<str>,
+    },
+    /// Somebody wanted to connect whose key the caller does not know.
+    Refused {
+        caller: Caller,
     },
     Deliver {
         session: SessionId,
@@ -166,6 +171,7 @@ impl Sim {
                 let again = || Event::Unreachable { caller, cluster: cluster.clone() };
                 self.tell(caller, again, |term, now| term.unreachable(now, &cluster));
             }
+            Event::Refused { caller } => self.tell(caller, || Event::Refused { caller }, Term::refused),
             Event::Deliver { session, from } => self.deliver(session, from),
             Event::Taken { caller, session } => {
                 self.tell(caller, || Event::Taken { caller, session }, |term, now| term.taken(now, session));

@@ -7,7 +7,10 @@ use std::{
 };
 
 use cloudmap_mcs::{
-    ledger::stream::{Command, SessionId, message::Message},
+    ledger::{
+        stream::{Command, SessionId, message::Message},
+        term::Term,
+    },
     model::PublicKey,
 };
 
@@ -128,8 +131,16 @@ impl Sim {
         };
         self.connected += 1;
         let session = SessionId(self.connected);
-        self.connections.insert(session.0, Connection { ends: [caller, end], flows: Default::default() });
         let theirs = key_of(self, caller);
+        let accepts = |term: &Term| term.may_connect().contains(&theirs);
+        if !self.procs[end.proc].term.as_ref().is_some_and(accepts) {
+            // Whoever dials learns only afterwards that its key is refused.
+            self.count("keys refused");
+            self.at(0.0, Event::Opened { caller, session, key, dialled: Some(cluster.clone()) });
+            self.at(0.001, Event::Refused { caller: end });
+            return self.at(0.01, Event::Closed { caller, session });
+        }
+        self.connections.insert(session.0, Connection { ends: [caller, end], flows: Default::default() });
         self.at(0.0, Event::Opened { caller, session, key, dialled: Some(cluster.clone()) });
         self.at(0.001, Event::Opened { caller: end, session, key: theirs, dialled: None });
     }

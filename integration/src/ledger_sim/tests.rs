@@ -12,3 +12,8 @@ fn happens(scenario: &str, what: &str) -> bool {
 fn a_term_goes_on_when_its_lease_ran_out_and_is_renewed() {
     assert!(happens("kube", "terms that went on"));
 }
+
+#[test]
+fn a_leader_refuses_another_whose_head_it_has_not_read_yet() {
+    assert!(happens("stream", "keys refused"));
+}
