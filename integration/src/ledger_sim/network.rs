@@ -204,7 +204,8 @@ impl Sim {
 
     /// Two clusters are divided, in one direction or in both.
     pub(super) fn divide(&mut self) {
-        let (a, b) = (self.rng.below(self.clusters.len()), self.rng.below(self.clusters.len()));
+        let (count, a) = (self.clusters.len(), self.rng.below(self.clusters.len()));
+        let b = (a + 1 + self.rng.below(count - 1)) % count;
         let (short, long) = *self.rng.pick(&[(2.0, 9.0), (9.0, 40.0), (60.0, 150.0)]);
         let until = self.now + micros(self.rng.uniform(short, long));
         self.trace(|_| format!("nothing gets from cluster {a} to cluster {b}"));
