@@ -91,6 +91,13 @@ impl Sim {
                 if self.registry.services.get(&service).is_none_or(|owner| *owner == uid) {
                     let of_it =
                         |service: &Service| matches!(service, Service::Exports { cluster: of, .. } if *of == cluster);
+                    // The key and the copy are deleted with the service, but no pages.
+                    let is_page = |value: &Value| matches!(value, Value::Page(_));
+                    let mut services = self.registry.committed.iter();
+                    if services.any(|(service, rows)| of_it(service) && rows.values().any(is_page)) {
+                        let outcome = failed("the service is in use", false);
+                        return self.at(0.5, Event::Done { caller, id, outcome });
+                    }
                     self.registry.services.retain(|service, _| !of_it(service));
                     return self.operate(caller, id, (Service::Clusters, cluster), None);
                 }

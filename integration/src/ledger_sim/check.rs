@@ -308,10 +308,14 @@ impl Sim {
         self.count("expired");
     }
 
+    /// The UID of the cluster that claimed an id.
+    fn owner(&self, id: &Arc<str>) -> Option<&Arc<str>> {
+        self.registry.services.get(&Service::Exports { cluster: id.clone(), shard: 0 })
+    }
+
     fn owns(&self, cluster: usize) -> bool {
         let c = &self.clusters[cluster];
-        let service = Service::Exports { cluster: c.expected_id.clone(), shard: 0 };
-        self.registry.services.get(&service) == Some(&c.uid)
+        self.owner(&c.expected_id) == Some(&c.uid)
     }
 
     /// A leader that starts from nothing has lost where its instances are.
@@ -374,10 +378,14 @@ impl Sim {
         // It neither writes nor reads until an operator has given it a UID of its own.
         let stopped = |index: usize| self.clusters[index].twin && !running.contains(&index);
         for (index, writer) in self.clusters.iter().enumerate() {
+            let id = &writer.expected_id;
+            // Of two clusters with one id, one has it. Where nobody has it, nothing else is wrong.
+            if !writer.leaving && !stopped(index) && self.owner(id).is_none() {
+                found.push(format!("nobody claimed {id}"));
+            }
             if !self.owns(index) || stopped(index) {
                 continue;
             }
-            let id = &writer.expected_id;
             for (other, reader) in self.clusters.iter().enumerate() {
                 if reader.uid == writer.uid || reader.leaving || stopped(other) {
                     continue;
