@@ -12,7 +12,7 @@ use cloudmap_mcs::ledger::{
 use super::{
     Sim,
     events::Event,
-    registry::{Service, Value},
+    registry::{Service, Value, micros},
     world::Caller,
 };
 
@@ -304,6 +304,7 @@ impl Sim {
         let down = self.kube_down(cluster);
         let flaky = self.scenario.kube && !self.calm;
         let (fails, lost) = (flaky && self.rng.chance(0.05), flaky && self.rng.chance(0.05));
+        let mut given_up = Vec::new();
         let c = &mut self.clusters[cluster];
         let outcome = match call {
             _ if down || fails => failed("the API server does not answer", true),
@@ -312,7 +313,11 @@ impl Sim {
                 if stored == expected {
                     for (id, accepted) in &record.accepted {
                         let before = c.record.as_ref().and_then(|(record, _)| record.accepted.get(id));
-                        if before.is_some_and(|before| before.position > accepted.position) {
+                        if let Some(before) = before.filter(|before| before.position > accepted.position) {
+                            // Positions of different UIDs are not comparable.
+                            if before.uid == accepted.uid {
+                                given_up.push(format!("{} of {id} for {}", before.position, accepted.position));
+                            }
                             c.may_go_back.insert(id.as_str().into());
                         }
                     }
@@ -334,6 +339,17 @@ impl Sim {
                 Outcome::Loaded { record: record.unwrap_or_default(), version: version.map(|v| v.to_string()) }
             }
         };
+        if !given_up.is_empty() {
+            self.count("positions given up");
+            // Of two leaders, after somebody deleted the Lease, one may store less than the other one knows.
+            let leads =
+                |&other: &usize| other != caller.proc && self.now <= self.procs[other].lease_until + micros(CALL_LIMIT);
+            let alone = !self.clusters[cluster].procs.iter().any(leads);
+            if alone && !self.scenario.gives_positions_up() {
+                let name = self.name(caller.proc);
+                self.violate("I2", format!("{name} gives up {given_up:?}"));
+            }
+        }
         self.done(caller, id, outcome);
     }
 }

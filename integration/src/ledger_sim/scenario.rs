@@ -60,6 +60,13 @@ pub struct Scenario {
     pub aftermath: f64,
 }
 
+impl Scenario {
+    /// Whether there may be a reason to go back to a lower position of a cluster (R3).
+    pub(super) fn gives_positions_up(&self) -> bool {
+        self.restore || self.forge || self.same_id || self.twin.is_some() || self.record_deleted.is_some()
+    }
+}
+
 const BASE: Scenario = Scenario {
     name: "base",
     calm: false,
