@@ -208,6 +208,7 @@ impl Sim {
             let name = self.name(caller.proc);
             self.violate("I12", format!("{name} has not read {} {}, but {position:?}", head.cluster, head.position));
         }
+        self.count(if other { "claims of others read" } else { "own claims read" });
     }
 
     /// I10, of a head that is sent.
