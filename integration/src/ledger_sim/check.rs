@@ -13,6 +13,7 @@ use cloudmap_mcs::ledger::{
     verify::{self, Cache},
     writer::{Stage, WriterIdentity},
 };
+use cloudmap_mcs::model::ClusterId;
 
 use super::{
     Sim,
@@ -368,6 +369,13 @@ impl Sim {
         }
     }
 
+    /// Whether the leader of a cluster has read another one itself: what a former leader read stays, and is shown.
+    fn has_read(&self, reader: &Cluster, id: &str) -> bool {
+        let leader = self.running(reader).max_by_key(|proc| proc.lease_until);
+        let read = |(other, remote): (&ClusterId, &Remote)| other.as_str() == id && remote.state.is_some();
+        leader.is_some_and(|leader| leader.seen.clusters.iter().any(read))
+    }
+
     /// Who does not have what.
     pub(super) fn disagreements(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -400,6 +408,9 @@ impl Sim {
                 // Two states of a cluster that withdrew everything are the same.
                 } else if version.and_then(|version| writer.states.get(version)) != writer.states.get(writer.newest()) {
                     found.push(format!("{name}: {version:?} of {}", writer.newest()));
+                // Who has not got its id has no leader that runs.
+                } else if self.owns(other) && !self.has_read(reader, id) {
+                    found.push(format!("{name}: not read by the present leader"));
                 }
                 if writer.id != *id
                     && reader.imported.get(&writer.id).is_some_and(|imported| imported.version.is_some())
