@@ -23,7 +23,7 @@ pub enum Fault {
     Denied(String),
     /// 409: somebody else is always faster.
     Conflict,
-    /// The request takes this much longer before it takes effect.
+    /// The request takes this much longer: one half before it takes effect, and one half until the answer.
     Slow(Duration),
     /// Never answered, and without effect.
     HangsBefore,

@@ -66,7 +66,7 @@ async fn answer(server: ApiServer, replica: Arc<str>, request: http::Request<kub
         let latency = state.settings.latency;
         (state.faults.course(&replica, request.resource, &name, request.verb), latency)
     };
-    sleep(latency + course.delay).await;
+    sleep(latency + course.delay / 2).await;
     if let Some(stop) = course.before {
         return stopped(stop);
     }
@@ -90,6 +90,10 @@ async fn answer(server: ApiServer, replica: Arc<str>, request: http::Request<kub
     if let Some((_, then)) = crash {
         then();
         return None;
+    }
+    if !course.delay.is_zero() {
+        // What was read may be old when it arrives.
+        sleep(course.delay / 2).await;
     }
     match course.after {
         Some(stop) => stopped(stop),

@@ -183,3 +183,16 @@ async fn a_request_goes_its_way_though_its_sender_gave_up() {
     tokio::time::sleep(Duration::from_secs(27)).await;
     assert!(server.get("services", "shop", "web").is_some());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_answer_shows_what_was_there_when_it_was_read() {
+    let server = server();
+    server.inject(Scope::all().times(1), Fault::Slow(Duration::from_secs(4)));
+    let read = tokio::spawn({
+        let api = services(&server, "a");
+        async move { api.list(&ListParams::default()).await }
+    });
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    server.put("services", service("web")).unwrap();
+    assert!(read.await.unwrap().unwrap().items.is_empty());
+}
