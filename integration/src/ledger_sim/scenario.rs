@@ -61,9 +61,11 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// Whether there may be a reason to go back to a lower position of a cluster (R3).
+    /// Whether there may be a reason to go back to a lower position of a cluster (R3). An attacker is believed while a replica
+    /// of discovery does not show the true key yet.
     pub(super) fn gives_positions_up(&self) -> bool {
-        self.restore || self.forge || self.same_id || self.twin.is_some() || self.record_deleted.is_some()
+        let forged = self.forge || self.mallory.is_some();
+        self.restore || forged || self.same_id || self.twin.is_some() || self.record_deleted.is_some()
     }
 }
 
