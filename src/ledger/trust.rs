@@ -26,6 +26,9 @@ pub const COPY_INSTANCE: &str = "head";
 
 const KEY: &str = "k";
 const SIGNATURE: &str = "s";
+/// Beside a key, the id of the service in which it is announced, so that others need not list services to find who created
+/// it (R2). It is looked at before it counts.
+pub(super) const SERVICE: &str = "i";
 
 /// A cluster away for more rotations than this must be told its neighbour's key by a person.
 const MAX_FORMER: usize = 12;

@@ -1,7 +1,7 @@
 //! The calls of the ledger on top of the Cloud Map port: names become ids, and operations are awaited.
 
 mod keys;
-mod recorded;
+mod unlisted;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -56,8 +56,9 @@ pub(in crate::ledger) struct Registry {
     namespace: Mutex<Option<Namespace>>,
     /// Service ids by name.
     services: Mutex<BTreeMap<String, Arc<str>>>,
-    /// The same, as an earlier leader left them in the record.
+    /// The same, as an earlier leader left them in the record, and as other clusters announce them.
     recorded: Mutex<BTreeMap<String, String>>,
+    announced: Mutex<BTreeMap<String, String>>,
     /// Ids of exports services that this cluster provably created.
     owned: Mutex<BTreeSet<Arc<str>>>,
     /// Held while a service is looked at, so that only one of many page writes does it.
@@ -96,6 +97,7 @@ impl Registry {
             namespace: Mutex::default(),
             services: Mutex::default(),
             recorded: Mutex::default(),
+            announced: Mutex::default(),
             owned: Mutex::default(),
             proving: Mutex::default(),
             deleting: Semaphore::new(DELETING),
@@ -232,13 +234,16 @@ impl Registry {
     }
 
     /// W0: claims the own exports service, which belongs to its creator. An existing one is looked at, not created
-    /// again. The record or a listing shows which exist.
+    /// again. What is known, the record or a listing shows which exist.
     pub(in crate::ledger) async fn claim(&self, shard: u32) -> Result<Outcome, Failure> {
         let Some((cluster, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
         if shard == 0 && self.recall(cluster, uid).await? {
             return Ok(Outcome::Claimed { created: false, shards: self.last_own(cluster, uid).await? + 1 });
         }
-        self.list_services().await?;
+        let new = shard == 0 && self.is_new(cluster).await?;
+        if !new || self.create_service(CLUSTERS.to_owned(), OWNER).await.is_err() {
+            self.list_services().await?;
+        }
         if self.known_service(CLUSTERS).await.is_none() {
             self.create_service(CLUSTERS.to_owned(), OWNER).await?;
         }
@@ -497,6 +502,11 @@ impl Registry {
     /// R2: who created the exports service of a cluster id.
     pub(in crate::ledger) async fn creator(&self, cluster: &str) -> Result<Option<String>, Failure> {
         let name = service_name(cluster, 0);
+        if self.known_service(&name).await.is_none()
+            && let Some(service) = self.told(&name).await?
+        {
+            return Ok(service.creator_request_id);
+        }
         if self.find_service(&name).await?.is_none() {
             return Ok(None);
         }

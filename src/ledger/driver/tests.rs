@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
-    cloudmap::{Instance, Limited, Limits, NamespaceKind, Operation, Rates, fake::Fake},
+    cloudmap::{
+        ErrorKind, Instance, Limited, Limits, NamespaceKind, Operation, Rates,
+        fake::{Fake, Fault},
+    },
     cluster::record::{Accepted, Member, Record, memory::Stored},
     ledger::{
         CLUSTERS, Value,
@@ -281,9 +284,53 @@ async fn a_new_leader_finds_the_services_of_the_one_before_without_a_listing() {
     let blue = start_with(&cloudmap, "blue", "uid-blue", record);
     publish(&blue, &state(401)).await;
     assert_eq!(listings(), before);
-    // A leader before may have claimed services that it could not record.
+    // An audit looks whether there are further services.
     tokio::time::sleep(Duration::from_mins(6)).await;
-    assert_eq!(listings(), before + 1);
+    assert_eq!(listings(), before);
+}
+
+/// All clusters of an account share two listed pages a second (W0, R2).
+#[tokio::test(start_paused = true)]
+async fn a_new_cluster_claims_its_id_and_is_believed_without_a_listing() {
+    let (cloudmap, network) = (Fake::new(), sessions::tests::World::default());
+    let blue = connect(&cloudmap, &network, "blue", 1);
+    publish(&blue, &state(1)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let listings = || cloudmap.registry().count(Operation::ListServices);
+    let before = listings();
+    let green = connect(&cloudmap, &network, "green", 2);
+    publish(&green, &state(2)).await;
+    sees(&green, "blue", &state(1)).await;
+    sees(&blue, "green", &state(2)).await;
+    assert_eq!(listings(), before);
+    let named = |name: &str| cloudmap.registry().services.values().filter(|service| *service.name == *name).count();
+    assert_eq!([CLUSTERS, "exports-0.blue", "exports-0.green"].map(named), [1; 3]);
+}
+
+/// What is announced may be wrong: only the service with the cluster's name says who created it (R2).
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_announced_must_have_the_name() {
+    let cloudmap = Fake::new();
+    let namespace = cloudmap.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
+    let add = |name: &str, uid: &str| cloudmap.registry().add_service(&namespace, name, uid, "").to_string();
+    let [pages, other] = ["blue", "red"].map(|id| add(&format!("exports-0.{id}"), &format!("uid-{id}")));
+    let keys = Keys { current: sessions::tests::key(1), former: Vec::new() };
+    let mut key = keys.to_instance();
+    key.attributes.insert(trust::SERVICE.to_owned(), other);
+    cloudmap.registry().instances.insert((pages.into(), key.id), key.attributes);
+    let registry = Registry::new(Arc::new(cloudmap.clone()), &"prod".parse().unwrap());
+    registry.find_namespace().await.unwrap();
+    registry.announced("blue", "uid-blue").await.unwrap().unwrap();
+    assert_eq!(registry.creator("blue").await.unwrap().as_deref(), Some("uid-blue"));
+}
+
+/// A role may be allowed to create only the cluster's own services (W0).
+#[tokio::test(start_paused = true)]
+async fn a_new_cluster_that_may_not_create_what_is_there_lists() {
+    let cloudmap = Fake::new();
+    publish(&start(&cloudmap, "blue", "uid-blue"), &state(1)).await;
+    cloudmap.fault(Operation::CreateService, Fault::Refused(ErrorKind::AccessDenied));
+    publish(&start(&cloudmap, "green", "uid-green"), &state(1)).await;
 }
 
 /// A leader may end after it claimed a service and before it stores the record again.

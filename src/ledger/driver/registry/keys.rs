@@ -21,6 +21,9 @@ impl Registry {
         uid: &str,
     ) -> Result<Option<Announced>, Failure> {
         let found = self.announcement(cluster, KEY_INSTANCE).await?;
+        if let Some(id) = found.as_ref().and_then(|instance| instance.attributes.get(trust::SERVICE)) {
+            self.announced.lock().await.insert(service_name(cluster, 0), id.clone());
+        }
         Ok(found.and_then(|instance| Announced::from_instance(&instance, uid)))
     }
 
@@ -61,7 +64,10 @@ impl Registry {
     /// The same for the own id or a former one, of which the caller knows whether it was ours. `None` if the key is there.
     pub(super) async fn announce_for(&self, cluster: &str) -> Result<Option<Outcome>, Failure> {
         let (Some((me, _)), Some(keys)) = (&self.me, &self.keys) else { return Ok(None) };
-        let instance = keys.to_instance();
+        let mut instance = keys.to_instance();
+        if let Some(service) = self.known_service(&service_name(cluster, 0)).await {
+            instance.attributes.insert(trust::SERVICE.to_owned(), service.to_string());
+        }
         let found = self.announcement(cluster, KEY_INSTANCE).await?;
         if found.is_some_and(|found| {
             instance.attributes.iter().all(|(key, value)| found.attributes.get(key) == Some(value))
