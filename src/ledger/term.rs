@@ -223,6 +223,9 @@ impl Term {
     /// A message came.
     pub fn received(&mut self, now: Now, id: SessionId, message: Message) {
         if let Some(stream) = &mut self.stream {
+            if message == Message::Alive && stream.alive(now.mono, id) {
+                return;
+            }
             stream.received(now.mono, id, message, &self.contacts);
         }
         self.settle(now);
@@ -230,8 +233,10 @@ impl Term {
 
     /// The socket has taken the message that was sent last.
     pub fn taken(&mut self, now: Now, id: SessionId) {
-        self.stream.iter_mut().for_each(|stream| stream.taken(id));
-        self.settle(now);
+        match self.stream.as_mut().and_then(|stream| stream.taken(now.mono, id, self.writer.said())) {
+            Some(at) => self.out.wake_at(at),
+            None => self.settle(now),
+        }
     }
 
     /// The connection is gone.

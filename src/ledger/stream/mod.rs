@@ -196,11 +196,22 @@ impl Stream {
         self.pause(now, cluster);
     }
 
-    /// The socket has taken the message that was sent last.
-    pub(super) fn taken(&mut self, id: SessionId) {
-        if let Some(session) = self.sessions.get_mut(&id) {
-            session.taken();
-        }
+    /// The socket has taken the message that was sent last. If there is nothing more to say now, when to look at the session
+    /// again: with many clusters, this is a good part of all that happens.
+    pub(super) fn taken(&mut self, now: Duration, id: SessionId, said: Option<Said<'_>>) -> Option<Duration> {
+        let session = self.sessions.get_mut(&id)?;
+        session.taken();
+        let (more, at) = (said.is_none_or(|said| session.has_more(said)), session.wake(now));
+        let waits = |session: &Session| session.serving.as_ref().is_some_and(Serving::waits);
+        Some(at).filter(|_| !more && !self.sessions.values().any(waits))
+    }
+
+    /// A sign of life came. `true`: nothing follows from it, because something was heard lately.
+    pub(super) fn alive(&mut self, now: Duration, id: SessionId) -> bool {
+        let greeted = |session: &&mut Session| session.peer.is_some() && session.is_heard(now);
+        let Some(session) = self.sessions.get_mut(&id).filter(greeted) else { return false };
+        session.heard(now);
+        true
     }
 
     /// The connection is gone.

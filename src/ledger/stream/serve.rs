@@ -57,6 +57,12 @@ impl Serving {
         self.transfer.as_ref().is_some_and(|transfer| transfer.sync)
     }
 
+    /// Whether there is something to say.
+    pub(super) fn has_more(&self, said: Said<'_>) -> bool {
+        let told = self.sent.as_ref().is_some_and(|(summary, _)| *summary == said.summary);
+        self.waits() || self.transfer.is_some() || !told
+    }
+
     /// Begins with the buckets that differ.
     pub(super) fn sync(&mut self, said: Said<'_>) {
         let Some(theirs) = self.asked.take() else { return };

@@ -10,6 +10,8 @@ use crate::model::PublicKey;
 
 /// Time between two signs of life.
 const ALIVE: Duration = Duration::from_secs(1);
+/// A sign of life that is due this soon goes at once, so that a leader with many sessions wakes up for many of them together.
+const EARLY: Duration = Duration::from_millis(100);
 /// Who says nothing for this long may be gone (S10). It is more than two signs of life, so that one that comes late is no
 /// reason to read the heads.
 const LATE: Duration = Duration::from_millis(2_500);
@@ -59,6 +61,11 @@ impl Session {
         self.busy = None;
     }
 
+    /// Whether there is something to say but a sign of life.
+    pub(super) fn has_more(&self, said: Said<'_>) -> bool {
+        !self.queue.is_empty() || self.serving.as_ref().is_some_and(|serving| serving.has_more(said))
+    }
+
     pub(super) fn say(&mut self, message: Message) {
         self.queue.push_back(message);
     }
@@ -86,7 +93,7 @@ impl Session {
         }
         let serving = self.serving.as_mut();
         let message = self.queue.pop_front().or_else(|| serving?.next(said));
-        let message = message.or_else(|| (now >= self.due()).then_some(Message::Alive))?;
+        let message = message.or_else(|| (now + EARLY >= self.due()).then_some(Message::Alive))?;
         (self.busy, self.spoke) = (Some(now), now);
         Some(message)
     }

@@ -96,7 +96,7 @@ impl Side {
                 match command {
                     Command::Send { session: to, message } if to.0 == session => {
                         said.push(Message::decode(&message.encode()).unwrap());
-                        self.stream.taken(to);
+                        self.stream.taken(self.now, to, None);
                     }
                     Command::Close { session: it, .. } if it.0 == session => closed = true,
                     _ => {}
@@ -296,6 +296,36 @@ fn who_is_silent_or_takes_nothing_is_gone_and_who_is_there_says_so() {
         blue.wait(Duration::from_secs(2));
     }
     assert_eq!(blue.stream.connected().count(), 0);
+}
+
+#[test]
+fn what_says_nothing_new_needs_no_look_at_all_clusters() {
+    let (mut blue, mut green) = pair();
+    talk(1, &mut blue, &mut green);
+    blue.wait(Duration::from_secs(1));
+    let alive = Command::Send { session: SessionId(1), message: Arc::new(Message::Alive) };
+    assert_eq!(blue.stream.take_commands(), [alive]);
+    let mut summary = Summary { version: blue.version, hashes: blue.hashed.hashes() };
+    let next = blue.stream.taken(blue.now, SessionId(1), Some(Said { hashed: &blue.hashed, summary }));
+    assert_eq!(next, Some(blue.now + Duration::from_secs(1)), "the next sign of life");
+    assert!(blue.stream.alive(blue.now, SessionId(1)));
+    summary.version.n += 1;
+    assert_eq!(blue.stream.taken(blue.now, SessionId(1), Some(Said { hashed: &blue.hashed, summary })), None);
+    blue.now += Duration::from_secs(3);
+    assert!(!blue.stream.alive(blue.now, SessionId(1)), "it was late, so that the heads were read often");
+}
+
+#[test]
+fn signs_of_life_that_are_due_soon_go_together() {
+    let mut blue = Side::new("blue", 3, [contact("green", 2, 5), contact("red", 3, 5)]);
+    for session in [1, 2] {
+        blue.open(session, 1 + session as u8, None);
+        blue.says(session);
+        blue.wait(Duration::from_millis(50));
+    }
+    blue.wait(Duration::from_millis(900));
+    let alive = |session| Command::Send { session: SessionId(session), message: Arc::new(Message::Alive) };
+    assert_eq!(blue.stream.take_commands(), [alive(1), alive(2)]);
 }
 
 #[test]
