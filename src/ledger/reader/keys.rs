@@ -13,6 +13,9 @@ use crate::{
     model::PublicKey,
 };
 
+/// Where keys are pinned with `--trust=pinned`.
+const IN_CONFIG_MAP: &str = " in the ConfigMap cloudmap-mcs-trust";
+
 /// The key that a cluster announces.
 #[derive(Debug, Default)]
 pub(super) struct Announcement {
@@ -70,8 +73,12 @@ impl Reader {
             Mode::Pinned => {
                 return match (self.trust.pinned.get(id), head.signer) {
                     (Some(keys), Some(signer)) if keys.contains(&signer) => Verdict::Proved,
-                    (Some(_), _) => Verdict::Refused(format!("its head has {}, but another one is pinned", signed())),
-                    (None, _) => Verdict::Refused(format!("no key is pinned for it; its head has {}", signed())),
+                    (Some(_), _) => {
+                        Verdict::Refused(format!("its head has {}, but another one is pinned{IN_CONFIG_MAP}", signed()))
+                    }
+                    (None, _) => {
+                        Verdict::Refused(format!("no key is pinned for it{IN_CONFIG_MAP}; its head has {}", signed()))
+                    }
                 };
             }
             Mode::Tofu => {}
