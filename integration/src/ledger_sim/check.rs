@@ -279,7 +279,7 @@ impl Sim {
         let silence = timing().silence().as_secs_f64() + self.scenario.lag;
         let (now, from) = (self.seconds(), (self.seconds() - 3.0 * lease).max(0.0));
         let mut commits = vec![from];
-        commits.extend(self.registry.head_commits.get(id).into_iter().flatten().copied().filter(|at| *at > from));
+        commits.extend(self.registry.advances(id).into_iter().filter(|at| *at > from));
         commits.push(now);
         let outages: Vec<(f64, f64)> = self
             .write_outages
@@ -289,7 +289,7 @@ impl Sim {
             .map(|(from, to, _)| (*from as f64 / 1e6, *to as f64 / 1e6))
             .collect();
         // In an outage that lets the own head through, silence counts.
-        let own = self.registry.head_commits.get(&self.clusters[reader].id).into_iter().flatten().copied();
+        let own = self.registry.advances(&self.clusters[reader].id);
         let own: Vec<f64> = [0.0].into_iter().chain(own).chain([now]).collect();
         let cut_off: Vec<_> = own.windows(2).filter(|pair| pair[1] - pair[0] > silence).collect();
         let overlap = |(a, b): (f64, f64), (c, d): (f64, f64)| (a.max(c), b.min(d));
@@ -344,7 +344,7 @@ impl Sim {
         });
         // One that is this young may be hidden by replicas that lag, beyond the time that a new leader waits for it.
         let last = self.registry.head_commits.get(&head.cluster).and_then(|commits| commits.last());
-        if last.is_none_or(|last| self.seconds() - last < YOUNG) {
+        if last.is_none_or(|(at, _)| self.seconds() - at < YOUNG) {
             return;
         }
         let verified = verify::verify(&head.root, &Cache::default(), &pages.collect());

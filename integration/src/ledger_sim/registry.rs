@@ -7,7 +7,10 @@ use std::{
     sync::Arc,
 };
 
-use cloudmap_mcs::ledger::{head::Head, page::StoredPage, trust::Announced};
+use cloudmap_mcs::{
+    cluster::record::Position,
+    ledger::{head::Head, page::StoredPage, trust::Announced},
+};
 
 use super::rng::Rng;
 
@@ -57,8 +60,8 @@ pub(super) struct Registry {
     max_lag: f64,
     /// Most pages that any service ever had.
     pub(super) most_pages: usize,
-    /// When heads were committed, by cluster id.
-    pub(super) head_commits: BTreeMap<Arc<str>, Vec<f64>>,
+    /// When heads were committed, and their positions, by cluster id.
+    pub(super) head_commits: BTreeMap<Arc<str>, Vec<(f64, Position)>>,
     /// When the key of a cluster was committed first, by cluster id.
     pub(super) announced: BTreeMap<Arc<str>, u64>,
     /// Heads that clusters committed: what somebody can repeat.
@@ -93,8 +96,8 @@ impl Registry {
             None => rows.remove(&key.1),
         };
         if key.0 == Service::Clusters {
-            if value.is_some() {
-                self.head_commits.entry(key.1.clone()).or_default().push(now as f64 / 1e6);
+            if let Some(Value::Head(head)) = &value {
+                self.head_commits.entry(key.1.clone()).or_default().push((now as f64 / 1e6, head.position));
             }
         } else {
             self.most_pages = self.most_pages.max(rows.len());
@@ -111,6 +114,20 @@ impl Registry {
             replica.pending.push(Reverse((at, self.changes)));
             replica.changes.insert(self.changes, (key.clone(), value.clone()));
         }
+    }
+
+    /// The seconds at which a head of this id was above all before it. A deposed leader that stood still writes lower ones,
+    /// which are no sign of life.
+    pub(super) fn advances(&self, id: &str) -> Vec<f64> {
+        let mut newest = Position::default();
+        let mut times = Vec::new();
+        for (at, position) in self.head_commits.get(id).into_iter().flatten() {
+            if *position > newest {
+                newest = *position;
+                times.push(*at);
+            }
+        }
+        times
     }
 
     /// What one replica, chosen at random, shows of a service.
