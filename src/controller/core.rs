@@ -362,6 +362,18 @@ impl Core {
         self.out.extend(names.into_iter().map(Command::Reconcile));
     }
 
+    /// The same for names that other clusters export, of those whose namespace or objects are here: with a hundred
+    /// clusters, most changes are in namespaces that this one does not have. Whenever a namespace appears, its names are
+    /// reconciled.
+    pub(super) fn reconcile_here(&mut self, names: impl IntoIterator<Item = ServiceKey>) {
+        let is_here = |key: &ServiceKey| {
+            self.caches.namespaces.get(&key.namespace).is_some()
+                || self.caches.imports.get(key).is_some()
+                || !self.imported.get(key).is_empty()
+        };
+        self.out.extend(names.into_iter().filter(is_here).map(Command::Reconcile));
+    }
+
     /// Every name that anybody exports, or that has objects.
     pub(super) fn names(&self) -> BTreeSet<ServiceKey> {
         let mut names: BTreeSet<ServiceKey> = self.knowledge.names().cloned().collect();

@@ -146,7 +146,7 @@ impl Core {
         let sided = self.knowledge.side_with_others(&concerned.targets);
         self.freed(sided, now);
         self.touched.extend(concerned.targets);
-        self.reconcile(concerned.names);
+        self.reconcile_here(concerned.names);
         if known {
             // These names waited for a cluster to become known, or were kept because it was unknown.
             let names = self.names();

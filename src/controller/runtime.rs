@@ -215,6 +215,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         notes,
         writer: Arc::clone(&writer),
         metrics,
+        unmeasured: None,
     };
     tokio::select! {
         biased;
@@ -381,6 +382,8 @@ struct Runtime {
     notes: Outbox,
     writer: Arc<dyn ClusterWriter>,
     metrics: Metrics,
+    /// What the metrics do not show yet: with a hundred clusters it changes a hundred times a second.
+    unmeasured: Option<Arc<Remotes>>,
 }
 
 impl Runtime {
@@ -440,11 +443,14 @@ impl Runtime {
         self.metrics.annotated(sizes.annotated);
         self.metrics.waiting_pods(sizes.waiting_pods);
         self.metrics.cutovers(cutovers::phases(&self.core.caches.cutovers));
+        if let Some(remotes) = self.unmeasured.take() {
+            self.metrics.adopted(&remotes);
+        }
     }
 
     fn handle(&mut self, input: Input) {
         if let Input::Remotes(remotes) = &input {
-            self.metrics.adopted(remotes);
+            self.unmeasured = Some(Arc::clone(remotes));
         }
         for command in self.core.handle(input, self.now()) {
             self.obey(command, false);

@@ -47,9 +47,14 @@ pub struct Term {
     keeper: Keeper,
     out: Outbox,
     inherited: Option<Arc<Inherited>>,
+    /// The other clusters as the reader has them, and the reader's revision of it.
+    read: Remotes,
+    read_of: u64,
     remotes: Arc<Remotes>,
     /// The revisions of reader and stream that `remotes` shows.
     remotes_of: (u64, u64),
+    /// See [`Self::revision`].
+    revision: u64,
     /// [`Self::read_back`]
     read_back: Option<Arc<Map>>,
 }
@@ -81,8 +86,11 @@ impl Term {
             keeper: Keeper::default(),
             out: Outbox::default(),
             inherited: None,
+            read: Remotes::default(),
+            read_of: 0,
             remotes: Arc::default(),
             remotes_of: (0, 0),
+            revision: 0,
             read_back: None,
         }
     }
@@ -93,6 +101,12 @@ impl Term {
         self.stream = Some(Stream::new(self.writer.identity().clone(), self.timing, ids));
         self.writer = self.writer.listening(addresses);
         self
+    }
+
+    /// Another number whenever what others see of this term may have changed. A sign of life and a socket that took a
+    /// message change nothing of it, and with many clusters these are most of what happens.
+    pub(in crate::ledger) fn revision(&self) -> u64 {
+        self.revision
     }
 
     /// The half that publishes: how far it is, and what it wrote.
@@ -310,6 +324,7 @@ impl Term {
     }
 
     fn settle(&mut self, now: Now) {
+        self.revision += 1;
         self.depart(now);
         if self.contacts_of != self.reader.revision() {
             (self.contacts, self.contacts_of) = (self.reader.contacts(), self.reader.revision());
@@ -334,7 +349,10 @@ impl Term {
             return;
         }
         self.remotes_of = revisions;
-        let mut remotes = self.reader.remotes();
+        if self.read_of != revisions.0 {
+            (self.read, self.read_of) = (self.reader.remotes(), revisions.0);
+        }
+        let mut remotes = self.read.clone();
         self.stream.iter().for_each(|stream| stream.overlay(&mut remotes));
         if !remotes.same_content(&self.remotes) {
             self.remotes = Arc::new(remotes);

@@ -207,6 +207,7 @@ pub fn spawn(
         sessions,
         unreachable: BTreeMap::new(),
         opening: BTreeMap::new(),
+        reported: None,
         timing,
         jitter: Ids::new(!seed),
         ports: Arc::new(Ports {
@@ -245,6 +246,8 @@ struct Driver {
     unreachable: BTreeMap<Arc<str>, String>,
     /// Connections that were made by dialling a cluster, and over which nothing came yet.
     opening: BTreeMap<SessionId, Arc<str>>,
+    /// The revision of the term that was reported last.
+    reported: Option<u64>,
     timing: Timing,
     jitter: Ids,
     ports: Arc<Ports>,
@@ -280,7 +283,10 @@ impl Driver {
                 }
             }
             self.converse();
-            self.report(heads_error.as_ref());
+            if self.reported != Some(self.term.revision()) {
+                self.reported = Some(self.term.revision());
+                self.report(heads_error.as_ref());
+            }
             // Where it need not be rare any more, not all leaders read in the same moment.
             let before = std::mem::replace(&mut pace, self.term.pace());
             if pace < before {
@@ -331,7 +337,9 @@ impl Driver {
     /// Does what the stream asks for.
     fn converse(&mut self) {
         let Some(sessions) = &mut self.sessions else { return };
-        sessions.know(self.term.may_connect());
+        if self.reported != Some(self.term.revision()) {
+            sessions.know(self.term.may_connect());
+        }
         loop {
             let commands = self.term.take_commands();
             if commands.is_empty() {
