@@ -1,7 +1,10 @@
 //! Who wants which name in Cloud Map, by the users' objects, and what is there: written from the documents
 //! (registrations.md, operations.md), not from the product's plans.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    num::ParseFloatError,
+};
 
 use serde_json::Value;
 
@@ -272,28 +275,29 @@ impl<'a> Registrations<'a> {
             place.instances.iter().filter(|instance| instance.uid == *uid).map(|instance| &*instance.endpoint).collect()
         };
         let counted: Vec<(&Claim, BTreeSet<&str>)> = claims.map(|claim| (claim, of(claim))).collect();
-        let whole =
-            counted.iter().filter(|(claim, _)| claim.share.is_none()).map(|(_, ours)| ours.len()).sum::<usize>();
-        let (whole, all) = (whole + place.others, place.others + place.instances.len());
+        let asks = |claim: &Claim| claim.share.as_deref().map(|share| share.trim_end_matches('%').parse::<f64>());
+        let count = |wanted: fn(&Option<Result<f64, ParseFloatError>>) -> bool| {
+            counted.iter().filter(|(claim, _)| wanted(&asks(claim))).map(|(_, ours)| ours.len()).sum::<usize>()
+        };
+        let (whole, all) = (count(Option::is_none) + place.others, place.others + place.instances.len());
+        // Before the annotation that cannot be read, there may have been none.
+        let wholes = [whole, whole + count(|asked| matches!(asked, Some(Err(_))))];
+        let right = |claim: &Claim, ours: &BTreeSet<&str>, whole: usize| {
+            let ready = claim.endpoints.len();
+            match asks(claim) {
+                None => ours.len() == ready,
+                // The last valid one stays, or the number. Those that are there stay while there is nobody else.
+                Some(Err(_)) => true,
+                Some(Ok(0.0)) => whole == 0 || ours.is_empty(),
+                Some(Ok(_)) if whole == 0 => ours.len() == ready,
+                Some(Ok(share)) => {
+                    let fits = |k: &usize| 100.0 * *k as f64 <= share * (k + all - ours.len()) as f64;
+                    ours.len() == (0..=ready).rev().find(fits).unwrap_or_default().max(1).min(ready)
+                }
+            }
+        };
         found.is_subset(wanted)
-            && counted.iter().all(|(claim, ours)| {
-                let ready = claim.endpoints.len();
-                let asked = claim.share.as_deref().map(|share| share.trim_end_matches('%').parse::<f64>());
-                let right = match asked {
-                    None => ready,
-                    // The last valid one stays, or the number.
-                    Some(Err(_)) => return true,
-                    // Those that are there stay while there is nobody else.
-                    Some(Ok(0.0)) if whole == 0 => return true,
-                    Some(Ok(0.0)) => 0,
-                    Some(Ok(_)) if whole == 0 => ready,
-                    Some(Ok(share)) => {
-                        let fits = |k: &usize| 100.0 * *k as f64 <= share * (k + all - ours.len()) as f64;
-                        (0..=ready).rev().find(fits).unwrap_or_default().max(1).min(ready)
-                    }
-                };
-                ours.len() == right
-            })
+            && counted.iter().all(|(claim, ours)| wholes.iter().any(|whole| right(claim, ours, *whole)))
     }
 
     /// What the condition `Registered` of an export may be.
