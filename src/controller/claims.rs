@@ -300,7 +300,7 @@ impl Claims {
             let is_settled = |other: &Registration| other.claimed.saturating_add(delay) < own.claimed;
             let shared = || {
                 knowledge.other_claims(target).all(|other| other.owner.is_same_service(&own.owner))
-                    && knowledge.other_claims(target).any(is_settled)
+                    && knowledge.other_claims(target).any(|other| is_settled(&other))
             };
             let alone = self.alone_from().is_some_and(|from| now >= from);
             let free = self.established.contains(target) || implied(own) || self.is_fresh(now) && (alone || shared());

@@ -16,7 +16,7 @@ use crate::{
     export::{Dates, Exports, Refusal},
     instances::{Naming, RegistrationPolicy, Rights, policy::Precedence, target::validate},
     ledger::{Map, limits::MAX_SKEW},
-    model::{ClaimOwner, ClusterId, Endpoint, Exported, Registration, ServiceKey, Target},
+    model::{ClaimOwner, ClusterId, Endpoint, Exported, ServiceKey, Target},
 };
 
 /// What a change of the registry concerns.
@@ -116,7 +116,6 @@ struct Remote {
     exports: BTreeSet<ServiceKey>,
     /// Names that it exported in this term and no longer exports, as long as that matters.
     withdrawn: BTreeSet<ServiceKey>,
-    registrations: BTreeMap<Target, Registration>,
     /// Since when the cluster is silent, if so, in milliseconds since 1970.
     silent: Option<u64>,
     /// Whether it was heard in this term: its position advanced.
@@ -432,12 +431,14 @@ impl Knowledge {
     /// and in which cluster. Claims of one `<namespace>/<name>` in several clusters share the target.
     pub fn claimant(&self, target: &Target) -> Option<(ClusterId, ClaimOwner)> {
         let own = self.exports.as_ref().and_then(|exports| exports.registrations().get(target));
-        own.map(|registration| (&self.local, registration))
+        own.filter(|own| !own.retiring)
+            .map(|own| (&self.local, own.clone()))
             .into_iter()
-            .chain(self.remotes.iter().filter_map(|(id, remote)| Some((id, remote.registrations.get(target)?))))
-            .filter(|(_, registration)| !registration.retiring)
-            .min_by_key(|(id, registration)| (Precedence::of(registration), *id, &registration.owner))
-            .map(|(id, registration)| (id.clone(), registration.owner.clone()))
+            .chain(remotes::claims(&self.remotes, target))
+            .min_by(|(a, one), (b, other)| {
+                (Precedence::of(one), a, &one.owner).cmp(&(Precedence::of(other), b, &other.owner))
+            })
+            .map(|(id, registration)| (id.clone(), registration.owner))
     }
 
     /// The exports of a name by every known cluster. The own export comes from memory, never from the registry. If it
@@ -472,8 +473,7 @@ impl Knowledge {
 
 /// The date of the newest claim to a target in other clusters.
 fn newest(remotes: &BTreeMap<ClusterId, Remote>, target: &Target) -> Option<i64> {
-    let claims = remotes.values().filter_map(|remote| remote.registrations.get(target));
-    claims.filter(|claim| !claim.retiring).map(|claim| claim.claimed).max()
+    remotes::claims(remotes, target).map(|(_, claim)| claim.claimed).max()
 }
 
 fn count(names: &mut BTreeMap<ServiceKey, usize>, key: &ServiceKey) {

@@ -415,8 +415,10 @@ fn a_claim_of_another_cluster_counts_when_the_registry_has_it_and_its_export_bef
     streamed.clusters.get_mut(&id("there")).unwrap().committed = Some(Arc::default());
     let concerned = knowledge.adopt_remotes(&streamed);
     assert_eq!(knowledge.sources(&key("a")).len(), 1);
-    assert!(concerned.targets.is_empty() && knowledge.remotes[&id("there")].registrations.is_empty());
+    let www = Target { namespace: "ns".into(), service: "www".into() };
+    assert!(concerned.targets.is_empty() && knowledge.other_claims(&www).next().is_none());
     let there = streamed.clusters.get_mut(&id("there")).unwrap();
     there.committed.clone_from(&there.state);
-    assert_eq!(knowledge.adopt_remotes(&streamed).targets.len(), 1);
+    assert_eq!(knowledge.adopt_remotes(&streamed).targets, [www.clone()].into());
+    assert_eq!(knowledge.other_claims(&www).count(), 1);
 }

@@ -24,6 +24,20 @@ impl Remote {
     }
 }
 
+/// The claims of other clusters to a target, without those that retire. They are decoded anew, as what is exported is.
+pub(super) fn claims<'a>(
+    remotes: &'a BTreeMap<ClusterId, Remote>,
+    target: &Target,
+) -> impl Iterator<Item = (&'a ClusterId, Registration)> {
+    let key = records::registration_key(target);
+    let claim = move |(id, remote): (&'a ClusterId, &'a Remote)| {
+        let claim = records::decode_registration(remote.committed.as_ref()?.get(&key)?)?;
+        Some((id, claim))
+    };
+    let target = target.clone();
+    remotes.iter().filter_map(claim).filter(move |(_, claim)| claim.target == target && !claim.retiring)
+}
+
 impl Knowledge {
     /// Takes in the state of the other clusters. Names that wait for a cluster to become known
     /// ([`unknown`](Self::unknown), [`settling`](Self::settling)) are not in the result.
@@ -58,13 +72,7 @@ impl Knowledge {
                 && !entry.committed.as_ref().is_some_and(|map| Arc::ptr_eq(map, &committed))
             {
                 let before = entry.committed.replace(Arc::clone(&committed)).unwrap_or_default();
-                for target in records::changed_registrations(&before, &committed) {
-                    match records::registration(&committed, &target) {
-                        Some(registration) => entry.registrations.insert(target.clone(), registration),
-                        None => entry.registrations.remove(&target),
-                    };
-                    concerned.targets.insert(target);
-                }
+                concerned.targets.extend(records::changed_registrations(&before, &committed));
             }
             let Some(state) = state else { continue };
             if entry.map.as_ref().is_some_and(|map| Arc::ptr_eq(map, &state)) {
@@ -94,7 +102,7 @@ impl Knowledge {
                 discount(&mut self.names, &key);
                 concerned.names.insert(key);
             }
-            concerned.targets.extend(gone.registrations.into_keys());
+            concerned.targets.extend(gone.committed.iter().flat_map(|map| records::registrations(map).into_keys()));
         }
         for target in &concerned.targets {
             concerned.names.extend(self.wanted_by(target).cloned());
@@ -146,9 +154,8 @@ impl Knowledge {
     }
 
     /// Other clusters' claims to a target.
-    pub fn other_claims(&self, target: &Target) -> impl Iterator<Item = &Registration> {
-        let claims = self.remotes.values().filter_map(move |remote| remote.registrations.get(target));
-        claims.filter(|registration| !registration.retiring)
+    pub fn other_claims(&self, target: &Target) -> impl Iterator<Item = Registration> {
+        claims(&self.remotes, target).map(|(_, claim)| claim)
     }
 
     /// Names whose endpoints in other clusters have one of these addresses, of those whose namespace `is_here`.
