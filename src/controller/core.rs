@@ -362,21 +362,24 @@ impl Core {
         self.out.extend(names.into_iter().map(Command::Reconcile));
     }
 
-    /// The same for names that other clusters export, of those whose namespace or objects are here: with a hundred
-    /// clusters, most changes are in namespaces that this one does not have. Whenever a namespace appears, its names are
-    /// reconciled.
+    /// The same for names that others export, of those that can have objects here: with a hundred clusters, most changes
+    /// are in namespaces that this one does not have.
     pub(super) fn reconcile_here(&mut self, names: impl IntoIterator<Item = ServiceKey>) {
-        let is_here = |key: &ServiceKey| {
-            self.caches.namespaces.get(&key.namespace).is_some()
-                || self.caches.imports.get(key).is_some()
-                || !self.imported.get(key).is_empty()
-        };
-        self.out.extend(names.into_iter().filter(is_here).map(Command::Reconcile));
+        let here: Vec<_> = names.into_iter().filter(|key| self.is_here(key)).collect();
+        self.reconcile(here);
     }
 
-    /// Every name that anybody exports, or that has objects.
+    /// Whether the namespace of a name is here, or an object of it. Whenever a namespace appears, its names are reconciled.
+    fn is_here(&self, key: &ServiceKey) -> bool {
+        self.caches.namespaces.get(&key.namespace).is_some()
+            || self.caches.imports.get(key).is_some()
+            || !self.imported.get(key).is_empty()
+    }
+
+    /// Every name that anybody exports from a namespace that is here, or that has objects.
     pub(super) fn names(&self) -> BTreeSet<ServiceKey> {
-        let mut names: BTreeSet<ServiceKey> = self.knowledge.names().cloned().collect();
+        let exported = self.knowledge.names().filter(|key| self.is_here(key));
+        let mut names: BTreeSet<ServiceKey> = exported.cloned().collect();
         names.extend(self.imported.names().cloned());
         names.extend(self.subscriptions.names());
         names.extend(self.peers.names());

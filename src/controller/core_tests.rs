@@ -178,6 +178,28 @@ fn an_export_is_published_with_its_endpoints_and_taken_back_when_it_goes() {
     assert!(!map.contains_key("shop/web") && !map.contains_key("shop/web#0"), "{map:?}");
 }
 
+/// With a hundred clusters, most names are in namespaces that this one does not have.
+#[test]
+fn a_name_is_looked_at_when_its_namespace_is_here() {
+    let mut bench = Bench::member();
+    let there = |namespace: &str| ServiceKey::new(namespace, "web");
+    let mut map = Exports::resume(&Map::new());
+    let local = Arc::new(crate::controller::targets::tests::mk_local());
+    for namespace in ["shop", "away"] {
+        map.set(&there(namespace), Some(Arc::clone(&local)), BTreeSet::new(), 1);
+    }
+    let reconciled = |commands: Vec<Command>| {
+        let name = |command| if let Command::Reconcile(key) = command { Some(key) } else { None };
+        commands.into_iter().filter_map(name).collect::<BTreeSet<_>>()
+    };
+    assert_eq!(reconciled(bench.remote(Some(map.map()), at(1))), [there("shop")].into());
+    bench.objects.add_namespace("away");
+    assert_eq!(reconciled(bench.observe(at(2))), [there("away")].into());
+    bench.objects.remove_namespace("away");
+    bench.observe(at(3));
+    assert_eq!(reconciled(bench.remote(None, at(4))), [there("shop")].into());
+}
+
 /// The other exports differ from none that this cluster has.
 #[test]
 fn an_export_that_is_not_allowed_any_more_has_no_conflict() {
