@@ -6,7 +6,7 @@ mod states;
 mod views;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -28,6 +28,8 @@ use keys::Announcement;
 
 /// How often a lower head must advance before it counts (R3).
 const LOW_ADVANCES: u32 = 2;
+/// States that came by stream and that no head had yet: those of a minute with a change a second.
+const STREAMED: usize = 64;
 
 /// The reader of one cluster, from election to the loss of the Lease.
 #[derive(Debug)]
@@ -77,6 +79,8 @@ struct Peer {
     verified: Option<Base>,
     /// The newest state that came by stream, or the last one that was compared with the hashes of its head since.
     hashed: Option<Hashed>,
+    /// The last states that came by stream, the newest last, from the one that a head had on.
+    streamed: VecDeque<(Hashes, Arc<Map>)>,
     /// The head for whose state the last one and its delta are not enough.
     tried: Option<Arc<Head>>,
     fetch: Option<Fetch>,

@@ -102,6 +102,25 @@ fn a_state_that_came_by_stream_needs_no_pages() {
     assert_eq!(green.remote("blue").unwrap().committed, Some(state(0..60, 2)));
 }
 
+/// With a change a second, every head is behind the stream.
+#[test]
+fn a_head_with_a_state_that_came_by_stream_before_the_newest_needs_no_pages() {
+    let mut world = World::default();
+    let [mut blue, mut green] = pair(&mut world, None);
+    green.fails = reads_pages;
+    blue.hangs = is_head;
+    // More than a head holds.
+    for value in [2, 3] {
+        blue.desire(&mut world, &state(0..60, value));
+        pass_connected(&mut world, &mut blue, &mut green, 1);
+    }
+    blue.let_go_first(&mut world, 1);
+    pass_connected(&mut world, &mut blue, &mut green, 3);
+    let remote = green.remote("blue").unwrap();
+    assert_eq!((remote.state, remote.committed), (Some(state(0..60, 3)), Some(state(0..60, 2))));
+    assert_eq!(green.term.reader().figures()["blue"].failed_fetches, 0);
+}
+
 /// As a delta of the head, it would be there a second time, in each of a hundred clusters.
 #[test]
 fn a_state_that_came_by_stream_is_the_one_that_its_head_means() {

@@ -47,18 +47,26 @@ impl Reader {
         let on = |base: &Base| {
             if head.delta.is_empty() { base.map.clone() } else { Arc::new(head.delta.apply(&base.map)) }
         };
+        let known = known.and_then(|known| known.state.clone());
         // What came by stream needs no pages, and is in memory already.
-        let streamed = || {
+        let mut came = peer.streamed.iter().enumerate().filter(|(_, (hashes, _))| *hashes == head.summary.hashes);
+        let (streamed, came) = came.next().filter(|_| known.is_none()).map(|(at, (_, map))| (at, map.clone())).unzip();
+        let compared = || {
             let hashed = peer.hashed.as_ref().filter(|hashed| hashed.hashes() == head.summary.hashes)?;
             Some(hashed.map().clone())
         };
-        let said = known.and_then(|known| known.state.clone()).or_else(streamed).or_else(|| base().map(on));
+        let said = known.or(came).or_else(compared).or_else(|| base().map(on));
         let certain = said.is_some();
         // What was appended to the pages came in deltas before, mostly: only the hash can tell.
         let untried = peer.tried.as_ref().is_none_or(|tried| !Arc::ptr_eq(tried, &head));
         let told = || last.filter(|_| untried)?.state.as_ref().map(|held| Arc::new(head.delta.apply(held)));
         let state = said.or_else(told);
         let Some(peer) = self.peers.get_mut(id) else { return };
+        if let Some(at) = streamed {
+            // Later heads mean this state or later ones. Their pages would be a second copy, for each of many clusters.
+            peer.streamed.drain(..at);
+            peer.verified = None;
+        }
         if let Some(state) = state {
             if peer.hashes(&self.me, &head, &state) == head.summary.hashes {
                 return self.propose_read(now, id, &head, Some(state));

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{Peer, Reader};
+use super::{Peer, Reader, STREAMED};
 use crate::{
     cluster::record::{Accepted, Gone},
     ledger::{
@@ -92,6 +92,12 @@ impl Reader {
         let Some(peer) = self.peers.get_mut(id) else { return };
         if peer.hashed.as_ref().is_none_or(|hashed| !Arc::ptr_eq(hashed.map(), streamed.map())) {
             peer.hashed = Some(streamed.clone());
+        }
+        if peer.streamed.back().is_none_or(|(hashes, _)| *hashes != streamed.hashes()) {
+            if peer.streamed.len() >= STREAMED {
+                peer.streamed.pop_front();
+            }
+            peer.streamed.push_back((streamed.hashes(), streamed.map().clone()));
         }
     }
 
