@@ -67,7 +67,7 @@ table! {
         creates in a DNS namespace";
     /// On a ServiceExport or an annotated Service: TTL of these records, in seconds.
     ANNOTATION_TTL = "cloudmap-mcs/dns-ttl" on "ServiceExport", "Service", "Ingress":
-        "seconds"; "60"; "the TTL of the DNS records. A change takes effect in services that this ClusterSet created or \
+        "seconds"; "60; 300 for external-dns' annotations"; "the TTL of the DNS records. A change takes effect in services that this ClusterSet created or \
         adopted";
     /// On a ServiceExport or an annotated Service: with `custom`, a Cloud Map service that is created gets a custom health
     /// check.

@@ -220,7 +220,7 @@ condition! {
     Disabled => False, "Disabled", None, "no instances are requested, because of the annotation `cloudmap-mcs/instances` or of `--instances=annotated`", "",
         "With `--instances=none` there is no such condition.";
     NameConflict => False, "NameConflict", Some(EventReason::NameConflict),
-        "an older claim holds the target", "Choose another service by annotation, or have the other claim removed",
+        "another claim holds the target", "Choose another service by annotation, or have the other claim removed",
         "The other claim is older, or it is of the Kubernetes namespace whose own name the target is. The message names it.";
     ForeignOwner => False, "ForeignOwner", Some(EventReason::ForeignOwner),
         "the Cloud Map service belongs to somebody else",

@@ -99,7 +99,7 @@ events! {
     ShareLimited => "ShareLimited", Warning, ["Service", "Ingress"], "the requested [share of the traffic](../shares.md) needs more ready pods, or fewer instances of others";
     TtlNotChanged => "TtlNotChanged", Warning, ["Service", "Ingress"], "AWS refuses to change the TTL, and the controller tries again";
     RecordsDiffer => "RecordsDiffer", Warning, ["Service", "Ingress"], "the service has other types of records than requested. AWS does not allow changes of the types";
-    DomainConflict => "DomainConflict", Warning, ["Service", "Ingress"], "another object holds the name, by an older claim. The message names that object. This object takes over when the claim is released";
+    DomainConflict => "DomainConflict", Warning, ["Service", "Ingress"], "another claim holds the name. It is older, or it is of the Kubernetes namespace whose own name this is. The message names its object. This object takes over when that claim is released";
     AwaitsClusters => "AwaitsClusters", Warning, ["Service", "Ingress"], "a cluster has not been readable for more than 15 s, and may have claimed the name before; see `ledger show`";
     NamespacesUnknown => "NamespacesUnknown", Warning, ["Service", "Ingress"], "the Cloud Map namespaces cannot be listed";
     NotAllowed => "NotAllowed", Warning, ["Service", "Ingress"], "the Namespace does not allow what an annotation requests";
