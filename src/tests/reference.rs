@@ -182,11 +182,11 @@ fn conditions() -> String {
             writeln!(page, "| `{condition}={status}` | {reasons} | {} | {} |", cell(&meaning), cell(remedy)).unwrap();
         }
     }
-    page += "\n## Events\n\nThe controller emits Events only when something changes, and the same text at most once in 10 \
-             minutes. See them with `kubectl\nget events --field-selector involvedObject.name=...` or `kubectl events`. An \
-             Event that has the reason of a condition says the\nsame as it. On an annotated Service or Ingress, a warning \
-             says that something of it is not registered; its message has the\nremedy.\n\n| reason | type | on | meaning \
-             |\n|---|---|---|---|\n";
+    page += "\n## Events\n\nThe controller emits an Event when something changes. It repeats some warnings while their cause \
+             lasts, but the same text at\nmost once in 10 minutes. See Events with `kubectl events`, or with `kubectl get \
+             events --field-selector\ninvolvedObject.name=...`. An Event that has the reason of a condition says the same \
+             as it. On an annotated Service or Ingress, a\nwarning says that something of it is not registered; its message \
+             has the remedy.\n\n| reason | type | on | meaning |\n|---|---|---|---|\n";
     for reason in EventReason::ALL {
         let (severity, kinds) = (reason.severity().as_str(), reason.kinds().join(", "));
         writeln!(page, "| `{reason}` | {severity} | {kinds} | {} |", cell(reason.text())).unwrap();
