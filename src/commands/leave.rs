@@ -9,7 +9,10 @@ use crate::{
     app::connect,
     cli::LeaveArgs,
     cloudmap::CloudMap,
-    cluster::record::{self, Record, RecordObject},
+    cluster::{
+        identity::Identity,
+        record::{self, Member, Record, RecordObject, RecordStore as _},
+    },
     ledger::{
         show,
         trust::{COPY_INSTANCE, KEY_INSTANCE},
@@ -31,7 +34,8 @@ pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let identity = connect::identity(&client, &args.place.identity).await?;
-    let clusterset = identity.clusterset.context("this cluster is in no ClusterSet, so there is nothing to leave")?;
+    let member = record.load().await?.and_then(|(record, _)| record.member);
+    let clusterset = to_leave(&identity, member.as_ref())?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     let news = if flag(&record, true).await? { "The flag is set" } else { "The flag was already set" };
     writeln!(
@@ -51,6 +55,21 @@ pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
         "the leader is not done after {} s. It continues by itself; look at its logs, and at `cloudmap-mcs purge --dry-run`",
         args.timeout.as_secs()
     )
+}
+
+/// The ClusterSet that the cluster is to leave. Fails if its controller was last in another one, or had another id there: of an
+/// id that nobody has, nothing is in the registry, so the cluster would seem to have left at once.
+fn to_leave(identity: &Identity, member: Option<&Member>) -> anyhow::Result<ClusterSetId> {
+    let Identity { cluster, clusterset, uid: _ } = identity;
+    if let Some(Member { clusterset: set, cluster: id }) = member.filter(|member| !member.is_of(identity)) {
+        let here = clusterset.as_ref().map_or_else(|| "no ClusterSet".to_owned(), ToString::to_string);
+        anyhow::bail!(
+            "the controller of this cluster was last in {set}, as {id}, and here the cluster is {cluster} in {here}: nothing is \
+             changed. Run this in the controller's pod (kubectl exec), or with the flags of the controller: --clusterset-id \
+             {set} --cluster-id {id}. If the ids were changed just now, try again in a minute"
+        );
+    }
+    clusterset.clone().context("this cluster is in no ClusterSet, so there is nothing to leave")
 }
 
 /// Whether the cluster has left: its head says `left`, which it does only after the last instance is gone, or nobody has
@@ -111,6 +130,28 @@ mod tests {
         assert!(!left().await, "it is not shown");
         fake.registry().instances.remove(&head);
         assert!(left().await, "it was purged");
+    }
+
+    /// Its id may come from a flag of the controller, which a workstation does not have.
+    #[test]
+    fn a_cluster_leaves_only_as_its_controller_was_last_a_member() {
+        let identity = |clusterset: Option<&str>| Identity {
+            cluster: "blue".parse().unwrap(),
+            clusterset: clusterset.map(|id| id.parse().unwrap()),
+            uid: "uid".into(),
+        };
+        let member = |cluster: &str| Member { clusterset: "prod".to_owned(), cluster: cluster.to_owned() };
+        let prod = identity(Some("prod"));
+        for member in [None, Some(&member("blue"))] {
+            assert_eq!(to_leave(&prod, member).unwrap().as_str(), "prod");
+        }
+        for (identity, member) in
+            [(&prod, member("green")), (&identity(Some("test")), member("blue")), (&identity(None), member("blue"))]
+        {
+            let error = to_leave(identity, Some(&member)).unwrap_err().to_string();
+            assert!(error.contains(&format!("--clusterset-id prod --cluster-id {}", member.cluster)), "{error}");
+        }
+        assert!(to_leave(&identity(None), None).unwrap_err().to_string().contains("nothing to leave"));
     }
 
     #[tokio::test]

@@ -12,7 +12,8 @@ use std::{collections::BTreeMap, fmt};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::model::PublicKey;
+use super::identity::Identity;
+use crate::model::{ClusterSetId, PublicKey};
 pub use config_map::{RECORD, RecordObject};
 pub use hidden::{HIDDEN, Hidden, HiddenObject, HiddenStore};
 
@@ -165,6 +166,14 @@ pub struct Member {
     pub clusterset: String,
     /// Id of the cluster in it.
     pub cluster: String,
+}
+
+impl Member {
+    /// Whether the identity says the same. That of a command may lack the flags of the controller.
+    pub fn is_of(&self, identity: &Identity) -> bool {
+        let clusterset = identity.clusterset.as_ref().map(ClusterSetId::as_str);
+        clusterset == Some(self.clusterset.as_str()) && identity.cluster.as_str() == self.cluster
+    }
 }
 
 /// How many former memberships are remembered to be marked as left. Someone who changes the ClusterSet more often while
