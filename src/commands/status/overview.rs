@@ -16,7 +16,12 @@ use crate::{
         ServiceImport,
         conditions::{ImportStaleReason, ReadyReason, Row, export_rows, import_rows},
     },
-    cluster::{identity::Identity, lease::LEASE, objects, record::RECORD},
+    cluster::{
+        identity::Identity,
+        lease::LEASE,
+        objects,
+        record::{Member, RECORD},
+    },
     commands::{ledger_show, table::human},
     ledger::show::ClusterView,
     model::Exported,
@@ -123,21 +128,24 @@ fn identity(seen: &Cluster) -> Finding {
     match &seen.identity {
         Err(why) => Finding::unread(ABOUT, why, &seen.flags),
         Ok(Err(error)) => Finding::wrong(ABOUT, error.to_string(), "Nothing is exported or imported until then"),
-        Ok(Ok(Identity { cluster, clusterset: Some(set), uid })) => {
-            Finding::well(ABOUT, format!("cluster {cluster} of the ClusterSet {set}, UID {uid}"))
-        }
-        Ok(Ok(Identity { cluster, .. })) => {
+        Ok(Ok(identity)) => {
+            let Identity { cluster, clusterset, uid } = identity;
+            let member = seen.record.as_ref().ok().and_then(|record| record.as_ref()?.member.as_ref());
             // The flags of the controller are not read here.
-            if let Some(member) = seen.record.as_ref().ok().and_then(|record| record.as_ref()?.member.as_ref()) {
-                let (clusterset, cluster) = (&member.clusterset, &member.cluster);
-                let text = format!(
-                    "no ClusterProperty says in which ClusterSet this cluster is; its controller was last in {clusterset}, as \
-                     {cluster}"
+            if let Some(member) = member.filter(|member| !member.is_of(identity)) {
+                let here = clusterset.as_ref().map_or_else(
+                    || "no ClusterProperty says in which ClusterSet this cluster is".to_owned(),
+                    |set| format!("cluster {cluster} of the ClusterSet {set} is what can be read here"),
                 );
+                let Member { clusterset, cluster } = member;
+                let text = format!("{here}; its controller was last in {clusterset}, as {cluster}");
                 let remedy = format!(
                     "If the controller has flags that say so, add them here: `--clusterset-id {clusterset} --cluster-id {cluster}`"
                 );
                 return Finding::wrong(ABOUT, text, remedy);
+            }
+            if let Some(set) = clusterset {
+                return Finding::well(ABOUT, format!("cluster {cluster} of the ClusterSet {set}, UID {uid}"));
             }
             let outside = ReadyReason::Outside.row();
             Finding::wrong(ABOUT, format!("cluster {cluster}: {}", outside.text), outside.remedy)

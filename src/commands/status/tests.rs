@@ -226,6 +226,15 @@ fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
             "its controller was last in prod, as one",
             "--clusterset-id prod --cluster-id one",
         ),
+        (
+            |seen, _| {
+                let member = Some(Member { clusterset: "prod".to_owned(), cluster: "blue".to_owned() });
+                seen.record = Ok(Some(Record { member, ..Record::default() }));
+            },
+            "identity",
+            "cluster one of the ClusterSet prod is what can be read here; its controller was last in prod, as blue",
+            "--clusterset-id prod --cluster-id blue",
+        ),
         (|seen, _| seen.lease = Ok(None), "leader", "no Lease", "--controller-namespace"),
         (
             |seen, _| seen.lease.as_mut().unwrap().as_mut().unwrap().renewed = Some(ago(400)),
