@@ -262,9 +262,8 @@ impl<'a> Follow<'a> {
         {
             return Some(finding);
         }
-        let live = view.head.as_ref().is_none_or(|head| head.is_live());
         let finding = match self.exporters.get(&*view.id) {
-            None if live && view.state.is_none() => Finding::wrong(
+            None if is_live(view) && view.state.is_none() => Finding::wrong(
                 about,
                 format!("{}, so it may export the name: {}", ledger_show::state(view), view.problems.join("; ")),
                 "Its last state that could be read stays in use. Look at the controller there",
@@ -415,7 +414,13 @@ impl<'a> Follow<'a> {
     fn slices_of(&self, source: &str, slices: &[&EndpointSlice]) -> Finding {
         let about = format!("EndpointSlices from {source}");
         let count = Count::of_slices(slices.iter().copied());
-        let in_ledger = self.views.iter().any(|view| *view.id == *source);
+        let view = self.views.iter().find(|view| *view.id == *source);
+        // The slices show the last state that counted. A state that was not read, or does not count, withdraws nothing.
+        let unlisted = view.filter(|_| count.total > 0 && !self.exporters.contains_key(source));
+        if let Some(ignored) = unlisted.and_then(|view| unknown_key(self.seen, view, &about)) {
+            return ignored;
+        }
+        let withdrawn = unlisted.is_some_and(|view| view.state.is_some() || !is_live(view));
         let finding = match self.exporters.get(source) {
             Some(_) if count.total == 0 && self.is_out_of_reach(source) => {
                 let text = "none: this cluster serves no IP family that the export has";
@@ -428,7 +433,7 @@ impl<'a> Follow<'a> {
                 );
                 Finding::wrong(about, format!("{count}, but the ledger has {there}"), remedy)
             }
-            None if in_ledger && count.total > 0 => {
+            None if withdrawn => {
                 let text = format!("{count}, but the ledger has no such export any more");
                 Finding::wrong(about, text, look_at_controller(self.seen))
             }
@@ -488,6 +493,11 @@ impl<'a> Follow<'a> {
             }
         }
     }
+}
+
+/// Whether the cluster may be a member: nobody knows it of one whose head cannot be read.
+fn is_live(view: &ClusterView) -> bool {
+    view.head.as_ref().is_none_or(|head| head.is_live())
 }
 
 /// The reasons of the conditions. What is not so because somebody wants it is said in full.

@@ -397,6 +397,15 @@ fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
             "no such export any more",
             "logs",
         ),
+        (
+            |seen, _| {
+                sign_with_another_key(seen);
+                seen.ledger.as_mut().unwrap()[1].catalog.exports.clear();
+            },
+            "EndpointSlices from two",
+            "its head is ignored",
+            "trust accept two",
+        ),
         (|_, name| name.dns = Dns::Asked(Err("NXDOMAIN".into())), "DNS", "has no answer: NXDOMAIN", "coredns check"),
         (
             |_, name| name.dns = Dns::Asked(Ok(vec!["10.96.0.8".parse().unwrap()])),
@@ -515,6 +524,16 @@ fn a_finding_is_one_line_and_nothing_is_claimed_of_an_import_that_was_not_read()
     let report = name::plan(&seen, &name);
     assert!(report.table().contains("no credentials: Environment: not set\n"), "{}", report.table());
     assert_eq!(report.findings.last().unwrap().state, State::Unseen, "{}", report.table());
+}
+
+#[test]
+fn of_a_state_that_was_not_read_nothing_is_said_to_be_withdrawn() {
+    let (mut seen, name) = (cluster(), followed());
+    let two = &mut seen.ledger.as_mut().unwrap()[1];
+    (two.catalog, two.state, two.problems) = (Catalog::default(), None, vec!["page 3 is missing".into()]);
+    let report = name::plan(&seen, &name);
+    let wrong: Vec<_> = report.findings.iter().filter(|finding| finding.state == State::Wrong).collect();
+    assert!(matches!(&*wrong, [only] if only.about == "ledger of two"), "{}", report.table());
 }
 
 #[test]
