@@ -65,6 +65,8 @@ pub(super) struct Permission {
 pub(super) struct Ledger {
     /// The age of each cluster's head, and the UID that wrote it.
     pub(super) heads: BTreeMap<String, (Option<Duration>, String)>,
+    /// The clusters that left, and the UID that wrote it.
+    pub(super) left: BTreeMap<String, String>,
     /// How many ready endpoints are to be registered in each target.
     pub(super) instances: BTreeMap<Target, usize>,
 }
@@ -84,11 +86,16 @@ impl Wanted {
 }
 
 impl Ledger {
-    fn of(views: &[ClusterView]) -> Self {
+    pub(super) fn of(views: &[ClusterView]) -> Self {
         let mut ledger = Self::default();
         for view in views {
-            if let Some(head) = view.head.as_ref().filter(|head| head.is_live()) {
-                ledger.heads.insert(view.id.to_string(), (view.age, head.uid.to_string()));
+            if let Some(head) = &view.head {
+                let (id, uid) = (view.id.to_string(), head.uid.to_string());
+                if head.is_live() {
+                    ledger.heads.insert(id, (view.age, uid));
+                } else {
+                    ledger.left.insert(id, uid);
+                }
             }
             for (target, count) in view.catalog.instances() {
                 *ledger.instances.entry(target.clone()).or_default() += count;

@@ -19,7 +19,9 @@ use crate::{
         fake::{Fake, Fault},
     },
     cluster::{fake_api::FakeApi, rbac::OWN},
+    commands::status::tests::view,
     iam::harmless::Answer,
+    ledger::head::Presence,
 };
 
 fn cluster(name: &str, seen: Result<Seen, String>) -> Cluster {
@@ -221,6 +223,15 @@ async fn the_commands_of_remedies_lead_to_the_cluster_that_was_asked() {
     let commands: Vec<_> = remedies.iter().filter(|remedy| remedy.contains(" --context a")).collect();
     assert!(!commands.is_empty(), "{remedies:?}");
     assert!(commands.iter().all(|it| it.contains(" --kubeconfig /nonexistent/file --context a")), "{commands:?}");
+}
+
+#[test]
+fn a_cluster_that_left_is_another_one_than_one_that_never_wrote() {
+    let mut left = view("c1");
+    Arc::make_mut(left.head.as_mut().unwrap()).presence = Presence::Left { successor: None };
+    let ledger = registry::Ledger::of(&[left, view("c2")]);
+    assert_eq!(ledger.left, [("c1".to_owned(), "uid-c1".to_owned())].into());
+    assert!(ledger.heads.keys().eq(["c2"]), "{ledger:?}");
 }
 
 #[test]

@@ -234,6 +234,11 @@ fn head(ledger: &Ledger, clusterset: &str, cluster: &Cluster, seen: &Seen) -> Op
     );
     let id = identity.cluster.as_str();
     let place = cluster.name.as_str();
+    if ledger.left.get(id).is_some_and(|uid| **uid == *identity.uid) {
+        let what = format!("{id} has left {clusterset}: nothing of it is exported, and nothing imported");
+        let remedy = format!("if that is not wanted: cloudmap-mcs leave --undo{}", cluster.flags);
+        return Some(Finding::fail(place, "ledger", what, remedy));
+    }
     Some(match ledger.heads.get(id) {
         None => Finding::fail(place, "ledger", format!("{id} is not in the ledger of {clusterset}"), look),
         Some((_, uid)) if *uid != *identity.uid => Finding::fail(

@@ -402,6 +402,16 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
         ),
         (|it| drop(ledger(it).heads.remove("c1")), Fail, "a", "c1 is not in the ledger of prod", "--context a"),
         (
+            |it| {
+                ledger(it).heads.remove("c1");
+                ledger(it).left.insert("c1".to_owned(), "uid-1".to_owned());
+            },
+            Fail,
+            "a",
+            "c1 has left prod",
+            "leave --undo --context a",
+        ),
+        (
             |it| ledger(it).heads.get_mut("c1").unwrap().0 = Some(Duration::from_mins(20)),
             Fail,
             "a",

@@ -113,6 +113,7 @@ fn registry() -> Registry {
         ledger: Ok(Ledger {
             heads: [("c1".to_owned(), head("uid-1")), ("c2".to_owned(), head("uid-2"))].into(),
             instances: [(target(), 4)].into(),
+            ..Ledger::default()
         }),
     }
 }
