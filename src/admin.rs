@@ -2,7 +2,7 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, OnceLock, PoisonError},
 };
 
 use anyhow::Context as _;
@@ -18,13 +18,21 @@ use crate::cluster::{self, Caches};
 #[derive(Debug, Clone)]
 pub struct Admin {
     caches: Arc<OnceLock<(Caches, cluster::Metrics)>>,
+    /// Why there are no caches yet.
+    before: Arc<Mutex<String>>,
     registry: Registry,
 }
 
 impl Admin {
     /// An admin server for the metrics of `registry`. It is not ready before [`Self::watch`].
     pub fn new(registry: Registry) -> Self {
-        Self { caches: Arc::default(), registry }
+        let before = Arc::new(Mutex::new("the API server has not answered yet".to_owned()));
+        Self { caches: Arc::default(), before, registry }
+    }
+
+    /// Notes why there are no caches yet, as a text for people.
+    pub fn waits(&self, why: String) {
+        *self.before.lock().unwrap_or_else(PoisonError::into_inner) = why;
     }
 
     /// Sets the caches on which readiness depends, and the metrics that show their age.
@@ -66,7 +74,7 @@ pub(crate) async fn bind(address: SocketAddr) -> std::io::Result<tokio::net::Tcp
 async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
     let trouble = match admin.caches.get() {
         Some((caches, _)) => caches.trouble(),
-        None => Some("the API server has not answered yet".to_owned()),
+        None => Some(admin.before.lock().unwrap_or_else(PoisonError::into_inner).clone()),
     };
     match trouble {
         None => (StatusCode::OK, "ok\n".to_owned()),
@@ -99,6 +107,8 @@ mod tests {
         let cluster_metrics = cluster::Metrics::new(&registry).unwrap();
         let admin = Admin::new(registry);
         assert!(asks(&admin).await.1.contains("has not answered yet"));
+        admin.waits("namespaces is forbidden".to_owned());
+        assert_eq!(asks(&admin).await, (StatusCode::SERVICE_UNAVAILABLE, "namespaces is forbidden\n".to_owned()));
 
         let (caches, mut writers) = Caches::unfilled();
         admin.watch(caches, cluster_metrics);

@@ -100,12 +100,17 @@ impl Replica {
             let families = service_network::ip_families(&client, &namespace).await?;
             Ok::<_, identity::AskError>((uid, families, service_network::service_ranges(&client, &namespace).await?))
         };
+        let notify = |error: &identity::AskError, after: Duration| {
+            let why = error.words();
+            warn!(error = why, ?after, "cannot begin yet; trying again");
+            admin.waits(why);
+        };
         let (uid, families, service_ranges) = tokio::select! {
             biased;
             _ = stopping.wait_for(|stop| *stop) => return Ok(()),
             answers = ask
                 .retry(ExponentialBuilder::default().with_max_delay(Duration::from_secs(10)).without_max_times())
-                .notify(|error, after| warn!(error = error as &dyn std::error::Error, ?after, "the API server does not answer yet")) => answers?,
+                .notify(notify) => answers?,
         };
 
         let mut watches = JoinSet::new();

@@ -190,9 +190,9 @@ pub enum Cause {
     Unavailable(String),
 }
 
-/// The text of a write that is not allowed. Quotas and admission policies say themselves what is wrong, and no permission
+/// The text of what is not allowed. Quotas and admission policies say themselves what is wrong, and no permission
 /// helps against them.
-fn with_remedy(words: &str) -> String {
+pub(super) fn with_remedy(words: &str) -> String {
     // `services is forbidden: User "..." cannot create resource "services" in API group "" in the namespace "..."`.
     if words.contains("User \"") && words.contains("\" cannot ") {
         format!(

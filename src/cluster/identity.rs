@@ -9,6 +9,7 @@ use tokio::{sync::watch, time::timeout};
 use tracing::{error, info, warn};
 
 use super::{
+    apply,
     cache::{Cache, Narrow as _},
     objects::ClusterProperty,
 };
@@ -168,6 +169,16 @@ pub enum AskError {
     NoUid,
 }
 
+impl AskError {
+    /// What failed, with the words of the API server, and a remedy if a permission is missing.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Api { what, source } => format!("failed to {what}: {}", apply::with_remedy(&apply::words(source))),
+            Self::Timeout { .. } | Self::NoUid => self.to_string(),
+        }
+    }
+}
+
 /// Makes one call, with a deadline.
 pub(super) async fn ask<T>(what: &'static str, call: impl Future<Output = kube::Result<T>>) -> Result<T, AskError> {
     timeout(CALL_TIMEOUT, call)
@@ -241,6 +252,7 @@ mod tests {
     use kube::runtime::watcher::Event;
 
     use super::*;
+    use crate::cluster::fake_api::FakeApi;
 
     const UID: &str = "8f5d2c1e-0000-4000-8000-000000000001";
 
@@ -305,6 +317,16 @@ mod tests {
         for part in ["cluster.clusterset.k8s.io", "\"c1\"", "--cluster-id", "\"c2\"", "remove the flag"] {
             assert!(error.contains(part), "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_the_api_server_does_not_allow_is_said_with_the_remedy() {
+        let api = FakeApi::default();
+        let refusal = "namespaces \"kube-system\" is forbidden: User \"x\" cannot get resource \"namespaces\"";
+        api.refuse(403, "Forbidden", refusal);
+        let said = kube_system_uid(&api.client()).await.unwrap_err().words();
+        let expected = format!("failed to read the namespace kube-system: {refusal}; check that the service account");
+        assert!(said.starts_with(&expected), "{said}");
     }
 
     #[tokio::test]
