@@ -78,6 +78,25 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn labels_and_annotations_of_others_stay() {
+        let (api, store) = store();
+        let metadata =
+            json!({"name": RECORD, "resourceVersion": "5", "labels": {"backup": "yes"}, "annotations": {"team": "a"}});
+        api.prepare(200, json!({"metadata": metadata}));
+        store.load().await.unwrap();
+        store.store(&record(), &Some("5".to_owned())).await.unwrap();
+        let requests = api.requests();
+        let written = &requests[1].body["metadata"];
+        assert_eq!((&written["labels"], &written["annotations"]["team"]), (&json!({"backup": "yes"}), &json!("a")));
+        assert!(written["annotations"]["kubernetes.io/description"].is_string(), "{written}");
+        // Of one that is gone nothing stays.
+        api.refuse(404, "NotFound", "configmaps \"cloudmap-mcs-ledger\" not found");
+        store.load().await.unwrap();
+        store.store(&record(), &None).await.unwrap();
+        assert!(api.requests()[3].body["metadata"]["labels"].is_null());
+    }
+
+    #[tokio::test]
     async fn the_first_record_is_created_only_if_there_is_none() {
         let (api, store) = store();
         api.refuse(404, "NotFound", "configmaps \"cloudmap-mcs-ledger\" not found");

@@ -1,7 +1,11 @@
 //! A JSON text in a ConfigMap of the controller's namespace. Reads are quorum reads, never from a cache. Writes compare the
 //! `resourceVersion`.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::{Api, Client, api::PostParams};
@@ -31,17 +35,23 @@ pub(super) struct About {
 pub(super) struct JsonObject {
     api: Api<ConfigMap>,
     about: &'static About,
+    /// The labels and annotations that it was last seen with. Those of others stay when it is written: backups may select it by
+    /// a label.
+    kept: Arc<Mutex<ObjectMeta>>,
 }
 
 impl JsonObject {
     pub(super) fn new(client: Client, namespace: &str, about: &'static About) -> Self {
-        Self { api: Api::namespaced(client, namespace), about }
+        Self { api: Api::namespaced(client, namespace), about, kept: Arc::default() }
     }
 
     /// What is stored, with its version; `None` if there is no ConfigMap.
     pub(super) async fn load<T: DeserializeOwned + Default>(&self) -> Result<Option<(T, ResourceVersion)>, StoreError> {
         let About { name, key, or_else, .. } = self.about;
-        let Some(object) = call(self.api.get_opt(name)).await? else { return Ok(None) };
+        let Some(object) = call(self.api.get_opt(name)).await? else {
+            self.keep(ObjectMeta::default());
+            return Ok(None);
+        };
         let stored = match object.data.unwrap_or_default().get(*key) {
             // Somebody emptied it. This is like having none, but the object exists and has a version to compare.
             None => T::default(),
@@ -51,7 +61,7 @@ impl JsonObject {
                 ))
             })?,
         };
-        Ok(Some((stored, object.metadata.resource_version)))
+        Ok(Some((stored, self.keep(object.metadata))))
     }
 
     /// Stores it if the stored version still is `expected` (`None` if there is no ConfigMap), and returns the new version.
@@ -62,14 +72,15 @@ impl JsonObject {
     ) -> Result<ResourceVersion, StoreError> {
         let About { name, key, description, .. } = self.about;
         let json = serde_json::to_string(content).map_err(|error| StoreError::Failed(error.to_string()))?;
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut annotations = kept.annotations.unwrap_or_default();
+        annotations.insert("kubernetes.io/description".to_owned(), (*description).to_owned());
         let object = ConfigMap {
             metadata: ObjectMeta {
                 name: Some((*name).to_owned()),
                 resource_version: expected.clone(),
-                annotations: Some(BTreeMap::from([(
-                    "kubernetes.io/description".to_owned(),
-                    (*description).to_owned(),
-                )])),
+                annotations: Some(annotations),
+                labels: kept.labels,
                 ..ObjectMeta::default()
             },
             data: Some(BTreeMap::from([((*key).to_owned(), json)])),
@@ -80,7 +91,15 @@ impl JsonObject {
             Some(_) => call(self.api.replace(name, &params, &object)).await?,
             None => call(self.api.create(&params, &object)).await?,
         };
-        Ok(written.metadata.resource_version)
+        Ok(self.keep(written.metadata))
+    }
+
+    /// Remembers what stays when it is written, and returns its version.
+    fn keep(&self, metadata: ObjectMeta) -> ResourceVersion {
+        let ObjectMeta { labels, annotations, resource_version, .. } = metadata;
+        let kept = ObjectMeta { labels, annotations, ..ObjectMeta::default() };
+        *self.kept.lock().unwrap_or_else(PoisonError::into_inner) = kept;
+        resource_version
     }
 }
 
