@@ -241,6 +241,10 @@ impl Publisher {
                 attempt += 1;
                 continue;
             }
+            // An earlier attempt created it, and the answer was lost.
+            if matches!(error, Cause::Conflict(_)) && attempt > 1 {
+                break "ok";
+            }
             warn!(%error, reason = event.reason, "failed to create an Event");
             break if matches!(error, Cause::Timeout) { "timeout" } else { "failed" };
         };
@@ -446,5 +450,9 @@ mod tests {
         api.refuse(403, "Forbidden", "no");
         publisher.publish(note("forbidden")).await;
         assert_eq!(api.requests().len(), 7, "what is refused is not repeated");
+        api.refuse(503, "ServiceUnavailable", "away");
+        api.refuse(409, "AlreadyExists", "it exists");
+        publisher.publish(note("its answer is lost")).await;
+        assert_eq!(metrics.events.with_label_values(&["ok"]).get(), 2);
     }
 }
