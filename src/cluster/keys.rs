@@ -7,7 +7,10 @@ use k8s_openapi::{
     api::core::v1::{ConfigMap, Secret},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use kube::{Api, Client, api::PostParams};
+use kube::{
+    Api, Client,
+    api::{Patch, PatchParams, PostParams},
+};
 use tokio::time::timeout;
 
 use super::apply;
@@ -96,11 +99,11 @@ impl KeyStore {
             ])),
             ..Secret::default()
         };
-        let params = PostParams::default();
         if creates {
-            call(SECRET, self.secrets.create(&params, &secret)).await?;
+            call(SECRET, self.secrets.create(&PostParams::default(), &secret)).await?;
         } else {
-            call(SECRET, self.secrets.replace(SECRET, &params, &secret)).await?;
+            // Labels and annotations of others stay: backups may select it by a label.
+            call(SECRET, self.secrets.patch(SECRET, &PatchParams::default(), &Patch::Merge(&secret))).await?;
         }
         Ok(())
     }
@@ -193,6 +196,8 @@ mod tests {
         assert_eq!((key.seed.as_slice(), version.as_deref()), ([65; 32].as_slice(), Some("7")));
         assert_eq!(format!("{key:?}"), "StoredKey(former: 0)");
         store.store(&key, version).await.unwrap();
-        assert_eq!(api.requests()[1].body["metadata"]["resourceVersion"], "7");
+        let requests = api.requests();
+        assert_eq!(requests[1].body["metadata"]["resourceVersion"], "7");
+        assert_eq!(requests[1].content_type, "application/merge-patch+json", "what others wrote stays");
     }
 }
