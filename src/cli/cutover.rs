@@ -203,8 +203,8 @@ pub struct CutoverFinishArgs {
     /// Where the ECS service is.
     #[command(flatten)]
     pub ecs: EcsArgs,
-    /// Finish even if fewer pods are ready than tasks have traffic, if pods are not ready, or if either cannot be
-    /// counted. With --scale-ecs: also stop tasks that serve others, such as a load balancer.
+    /// Finish even if fewer pods are ready than tasks have traffic, if pods are not ready, if either cannot be counted,
+    /// or if the traffic was taken back. With --scale-ecs: also stop tasks that serve others, such as a load balancer.
     #[arg(long)]
     pub force: bool,
     /// Set the desired count of the ECS services to 0, with your own role, and wait until no task runs. Only for Cutovers that

@@ -7,7 +7,7 @@ use kube::Resource as _;
 use serde_json::{Value, json};
 
 use crate::{
-    api::{Cutover, CutoverSpec, names::FieldManager},
+    api::{Cutover, CutoverSpec, GuardFailure, names::FieldManager},
     model::ServiceKey,
 };
 
@@ -75,10 +75,25 @@ pub(super) fn still_held(wish: &Wish, after: &Cutover) -> Option<String> {
         .then(|| format!("{} stays, because somebody else set it: take it away there", held.join(" and ")))
 }
 
-/// Whether the guard took the traffic back, and nobody has changed the spec since.
+/// What the guard found, if it took the traffic back, and nobody has changed the spec since.
+fn guard_failure(there: &Cutover) -> Option<&GuardFailure> {
+    let failure = there.status.as_ref()?.guard_failure.as_ref()?;
+    (Some(failure.generation) == there.metadata.generation).then_some(failure)
+}
+
 fn was_taken_back(there: &Cutover) -> bool {
-    let failure = there.status.as_ref().and_then(|status| status.guard_failure.as_ref());
-    failure.is_some_and(|failure| Some(failure.generation) == there.metadata.generation)
+    guard_failure(there).is_some()
+}
+
+/// Who took the traffic back, and what to do before it goes to the pods again; `None`: nobody did.
+pub(super) fn taken_back(there: &Cutover) -> Option<String> {
+    if there.spec.roll_back {
+        return Some("its traffic was taken back (spec.rollBack): run `cloudmap-mcs cutover resume` first".to_owned());
+    }
+    let GuardFailure { message, .. } = guard_failure(there)?;
+    Some(format!(
+        "the guard took its traffic back ({message}): repair what is wrong, and run `cloudmap-mcs cutover resume` first"
+    ))
 }
 
 const fn is_held(spec: &CutoverSpec) -> bool {

@@ -1,6 +1,6 @@
 //! The end of a cutover: whether the pods can take all traffic, and how to stop the tasks.
 
-use super::{facts::Facts, scale};
+use super::{edit, facts::Facts, scale};
 use crate::{
     api::conditions::{CutoverCondition, HidingReason},
     cli::shell::quoted,
@@ -16,6 +16,10 @@ pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
     let key = &facts.key;
     if force {
         return Ok(());
+    }
+    // Who finishes many at once may not know of this one.
+    if let Some(why) = facts.there().and_then(edit::taken_back) {
+        return Err(format!("{key}: {why}; or use --force"));
     }
     let unknown = |why: &String| format!("{key}: {why}; look yourself, and use --force");
     let pods = facts.pods.as_ref().map_err(unknown)?;

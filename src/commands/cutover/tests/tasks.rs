@@ -51,6 +51,25 @@ fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
     assert!(commands(&facts, None, false).contains("nothing to stop"));
 }
 
+/// Otherwise `finish --all` would give all traffic to the pods that the guard found bad.
+#[test]
+fn what_was_taken_back_is_not_finished_with_all_others() {
+    let checked = |roll_back, failed: i64, force| {
+        let mut cutover = status::tests::sample("orders", "RolledBack", 0, "RolledBack", true);
+        cutover.spec.roll_back = roll_back;
+        let failure = json!({"generation": failed, "message": "the pod at 192.0.2.101:80 failed"});
+        cutover.status.as_mut().unwrap().guard_failure = serde_json::from_value(failure).unwrap();
+        check(&Facts { cutover: Ok(Some(cutover)), ..facts() }, force)
+    };
+    for (roll_back, failed, part) in [(false, 2, "the guard took"), (true, 1, "spec.rollBack")] {
+        let why = checked(roll_back, failed, false).unwrap_err();
+        assert!(why.contains(part) && why.contains("cutover resume") && why.contains("--force"), "{why}");
+        assert_eq!(why.contains("192.0.2.101:80 failed"), !roll_back, "{why}");
+        assert_eq!(checked(roll_back, failed, true), Ok(()));
+    }
+    assert_eq!(checked(false, 1, false), Ok(()), "somebody has changed the spec since");
+}
+
 #[test]
 fn without_ecs_the_instances_say_what_to_stop() {
     let finished = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
