@@ -82,7 +82,8 @@ pub(super) fn is_finished(facts: &Facts) -> bool {
 /// uses `force`.
 pub(super) fn commands(facts: &Facts, region: Option<&str>, force: bool) -> String {
     let key = &facts.key;
-    let Some(registry) = facts.registry.as_ref().ok().filter(|registry| registry.service.is_some()) else {
+    let read = facts.registry.as_ref().ok().and_then(|registry| Some((registry, &registry.service.as_ref()?.arn)));
+    let Some((registry, arn)) = read else {
         return format!("# {key}: the Cloud Map service could not be read, so the ECS service is not known\n");
     };
     if !is_finished(facts) && !force {
@@ -102,6 +103,10 @@ pub(super) fn commands(facts: &Facts, region: Option<&str>, force: bool) -> Stri
     for service in services.iter().filter(|service| !service.is_at_zero()) {
         if !service.active {
             text.extend([format!("# {} is being deleted, and ECS stops its tasks\n", service.path())]);
+            continue;
+        }
+        if let Some(why) = scale::hindered(service, arn, force) {
+            text.extend([format!("# {} is not to be stopped: {why}\n", service.path())]);
             continue;
         }
         let (look, command) = (service.look_for_autoscaling(), set_count(region, &service.cluster, &service.name, "0"));

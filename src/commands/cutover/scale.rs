@@ -123,7 +123,7 @@ fn hidden_for_long_enough(facts: &Facts, registry: &Registry, now: Result<Timest
 }
 
 /// Why the desired count of a service is not to be set to 0.
-fn hindered(service: &Service, arn: &str, force: bool) -> Option<String> {
+pub(super) fn hindered(service: &Service, arn: &str, force: bool) -> Option<String> {
     if service.daemon {
         return Some("it has one task on each host (DAEMON): delete it, or stop the hosts".to_owned());
     }

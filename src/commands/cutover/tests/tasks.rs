@@ -82,6 +82,27 @@ fn without_ecs_the_instances_say_what_to_stop() {
     assert!(said.contains("--resource-ids service/prod/orders --region eu-west-1\n"), "{said}");
 }
 
+/// Whoever pastes a command expects that it stops what has moved.
+#[test]
+fn no_command_is_printed_for_tasks_that_serve_others_or_have_no_number() {
+    let said = |change: fn(&mut crate::ecs::Service), force| {
+        let mut service = ecs_service(12);
+        change(&mut service);
+        let finished = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
+        commands(&Facts { cutover: finished, ecs: Ok(Some(found([service]))), ..facts() }, None, force)
+    };
+    for (change, part, even_by_force) in [
+        ((|it| it.load_balancers = 1) as fn(&mut crate::ecs::Service), "a load balancer", false),
+        (|it| it.service_connect = true, "Service Connect", false),
+        (|it| it.daemon = true, "DAEMON", true),
+    ] {
+        let why = said(change, false);
+        assert!(why.contains("prod/orders is not to be stopped") && why.contains(part), "{why}");
+        assert!(!why.contains("update-service") && why.contains("--force") != even_by_force, "{why}");
+        assert_eq!(said(change, true).contains("update-service"), !even_by_force, "{part}");
+    }
+}
+
 /// Who may register instances or create pods chooses these names.
 #[test]
 fn what_others_wrote_stays_one_word_of_a_command() {
