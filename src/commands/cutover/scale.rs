@@ -55,6 +55,10 @@ pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: b
         ));
     }
     let running: Vec<_> = services.iter().filter(|service| !service.is_at_zero()).cloned().collect();
+    // Not by force either: nobody would have the traffic. What is Finished stays so when its pods fail.
+    if facts.pods.as_ref().is_ok_and(|pods| pods.ready == 0) && !running.is_empty() {
+        return Err(format!("{key}: no task is stopped while no pod is ready: repair the pods, or scale them"));
+    }
     for service in running.iter().filter(|service| service.active) {
         if let Some(why) = hindered(service, &there.arn, force) {
             return Err(format!("{key}: {} is not stopped: {why}", service.path()));

@@ -156,6 +156,9 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
     assumed.counterpart.as_mut().unwrap().is_implied = true;
     let why = ready(&assumed).unwrap_err();
     assert!(why.contains("internal/orders is assumed") && why.contains("deployments are forbidden"), "{why}");
+    let failed = Facts { pods: Ok(pods(0)), ..facts.clone() };
+    let why = scale::stoppable(&failed, Ok(now), true).unwrap_err();
+    assert!(why.contains("while no pod is ready"), "not even by force: {why}");
     let with = |ecs| ready(&Facts { ecs, ..facts.clone() });
     assert!(with(Err("access denied".to_owned())).unwrap_err().contains("access denied"));
     assert!(with(Ok(None)).unwrap_err().contains("--ecs-endpoint"));
