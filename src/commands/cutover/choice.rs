@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::ServiceKey;
+use crate::model::{ServiceKey, is_dns_label};
 
 /// The names in a list, each `name` or `namespace/name`, without repetitions, in their order.
 ///
@@ -12,8 +12,12 @@ pub(super) fn names<'a>(texts: impl IntoIterator<Item = &'a str>, namespace: &st
     let (mut seen, mut keys) = (BTreeSet::new(), Vec::new());
     for text in texts {
         let (namespace, name) = text.split_once('/').unwrap_or((namespace, text));
-        if namespace.is_empty() || name.is_empty() || name.contains('/') {
-            return Err(format!("{text:?} is neither a name nor namespace/name"));
+        // In a path of the API, the rest of `orders#1` would be lost.
+        if !is_dns_label(namespace) || !name.split('.').all(is_dns_label) {
+            return Err(format!(
+                "\"{namespace}/{name}\" is no name of a Service: write lower-case letters, digits and `-`, and one name on each \
+                 line of a file, without a comment behind it"
+            ));
         }
         let key = ServiceKey::new(namespace, name);
         if seen.insert(key.clone()) {
@@ -23,9 +27,9 @@ pub(super) fn names<'a>(texts: impl IntoIterator<Item = &'a str>, namespace: &st
     Ok(keys)
 }
 
-/// The names in the text of a file.
+/// The names in the text of a file. Some editors begin it with a mark of its encoding.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
-    text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
+    text.trim_start_matches('\u{feff}').lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
 #[cfg(test)]
@@ -34,11 +38,14 @@ mod tests {
 
     #[test]
     fn a_file_has_a_name_on_each_line() {
-        let text = "# wave 1\norders\n\n  carts \npay/api\norders\n";
+        let text = "\u{feff}# wave 1\r\norders\n\n  carts \npay/api\norders\n";
         let keys = names(lines(text), "shop").unwrap();
         assert_eq!(keys.iter().map(ToString::to_string).collect::<Vec<_>>(), ["shop/orders", "shop/carts", "pay/api"]);
-        for wrong in ["a/b/c", "/a", "a/"] {
-            assert!(names([wrong], "shop").unwrap_err().contains(wrong));
+        assert_eq!(names(["web.example"], "shop").unwrap().len(), 1, "an Ingress may have dots");
+        for wrong in ["a/b/c", "/a", "a/", "orders#1", "orders  # wave 1", "orders,carts", "Orders", "shop.eu/orders"] {
+            let why = names([wrong], "shop").unwrap_err();
+            assert!(why.contains(wrong) && why.contains("one name on each line"), "{why}");
         }
+        assert!(names(["orders"], "Shop").unwrap_err().contains("Shop/orders"), "the namespace is wrong");
     }
 }
