@@ -38,7 +38,14 @@ pub(super) fn writes(key: &ServiceKey, there: Option<&Cutover>, wish: &Wish) -> 
     // What the guard found counts until the spec changes.
     let again = || [hold(&json!({ "rollBack": true })), hold(&json!({}))];
     if there.is_none() && !matches!(wish, Wish::Start(_)) {
-        return Err(format!("there is no Cutover {key}: begin with `cloudmap-mcs cutover start`"));
+        // To begin is the opposite of going back.
+        let remedy = if *wish == Wish::Back {
+            "look at the name and at --namespace. Without a Cutover, the annotation cloudmap-mcs/share-of-traffic=0% takes the \
+             traffic back"
+        } else {
+            "begin with `cloudmap-mcs cutover start`"
+        };
+        return Err(format!("there is no Cutover {key}: {remedy}"));
     }
     Ok(match wish {
         Wish::Start(spec) => {
@@ -148,10 +155,13 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_begun_first() {
-        for wish in [Wish::Shift(30), Wish::Pause, Wish::Resume, Wish::Back] {
-            let error = writes(&ServiceKey::new("shop", "orders"), None, &wish).unwrap_err();
+        let refused = |wish: Wish| writes(&ServiceKey::new("shop", "orders"), None, &wish).unwrap_err();
+        for error in [Wish::Shift(30), Wish::Pause, Wish::Resume].map(refused) {
             assert!(error.contains("shop/orders") && error.contains("cutover start"), "{error}");
         }
+        let error = refused(Wish::Back);
+        assert!(error.contains("--namespace") && error.contains("share-of-traffic=0%"), "{error}");
+        assert!(!error.contains("start"), "who goes back does not want to begin: {error}");
     }
 
     #[test]
