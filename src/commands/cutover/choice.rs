@@ -32,6 +32,22 @@ pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
     text.trim_start_matches('\u{feff}').lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'))
 }
 
+/// Why there is no name, and what to do. `all`: of a namespace, and `before`: also those that have no Cutover yet.
+pub(super) fn nothing(all: bool, before: bool, namespace: &str) -> String {
+    match (all, before) {
+        (false, _) => "the file has no name: write one on each line".to_owned(),
+        (true, false) => format!(
+            "there is no Cutover in the namespace {namespace}: name another one with --namespace, or begin with `cloudmap-mcs \
+             cutover start`"
+        ),
+        (true, true) => format!(
+            "no ServiceExport in the namespace {namespace} has an annotation that names a Cloud Map service, joins one or asks for a \
+             share: name another namespace with --namespace, or write cloudmap-mcs/namespace and cloudmap-mcs/service on the \
+             ServiceExports"
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,5 +63,15 @@ mod tests {
             assert!(why.contains(wrong) && why.contains("one name on each line"), "{why}");
         }
         assert!(names(["orders"], "Shop").unwrap_err().contains("Shop/orders"), "the namespace is wrong");
+    }
+
+    #[test]
+    fn who_chose_nothing_is_told_what_is_missing() {
+        for (all, before, part) in
+            [(false, true, "the file has no name"), (true, false, "no Cutover in"), (true, true, "no ServiceExport in")]
+        {
+            let why = nothing(all, before, "shop");
+            assert!(why.contains(part) && why.contains("shop") == all, "{why}");
+        }
     }
 }

@@ -93,7 +93,7 @@ async fn chosen(
         choice::names(choice.names.iter().map(String::as_str).chain(choice::lines(&text)), namespace)
     };
     let keys = keys.map_err(anyhow::Error::msg)?;
-    anyhow::ensure!(!keys.is_empty(), "there is nothing of that kind in the namespace {namespace}");
+    anyhow::ensure!(!keys.is_empty(), "{}", choice::nothing(choice.all, before, namespace));
     Ok(keys)
 }
 
