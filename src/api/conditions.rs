@@ -320,7 +320,7 @@ condition! {
         "Stop the tasks when no client needs them: `cloudmap-mcs cutover finish` prints how", "";
     Finished => True, "Finished", Some(EventReason::Finished),
         "all ready pods are registered, and nobody else has instances", "",
-        "The Cutover may be deleted: all pods stay registered.";
+        "The Cutover may be deleted: all pods stay registered. If the message names an annotation, remove it before.";
     RollingBack => True, "RollingBack", None, "the pods are being deregistered", "", "";
     RolledBack => True, "RolledBack", Some(EventReason::RolledBack), "no pod is registered any more", "", "";
     LastInstance => False, "LastInstance", Some(EventReason::LastInstance),

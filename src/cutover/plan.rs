@@ -18,8 +18,9 @@ use crate::{
         CutoverPhase, CutoverSpec, CutoverStatus, GuardFailure,
         conditions::{CutoverReason, Said, Verdict, conditions},
         events::EventReason,
+        names::ANNOTATION_SHARE_OF_TRAFFIC,
     },
-    instances::Traffic,
+    instances::{Share, Traffic},
 };
 
 /// The time that is counted is written this often at least, in parts of the interval.
@@ -217,7 +218,7 @@ fn next(
     if let Some(held) = course.held {
         let said = format!("{held} % holds, because spec.shareOfTraffic is set. {}", sentence(&facing.text()));
         if held == 100 && (stays_finished || facing.stands_at(100).is_ok()) {
-            return finished(facing, 100);
+            return finished(observed);
         }
         return Next { share: Some(held), phase: CutoverPhase::Holding, reason: CutoverReason::Held, message: said };
     }
@@ -231,7 +232,7 @@ fn next(
         return Next { share, phase, reason: CutoverReason::GuardFailed, message };
     }
     if stays_finished {
-        return finished(facing, 100);
+        return finished(observed);
     }
     if spec.paused {
         let message = format!("Paused, because spec.paused is set. {}", sentence(&facing.text()));
@@ -268,14 +269,22 @@ fn back(facing: &Facing) -> Next {
     }
 }
 
-/// All that is left is what others have.
-fn finished(facing: &Facing, share: u8) -> Next {
+/// All that is left is what others have. When the Cutover is deleted, the annotation counts.
+fn finished(Observed { facing, annotation, .. }: &Observed<'_>) -> Next {
+    let stays_all = [Traffic::All, Traffic::Share(Share::percent(100))].contains(annotation);
     let (reason, message) = match (facing.others(), facing.hidden()) {
-        (0, 0) => (
-            CutoverReason::Finished,
-            "All ready pods are registered, and nobody else has a healthy instance. The Cutover may be deleted."
-                .to_owned(),
-        ),
+        (0, 0) => {
+            let end = if stays_all {
+                "The Cutover may be deleted.".to_owned()
+            } else {
+                format!(
+                    "Remove the annotation {ANNOTATION_SHARE_OF_TRAFFIC} before you delete the Cutover: its share would count \
+                     again."
+                )
+            };
+            let message = format!("All ready pods are registered, and nobody else has a healthy instance. {end}");
+            (CutoverReason::Finished, message)
+        }
         (_, 1..) => (
             CutoverReason::OthersServe,
             format!(
@@ -293,7 +302,7 @@ fn finished(facing: &Facing, share: u8) -> Next {
             ),
         ),
     };
-    Next { share: Some(share), phase: CutoverPhase::Finished, reason, message }
+    Next { share: Some(100), phase: CutoverPhase::Finished, reason, message }
 }
 
 /// From step to step.
@@ -337,7 +346,7 @@ fn step(course: &Course, observed: &Observed<'_>, share: Option<u8>) -> Next {
             let message = format!("The last step is reached. {}", sentence(&facing.text()));
             return at(share, CutoverPhase::Holding, CutoverReason::LastStep, message);
         }
-        None if observed.guard.is_none() || observed.waited >= interval => return finished(facing, share),
+        None if observed.guard.is_none() || observed.waited >= interval => return finished(observed),
         None => {
             format!(
                 "The Cutover is finished {} after this step is reached, if the guard finds nothing wrong.",

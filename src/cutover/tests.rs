@@ -130,6 +130,19 @@ fn a_step_follows_when_the_one_before_was_reached_for_its_interval() {
     }
 }
 
+/// Otherwise new pods are not registered as soon as the Cutover is gone.
+#[test]
+fn who_may_delete_a_cutover_is_told_to_remove_the_annotation_before() {
+    let share = |percent| Traffic::Share(Share::percent(percent));
+    for (annotation, removes) in
+        [(Traffic::All, false), (share(100), false), (share(0), true), (share(25), true), (Traffic::Unclear, true)]
+    {
+        let case = Case { annotation, ..Case::new(at(100), place(100, 10, 10, 0)) };
+        let (_, _, reason, message) = case.next();
+        assert_eq!((&*reason, message.contains("share-of-traffic")), ("Finished", removes), "{message}");
+    }
+}
+
 /// AWS may throttle the registrations of the others.
 #[test]
 fn the_share_that_is_reached_is_that_of_the_pods_that_are_registered() {
