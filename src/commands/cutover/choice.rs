@@ -42,8 +42,8 @@ pub(super) fn nothing(all: bool, before: bool, namespace: &str) -> String {
         ),
         (true, true) => format!(
             "no ServiceExport in the namespace {namespace} has an annotation that names a Cloud Map service, joins one or asks for a \
-             share: name another namespace with --namespace, or write cloudmap-mcs/namespace and cloudmap-mcs/service on the \
-             ServiceExports"
+             share: name another namespace with --namespace, or write cloudmap-mcs/namespace, cloudmap-mcs/service and \
+             cloudmap-mcs/share-of-traffic=0% on the ServiceExports"
         ),
     }
 }

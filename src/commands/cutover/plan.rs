@@ -28,6 +28,10 @@ use crate::{
 /// What a pod has for requests in flight after it has slept, in seconds: as much as Kubernetes gives pods that do not sleep.
 const IN_FLIGHT: u64 = 30;
 
+/// How an object names a Cloud Map service before it is moved. Without a share, all ready pods would be registered at once.
+const NAMES_IT: &str =
+    "annotate it with cloudmap-mcs/namespace, cloudmap-mcs/service and cloudmap-mcs/share-of-traffic=0%";
+
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Grade {
@@ -209,16 +213,11 @@ fn the_counterpart(facts: &Facts, counterpart: &Counterpart, found: &mut Finding
                 "there is no ServiceExport {key}, and no Service of that name with the annotations cloudmap.controller/namespace \
                  and cloudmap.controller/hostname; annotations of external-dns are not read here"
             ),
-            "create a ServiceExport with the annotations cloudmap-mcs/namespace and cloudmap-mcs/service (and a Cutover before)",
+            format!("create a ServiceExport, and {NAMES_IT}"),
         );
     };
     let Some(target) = &counterpart.target else {
-        return found.add(
-            Grade::Blocked,
-            about,
-            format!("the {kind} names no Cloud Map service"),
-            "annotate it with cloudmap-mcs/namespace and cloudmap-mcs/service",
-        );
+        return found.add(Grade::Blocked, about, format!("the {kind} names no Cloud Map service"), NAMES_IT);
     };
     if let Some(assumed) = facts.assumed() {
         found.add(Grade::Warning, about, assumed, ASSUMED);

@@ -116,6 +116,8 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
     assert!(wrong(&nothing).contains(&("counterpart", Blocked)));
     let said = plan(&nothing, &[]).findings.into_iter().find(|finding| finding.about == "counterpart").unwrap();
     assert!(said.text.contains("external-dns are not read"), "{said:?}");
+    // An export without a share registers all pods at once.
+    assert!(said.remedy.is_some_and(|remedy| remedy.contains("share-of-traffic=0%")), "{}", said.text);
     assert_eq!(plan(&nothing, &[]).grade().status(), 2);
     assert_eq!(plan(&facts(), &[50, 25]).grade(), Blocked, "steps that fall");
 }
