@@ -169,8 +169,8 @@ fn cutover(facts: &Facts, steps: &[u8], found: &mut Findings) -> Vec<u8> {
     let about = "cutover";
     let there = match &facts.cutover {
         Err(why) => {
-            let remedy =
-                "install the CRD (kubectl apply --server-side -k config/crd), and start the controller with --cutovers";
+            let remedy = "run this as somebody who may read them (ClusterRole cloudmap-mcs-view). If the CRD is missing, install \
+                          it (kubectl apply --server-side -k config/crd), and start the controller with --cutovers";
             found.add(Grade::Blocked, about, format!("Cutovers cannot be read: {why}"), remedy);
             None
         }

@@ -109,6 +109,9 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
         let found = with(change);
         assert!(found.contains(&expected), "{expected:?} is not in {found:?}");
     }
+    let unread = plan(&Facts { cutover: Err("cutovers are forbidden".to_owned()), ..facts() }, &[]).findings;
+    let remedy = unread.into_iter().find_map(|finding| finding.remedy.filter(|_| finding.about == "cutover")).unwrap();
+    assert!(remedy.contains("cloudmap-mcs-view") && remedy.contains("config/crd"), "{remedy}");
     let unknown = with(|facts| facts.settings = Err("deployments are forbidden".to_owned()));
     assert_eq!(unknown, [], "nothing depends on it but what is assumed");
     let mut nothing = facts();
