@@ -358,7 +358,9 @@ async fn follow(api: &Api<Cutover>, namespace: &str, args: &CutoverStatusArgs) -
         if !args.names.is_empty() {
             let name = |cutover: &Cutover| cutover.metadata.name.clone().unwrap_or_default();
             if let Some(missing) = args.names.iter().find(|wanted| !cutovers.iter().any(|it| name(it) == **wanted)) {
-                anyhow::bail!("there is no Cutover {namespace}/{missing}");
+                anyhow::bail!(
+                    "there is no Cutover {namespace}/{missing}: look at the name, and give the namespace with --namespace"
+                );
             }
             cutovers.retain(|cutover| args.names.contains(&name(cutover)));
         }

@@ -153,6 +153,20 @@ async fn what_is_written_is_printed_and_nothing_of_others_is_overwritten() {
     assert!(query.contains("fieldManager=cloudmap-mcs-cutover-hold") && !query.contains("force=true"), "{query}");
 }
 
+/// The other commands take `namespace/name`.
+#[tokio::test]
+async fn who_asks_for_the_status_of_a_name_that_is_not_there_is_told_the_flag_of_the_namespace() {
+    let line = ["cloudmap-mcs", "cutover", "status", "shop/orders"];
+    let Command::Cutover(command) = Cli::try_parse_from(line).unwrap().command else { panic!("not cutover") };
+    let CutoverCommand::Status(args) = *command else { panic!("not status") };
+    let api = FakeApi::default();
+    let items: [Value; 0] = [];
+    let list = json!({"apiVersion": "cloudmap-mcs.io/v1alpha1", "kind": "CutoverList", "metadata": {}, "items": items});
+    api.prepare(200, list);
+    let why = follow(&Api::namespaced(api.client(), "default"), "default", &args).await.unwrap_err().to_string();
+    assert!(why.contains("default/shop/orders") && why.contains("--namespace"), "{why}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn who_watches_goes_on_after_a_failed_list_and_hears_what_does_not_heal() {
     let refuse = |api: &FakeApi, code, reason| api.refuse(code, reason, "no");
