@@ -99,7 +99,7 @@ pub(super) struct Counterpart {
     pub(super) is_implied: bool,
     /// What its condition `Registered` says if that is not True: reason and message.
     pub(super) refused: Option<(String, String)>,
-    /// The first port of the Service, as its pods have it.
+    /// The port of the Service that is registered, as its pods have it.
     pub(super) port: Option<u16>,
 }
 

@@ -27,8 +27,8 @@ use crate::{
         Cutover, ServiceExport,
         conditions::{ExportCondition, RegisteredReason},
         names::{
-            ANNOTATION_PYTHON_HOSTNAME, ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC,
-            CONDITION_REGISTERED,
+            ANNOTATION_INSTANCE_PORT, ANNOTATION_PYTHON_HOSTNAME, ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_SHARE,
+            ANNOTATION_SHARE_OF_TRAFFIC, CONDITION_REGISTERED,
         },
     },
     cloudmap::{CloudMap, Lane, Namespace, attributes},
@@ -243,8 +243,12 @@ fn named(export: &ServiceExport) -> Named<'_> {
 /// The object that names the Cloud Map service. `naming`: how the controller names what annotations do not.
 pub(super) fn counterpart(export: Option<&ServiceExport>, service: Option<&Service>, naming: &Naming) -> Counterpart {
     let ports = service.and_then(|service| service.spec.as_ref()?.ports.as_ref());
+    let [wanted] = values(export.and_then(|export| export.metadata.annotations.as_ref()), [ANNOTATION_INSTANCE_PORT]);
     let port = ports.and_then(|ports| {
-        let port = ports.first()?;
+        let named = wanted.and_then(|wanted| {
+            ports.iter().find(|port| port.name.as_deref() == Some(wanted) || port.port.to_string() == wanted)
+        });
+        let port = named.or_else(|| ports.first())?;
         let number = match &port.target_port {
             Some(k8s_openapi::apimachinery::pkg::util::intstr::IntOrString::Int(number)) => *number,
             // The name of a container's port, which only pods have.

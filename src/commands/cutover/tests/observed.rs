@@ -98,6 +98,25 @@ fn the_counterpart_is_the_export_or_an_annotated_service() {
     }
 }
 
+/// Otherwise `plan` would warn of the port of the metrics, and probe it.
+#[test]
+fn the_port_of_the_pods_is_the_one_that_the_export_registers() {
+    let ports = json!([{"name": "metrics", "port": 9090}, {"name": "http", "port": 80, "targetPort": 8080}]);
+    let service = json!({"metadata": {"name": "orders"}, "spec": {"ports": ports}});
+    let service: k8s_openapi::api::core::v1::Service = serde_json::from_value(service).unwrap();
+    for (annotations, expected) in [
+        (json!({}), 9090),
+        (json!({"cloudmap-mcs/instance-port": "http"}), 8080),
+        (json!({"cloudmap-mcs/instance-port": " 80 "}), 8080),
+        (json!({"cloudmap-mcs/instance-port": "gone"}), 9090),
+    ] {
+        let export = json!({"metadata": {"name": "orders", "annotations": annotations}});
+        let export: ServiceExport = serde_json::from_value(export).unwrap();
+        let found = counterpart(Some(&export), Some(&service), &Naming::PerNamespace);
+        assert_eq!(found.port, Some(expected), "{annotations}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_service_in_a_dns_namespace_is_found_whatever_the_case_of_its_name() {
     let cloudmap = Fake::new();
