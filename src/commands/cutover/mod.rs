@@ -129,7 +129,7 @@ async fn each(client: &Client, keys: &[ServiceKey], wish: &Wish, args: &CutoverE
             writeln!(std::io::stderr(), "{key}: {error:#}")?;
         }
     }
-    anyhow::ensure!(failed == 0, "{failed} of {} were not written", keys.len());
+    anyhow::ensure!(failed == 0, "{failed} of {} were not written, or are still held", keys.len());
     if args.dry_run {
         writeln!(std::io::stdout(), "Nothing is written, because of --dry-run.")?;
     }
@@ -149,10 +149,8 @@ async fn fulfil(client: &Client, key: &ServiceKey, wish: &Wish, dry_run: bool) -
             last = Some(written.context("failed to write the Cutover")?);
         }
     }
-    if let Some(said) = last.as_ref().and_then(|after| edit::still_held(wish, after)) {
-        writeln!(std::io::stderr(), "{key}: {said}")?;
-    }
-    Ok(())
+    // It is written, and does not do what was wanted: no script may take that for done.
+    last.as_ref().and_then(|after| edit::still_held(wish, after)).map_or(Ok(()), |said| Err(anyhow::Error::msg(said)))
 }
 
 async fn registry(aws: &AwsArgs) -> Result<Arc<dyn CloudMap>, String> {

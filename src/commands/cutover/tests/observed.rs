@@ -172,6 +172,23 @@ async fn what_is_written_is_printed_and_nothing_of_others_is_overwritten() {
     assert!(query.contains("fieldManager=cloudmap-mcs-cutover-hold") && !query.contains("force=true"), "{query}");
 }
 
+/// A script would take it for done.
+#[tokio::test]
+async fn to_resume_what_somebody_else_paused_fails() {
+    let resumed = |paused: bool| async move {
+        let api = FakeApi::default();
+        let mut cutover = status::tests::sample("orders", "Paused", 25, "Paused", false);
+        cutover.spec.paused = true;
+        api.prepare(200, serde_json::to_value(&cutover).unwrap());
+        cutover.spec.paused = paused;
+        api.prepare(200, serde_json::to_value(&cutover).unwrap());
+        fulfil(&api.client(), &ServiceKey::new("shop", "orders"), &Wish::Resume, false).await
+    };
+    assert!(resumed(false).await.is_ok());
+    let why = resumed(true).await.unwrap_err().to_string();
+    assert!(why.contains("spec.paused stays, because somebody else set it"), "{why}");
+}
+
 /// The other commands take `namespace/name`.
 #[tokio::test]
 async fn who_asks_for_the_status_of_a_name_that_is_not_there_is_told_the_flag_of_the_namespace() {
