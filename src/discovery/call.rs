@@ -20,9 +20,9 @@ pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, settings: Arc<Discovery
             Event::Services { result: cloudmap.list_services(&id, Lane::Instances).await, namespace }
         }
         Call::Instances(key, look) => {
-            let mut further_calls = 0;
-            let result = look_at(&*cloudmap, &settings, &key, &look, &mut further_calls).await;
-            Event::Instances { key, further_calls, result }
+            let (mut further_calls, mut unlisted) = (0, None);
+            let result = look_at(&*cloudmap, &settings, &key, &look, &mut further_calls, &mut unlisted).await;
+            Event::Instances { key, further_calls, result, unlisted }
         }
     }
 }
@@ -31,13 +31,14 @@ pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, settings: Arc<Discovery
 ///
 /// The discovery plane answers from replicas, may truncate an answer, and has no second page. An instance therefore
 /// counts as gone only when the control plane, which is free but slow, does not list it either. The first reading asks
-/// both.
+/// both. If the control plane does not answer, `unlisted` says so, and the reading contains what may be gone.
 async fn look_at(
     cloudmap: &dyn CloudMap,
     settings: &DiscoverySettings,
     (namespace, _): &ServiceKey,
     look: &Look,
     further_calls: &mut u32,
+    unlisted: &mut Option<Error>,
 ) -> Result<Reading, Error> {
     let Look { http_name, service, previous } = look;
     let previous = previous.reading.as_ref();
@@ -59,9 +60,9 @@ async fn look_at(
         (Ok(listed), _) => listed,
         (Err(error), None) => return Err(error),
         (Err(error), Some(previous)) => {
-            tracing::debug!(%namespace, service = %service.name, %error, "keeping instances that were not seen");
             let mut partial = reading(&instances, &unhealthy);
             partial.keep(previous);
+            *unlisted = Some(error);
             return Ok(partial);
         }
     };

@@ -70,8 +70,17 @@ pub(super) struct Look {
 #[derive(Debug)]
 pub(super) enum Event {
     Namespaces(Result<Vec<Namespace>, Error>),
-    Services { namespace: Arc<str>, result: Result<Vec<Service>, Error> },
-    Instances { key: ServiceKey, further_calls: u32, result: Result<Reading, Error> },
+    Services {
+        namespace: Arc<str>,
+        result: Result<Vec<Service>, Error>,
+    },
+    Instances {
+        key: ServiceKey,
+        further_calls: u32,
+        result: Result<Reading, Error>,
+        /// Why the reading keeps instances that may be gone: the control plane did not answer.
+        unlisted: Option<Error>,
+    },
 }
 
 pub(super) struct Engine {
@@ -106,6 +115,24 @@ struct Held {
     /// Number of readings that failed in a row.
     failed: u32,
     found: Arc<ServiceFound>,
+}
+
+impl Held {
+    /// Takes the failure of a reading, if it failed. Returns what to report, if the failure lasts.
+    fn report(&mut self, error: Option<&Error>) -> Option<String> {
+        let Some(error) = error else {
+            self.failed = 0;
+            return None;
+        };
+        self.failed = self.failed.saturating_add(1);
+        let lasts = match error.kind {
+            ErrorKind::AccessDenied => true,
+            // It was probably deleted, which the next listings will show.
+            ErrorKind::NotFound => false,
+            _ => self.failed >= FAILURES,
+        };
+        self.found.error.clone().or_else(|| lasts.then(|| error.to_string()))
+    }
 }
 
 impl Engine {
@@ -210,9 +237,9 @@ impl Engine {
                 self.listing = false;
                 self.services_listed(&namespace, result, now);
             }
-            Event::Instances { key, further_calls, result } => {
+            Event::Instances { key, further_calls, result, unlisted } => {
                 self.looking -= 1;
-                self.looked(key, further_calls, result, now);
+                self.looked(key, further_calls, result.map(|reading| (reading, unlisted)), now);
             }
         }
     }
@@ -323,31 +350,29 @@ impl Engine {
         entry.services.retain(|_, held| held.missing < LISTINGS);
     }
 
-    fn looked(&mut self, key: ServiceKey, further_calls: u32, result: Result<Reading, Error>, now: Instant) {
+    fn looked(
+        &mut self,
+        key: ServiceKey,
+        further_calls: u32,
+        result: Result<(Reading, Option<Error>), Error>,
+        now: Instant,
+    ) {
         let entry = self.namespaces.get_mut(&key.0);
         let Some(held) = entry.and_then(|entry| entry.services.get_mut(&key.1)) else { return };
-        let before = &held.found;
-        let found = match result {
-            Ok(reading) => {
-                held.failed = 0;
+        let before = held.found.clone();
+        let (reading, error) = match result {
+            Ok((reading, unlisted)) => {
                 let changed = before.reading.as_ref().is_some_and(|before| *before != reading);
                 self.schedule.done(&key, changed, further_calls, now);
-                ServiceFound { name: before.name.clone(), reading: Some(reading), error: None }
+                (Some(reading), unlisted)
             }
             Err(error) => {
                 self.schedule.failed(&key, further_calls, now);
-                held.failed = held.failed.saturating_add(1);
-                let lasts = match error.kind {
-                    ErrorKind::AccessDenied => true,
-                    // It was probably deleted, which the next listings will show.
-                    ErrorKind::NotFound => false,
-                    _ => held.failed >= FAILURES,
-                };
-                let error = before.error.clone().or_else(|| lasts.then(|| error.to_string()));
-                ServiceFound { name: before.name.clone(), reading: before.reading.clone(), error }
+                (before.reading.clone(), Some(error))
             }
         };
-        if **before != found {
+        let found = ServiceFound { name: before.name.clone(), reading, error: held.report(error.as_ref()) };
+        if *before != found {
             held.found = Arc::new(found);
             self.changed.insert(key.0);
         }

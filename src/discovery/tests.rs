@@ -211,6 +211,39 @@ async fn an_instance_is_gone_only_if_the_control_plane_agrees() {
     world.until("it went", SOON, |world| world.octets("internal", "orders") == Some(vec![2])).await;
 }
 
+/// Otherwise tasks that are gone would stay forever, and nothing would say why.
+#[tokio::test(start_paused = true)]
+async fn while_instances_cannot_be_listed_those_that_went_stay_and_that_is_reported() {
+    for kind in [ErrorKind::AccessDenied, ErrorKind::Throttled] {
+        let fake = Fake::new();
+        let namespace = add_namespace(&fake, "internal");
+        let orders = add_service(&fake, &namespace, "orders");
+        for (id, ip) in [("a", "10.0.0.1"), ("b", "10.0.0.2")] {
+            add_instance(&fake, &orders, id, ip);
+        }
+        let world = World::start(fake.clone(), &["internal"]);
+        world.until("both are read", SOON, |world| world.octets("internal", "orders") == Some(vec![1, 2])).await;
+        for _ in 0..1000 {
+            fake.fault(Operation::ListInstances, Fault::Refused(kind.clone()));
+        }
+        remove_instance(&fake, &orders, "a");
+        add_instance(&fake, &orders, "c", "10.0.0.3");
+        world.until("one came", SOON, |world| world.octets("internal", "orders") == Some(vec![1, 2, 3])).await;
+        let error = |world: &World| world.found().namespaces["internal"].services["orders"].error.clone();
+        world
+            .until("it is reported", SOON * 6, |world| {
+                error(world).is_some_and(|error| error.contains("ListInstances"))
+            })
+            .await;
+        fake.registry().faults.clear();
+        world
+            .until("it went", SOON * 6, |world| {
+                world.octets("internal", "orders") == Some(vec![2, 3]) && error(world).is_none()
+            })
+            .await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_failure_removes_what_was_read() {
     let fake = Fake::new();
