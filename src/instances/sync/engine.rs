@@ -129,6 +129,7 @@ impl Engine {
                 state.ttl.not_before = None;
                 state.failures = 0;
                 state.problem = None;
+                state.denied.clear();
                 // Nothing was registered with this consent yet.
                 state.settled = false;
                 if old.is_some_and(|old| old.only_found != wanted.only_found) {
@@ -232,7 +233,7 @@ impl Engine {
             let target = timer.remove();
             if let Some(state) = self.targets.get_mut(&target) {
                 let hides = self.hiding.of_service(state.service_id.as_ref()).is_some();
-                let due = hides || state.part.as_ref().is_some_and(|part| part.is_due(now));
+                let due = hides || !state.denied.is_empty() || state.part.as_ref().is_some_and(|part| part.is_due(now));
                 state.pending = state.pending.take().filter(|_| state.retry.is_empty() && !due);
             }
             self.wake_target(&target, now);

@@ -278,7 +278,7 @@ impl Engine {
 
     fn resolved(&mut self, target: &Target, place: Place) {
         if let Some(state) = self.targets.get_mut(target) {
-            if place.refused_until.is_none() && state.retry.is_empty() {
+            if place.refused_until.is_none() && state.retry.is_empty() && state.denied.is_empty() {
                 state.problem = None;
                 state.failures = 0;
             }

@@ -248,6 +248,9 @@ pub(super) struct State {
     pub(super) not_before: Option<Instant>,
     /// Until when there are no new instances, because a quota is exhausted.
     pub(super) full_until: Option<Instant>,
+    /// Until when no instances are registered (`true`) or deregistered (`false`), because IAM does not allow it. The other
+    /// of the two goes on. An entry stays until such a write succeeds, or none is left to do.
+    pub(super) denied: BTreeMap<bool, Instant>,
     /// Why the target as a whole, or one of its writes, makes no progress.
     pub(super) problem: Option<(Reason, String)>,
     /// Until when a call that creates something, and that had no answer, may take effect.
@@ -279,7 +282,8 @@ impl State {
     pub(super) fn at_rest(&self) -> bool {
         let written =
             self.running.is_empty() && self.retry.is_empty() && self.pending.as_ref().is_some_and(VecDeque::is_empty);
-        written && self.telling.is_empty() && self.untold.is_empty() && self.unsure.is_empty()
+        let told = self.telling.is_empty() && self.untold.is_empty();
+        written && told && self.unsure.is_empty() && self.denied.is_empty()
     }
 
     pub(super) fn registered(&self) -> usize {
@@ -317,6 +321,7 @@ impl State {
         self.reading = None;
         self.unread = Unread::default();
         self.retry.clear();
+        self.denied.clear();
         self.pending = None;
         if let Some(part) = &mut self.part {
             part.lost();
@@ -370,9 +375,10 @@ impl State {
         self.pending = None;
     }
 
-    /// Something succeeded. The last problem is over, unless an instance is still to be tried again.
+    /// Something succeeded. The last problem is over, unless something is still to be tried again.
     pub(super) fn relieve(&mut self) {
-        if self.retry.is_empty() && self.place().is_some_and(|place| place.refused_until.is_none()) {
+        let over = self.retry.is_empty() && self.denied.is_empty();
+        if over && self.place().is_some_and(|place| place.refused_until.is_none()) {
             self.problem = None;
             self.failures = 0;
             self.read_again = 0;

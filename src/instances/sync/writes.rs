@@ -13,7 +13,7 @@ use super::{
     TargetDesired,
     call::{Call, Inventory},
     engine::Engine,
-    failure::{back_off, reason},
+    failure::{RETRY_LAST, back_off, reason},
     share::is_alive,
     state::{Reading, Retry, Running, Seen, State, Unread},
 };
@@ -75,12 +75,18 @@ impl Engine {
         let state = self.targets.get_mut(target)?;
         let full = state.full_until.is_some_and(|until| until > now);
         let instances = wanted(state, desired);
+        let traits = state.place()?.traits;
+        let denied = |state: &State, id: &Arc<str>| {
+            let registers = || writable(&instances, id, &state.own, &state.taken, traits).is_some();
+            !state.denied.is_empty() && state.denied.get(&registers()).is_some_and(|until| *until > now)
+        };
         let blocked = |state: &State, id: &Arc<str>| {
             state.running.contains_key(id)
                 || state.telling.contains(id)
                 || state.unsure.contains(id)
                 || state.retry.get(id).is_some_and(|retry| retry.at > now)
                 || (full && !matches!(state.own.get(id), Some(Some(_))) && find(&instances, id).is_some())
+                || denied(state, id)
         };
         // A blocked instance is planned again when its operation ends or its time comes.
         while let Some(id) = state.pending.as_ref()?.front().cloned() {
@@ -131,6 +137,9 @@ impl Engine {
         if instances.is_empty() && (desired.retiring || is_refused(state, desired)) && shows_first {
             plan.deregister.clear();
         }
+        let was_denied = !state.denied.is_empty();
+        let left = |registers| if registers { !plan.register.is_empty() } else { !plan.deregister.is_empty() };
+        state.denied.retain(|registers, _| left(*registers));
         let alive: Vec<_> = if let Some(part) = &state.part {
             plan.refused.extend_from_slice(part.refused());
             // A pod that replaces another one is registered first: before attributes change, and before instances of
@@ -162,7 +171,7 @@ impl Engine {
         state.waits_for_first |= others_first;
         let alive = if others_first { Vec::new() } else { alive };
         let pending: VecDeque<_> = deregister.into_iter().chain(plan.register).chain(alive).collect();
-        if !state.retry.is_empty() {
+        if !state.retry.is_empty() || was_denied {
             // A failed instance that is no longer desired is forgotten.
             let wanted: BTreeSet<_> = pending.iter().chain(state.untold.iter().map(|(id, _)| id)).collect();
             state.retry.retain(|id, _| wanted.contains(id));
@@ -260,9 +269,14 @@ impl Engine {
                         self.retry(target, id, until);
                     }
                     ErrorKind::AccessDenied => {
+                        let until = now + RETRY_LAST;
+                        state.denied.insert(registering, until);
+                        // If both are denied, the text stays the same: every other one would be an Event.
+                        if state.problem.is_none() || !state.denied.contains_key(&!registering) {
+                            state.problem = reason(&error).map(|reason| (reason, error.to_string()));
+                        }
                         state.pending = None;
-                        let at = state.fail(&error, now);
-                        self.wake_at(target, at);
+                        self.wake_at(target, until);
                     }
                     _ => {
                         self.failed(target, id, &error, now);
@@ -339,6 +353,9 @@ impl Engine {
             state.make_room(now);
         }
         state.retry.remove(id);
+        if state.denied.remove(&effect.is_some()).is_some() {
+            state.pending = None;
+        }
         state.relieve();
         self.look_again(target, id);
     }

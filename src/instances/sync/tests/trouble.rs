@@ -452,6 +452,65 @@ async fn whether_operations_may_be_asked_for_is_asked_until_aws_answers() {
     assert_eq!(world.status(&web).notices, []);
 }
 
+/// As where an organisation denies everything that deletes.
+#[tokio::test(start_paused = true)]
+async fn who_may_only_register_or_only_deregister_does_that_at_once() {
+    for denied in [Operation::RegisterInstance, Operation::DeregisterInstance] {
+        let world = World::new(Fake::new());
+        let web = target("shop", "web");
+        world.desire([(web.clone(), active(specs("uid-1", "web", 1..=40, "a")))]);
+        world.registered(&web, 40).await;
+        let calls = || world.count(denied);
+        let before = calls();
+        for _ in 0..10_000 {
+            world.fake.fault(denied, Fault::Refused(ErrorKind::AccessDenied));
+        }
+        let there = |last: u32| {
+            let id = specs("uid-1", "web", [last], "a")[0].id().clone();
+            world.instances("web").iter().any(|instance| instance.id == id)
+        };
+        // More pods go at once than there are writes in flight, and others come.
+        world.desire([(web.clone(), active(specs("uid-1", "web", 21..=45, "a")))]);
+        sleep(Duration::from_secs(10)).await;
+        let registers = denied == Operation::DeregisterInstance;
+        assert_eq!((there(1), there(45)), (registers, registers), "{denied:?}");
+        world.desire([(web.clone(), active(specs("uid-1", "web", 22..=46, "a")))]);
+        sleep(Duration::from_secs(10)).await;
+        assert_eq!((there(21), there(46)), (registers, registers), "{denied:?}");
+        let message = world.refused(&web, Reason::AccessDenied).await;
+        assert!(message.contains(denied.name()), "{message}");
+        sleep(Duration::from_mins(10)).await;
+        assert!(calls() - before < 250, "{} calls in ten minutes", calls() - before);
+        assert!(matches!(world.status(&web).outcome, Outcome::Refused { .. }), "{:?}", world.status(&web));
+        world.fake.registry().faults.clear();
+        world.registered(&web, 25).await;
+        sleep(Duration::from_secs(10)).await;
+        assert!(!there(21) && there(46));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_neither_register_nor_deregister_is_told_the_same_all_the_time() {
+    let world = World::new(Fake::new());
+    let web = target("shop", "web");
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=3, "a")))]);
+    world.registered(&web, 3).await;
+    for _ in 0..1000 {
+        world.fake.fault(Operation::RegisterInstance, Fault::Refused(ErrorKind::AccessDenied));
+        world.fake.fault(Operation::DeregisterInstance, Fault::Refused(ErrorKind::AccessDenied));
+    }
+    world.desire([(web.clone(), active(specs("uid-1", "web", 3..=5, "a")))]);
+    let message = world.refused(&web, Reason::AccessDenied).await;
+    let end = Instant::now() + Duration::from_mins(5);
+    while Instant::now() < end {
+        sleep(Duration::from_millis(500)).await;
+        let outcome = Outcome::Refused { reason: Reason::AccessDenied, message: message.clone() };
+        assert_eq!(world.status(&web).outcome, outcome);
+    }
+    world.fake.registry().faults.clear();
+    world.registered(&web, 3).await;
+}
+
 /// Writes need no reading where the instances were read before.
 #[tokio::test(start_paused = true)]
 async fn a_service_that_cannot_be_read_again_still_follows_its_pods() {
