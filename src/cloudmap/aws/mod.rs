@@ -55,7 +55,8 @@ const DISCOVERED: i32 = 1000;
 const SELF: &str = "SELF";
 /// No listing is this long: with 100 rows per page it would be a million rows.
 const MAX_PAGES: usize = 10_000;
-/// After this many throttled answers to further pages, a listing fails.
+/// After this many throttled answers to one further page, a listing fails. A listing of many pages would never end if those
+/// of all pages counted.
 const THROTTLED_PAGES: u32 = 5;
 
 /// Where Cloud Map is, and with which identity to call it. Unset values come from the SDK's default chain: environment,
@@ -182,6 +183,7 @@ impl AwsCloudMap {
                 }
                 page => page?,
             };
+            throttled = 0;
             all.extend(items);
             let next = next.filter(|next| !next.is_empty());
             if next.is_none() {

@@ -298,6 +298,17 @@ async fn a_throttled_further_page_is_requested_again_but_not_forever() {
     let calls = metrics.snapshot();
     assert_eq!(calls.iter().collect::<Vec<_>>(), [("ListInstances", "ok", 2), ("ListInstances", "throttled", 2)]);
 
+    // Each page of a long listing may be throttled.
+    let page = |next: &str| (200, json!({"Instances": [{"Id": next}], "NextToken": next}).to_string());
+    let mut script = Vec::new();
+    for next in ["a", "b", "c"] {
+        script.push(page(next));
+        script.extend(std::iter::repeat_with(throttled).take(3));
+    }
+    script.push((200, json!({"Instances": []}).to_string()));
+    let server = serve(script).await;
+    assert_eq!(cloudmap(&server.url).await.list_instances("srv-1").await.unwrap().len(), 3);
+
     let server = serve(std::iter::once(first).chain(std::iter::repeat_with(throttled).take(20)).collect()).await;
     let error = cloudmap(&server.url).await.list_instances("srv-1").await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Throttled);
