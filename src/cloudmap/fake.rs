@@ -39,6 +39,8 @@ pub(crate) struct Registry {
     pub(crate) unhealthy: BTreeSet<(Arc<str>, Arc<str>)>,
     /// Instances that the discovery plane does not return, although they exist.
     pub(crate) undiscovered: BTreeSet<(Arc<str>, Arc<str>)>,
+    /// Instances that the discovery plane still returns, although they are gone.
+    pub(crate) lingering: BTreeMap<(Arc<str>, Arc<str>), Attributes>,
     pub(crate) tags: BTreeMap<Arc<str>, BTreeMap<String, String>>,
     pub(crate) faults: BTreeMap<Operation, VecDeque<Fault>>,
     /// Every call about these services and namespaces fails with the given error while they are in this map.
@@ -473,7 +475,8 @@ impl CloudMap for Fake {
             .ok_or_else(|| error(Operation::DiscoverInstances, ErrorKind::NotFound))?;
         let matching = |attributes: &Attributes| query.iter().all(|(key, value)| attributes.get(key) == Some(value));
         let shown = |key: &(Arc<str>, Arc<str>)| key.0 == id && !registry.undiscovered.contains(key);
-        let inside = registry.instances.iter().filter(|(key, attributes)| shown(key) && matching(attributes));
+        let all = registry.instances.iter().chain(&registry.lingering);
+        let inside = all.filter(|(key, attributes)| shown(key) && matching(attributes));
         let instances: Vec<_> = inside
             .take(1000)
             .map(|((_, id), attributes)| Instance { id: id.clone(), attributes: attributes.clone() })

@@ -31,7 +31,10 @@ pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, settings: Arc<Discovery
 ///
 /// The discovery plane answers from replicas, may truncate an answer, and has no second page. An instance therefore
 /// counts as gone only when the control plane, which is free but slow, does not list it either. The first reading asks
-/// both. If the control plane does not answer, `unlisted` says so, and the reading contains what may be gone.
+/// both. And an instance that went is there again only if the control plane lists it: replicas lag, each by another time,
+/// and a later answer may be an older one.
+///
+/// If the control plane does not answer, `unlisted` says so, and the reading contains what may be gone.
 async fn look_at(
     cloudmap: &dyn CloudMap,
     settings: &DiscoverySettings,
@@ -40,7 +43,7 @@ async fn look_at(
     further_calls: &mut u32,
     unlisted: &mut Option<Error>,
 ) -> Result<Reading, Error> {
-    let Look { http_name, service, previous } = look;
+    let Look { http_name, service, previous, gone } = look;
     let previous = previous.reading.as_ref();
     let none = BTreeMap::new();
     let Discovery { instances, mut unhealthy, truncated } =
@@ -52,9 +55,10 @@ async fn look_at(
         Reading::of(&instances, unhealthy, service, namespace, &settings.identity, settings.aws_mcs())
     };
     let seen_all = previous.is_some_and(|previous| previous.ids().all(|id| instances.contains_key(id)));
-    if seen_all && !truncated {
+    if seen_all && !truncated && !instances.keys().any(|id| gone.contains(id)) {
         return Ok(reading(&instances, &unhealthy));
     }
+    instances.retain(|id, _| !gone.contains(id));
     *further_calls += 1;
     let listed = match (cloudmap.list_instances(&service.id).await, previous) {
         (Ok(listed), _) => listed,

@@ -46,6 +46,8 @@ const FAILURES: u32 = 3;
 /// The message for a subscription to a ledger.
 const LEDGER: &str = "it is the ledger of a ClusterSet, from which nothing can be imported; remove it from the annotation \
                       cloudmap.controller/import-from";
+/// For so long after an instance went, discovery may still show it.
+const LAGS: Duration = Duration::from_mins(1);
 /// A service counts as gone after this many listings in a row without it.
 const LISTINGS: u32 = 2;
 
@@ -65,6 +67,8 @@ pub(super) struct Look {
     pub(super) http_name: Arc<str>,
     pub(super) service: Arc<Service>,
     pub(super) previous: Arc<ServiceFound>,
+    /// Instances that went a short time ago.
+    pub(super) gone: BTreeSet<Arc<str>>,
 }
 
 #[derive(Debug)]
@@ -115,9 +119,19 @@ struct Held {
     /// Number of readings that failed in a row.
     failed: u32,
     found: Arc<ServiceFound>,
+    /// Instances that went, and when.
+    gone: BTreeMap<Arc<str>, Instant>,
 }
 
 impl Held {
+    /// Remembers which instances are gone, now that this reading replaces the last one.
+    fn remember(&mut self, reading: &Reading, now: Instant) {
+        let there: BTreeSet<&Arc<str>> = reading.ids().collect();
+        self.gone.retain(|id, at| now.duration_since(*at) < LAGS && !there.contains(id));
+        let before = self.found.reading.iter().flat_map(Reading::ids);
+        self.gone.extend(before.filter(|id| !there.contains(*id)).map(|id| (id.clone(), now)));
+    }
+
     /// Takes the failure of a reading, if it failed. Returns what to report, if the failure lasts.
     fn report(&mut self, error: Option<&Error>) -> Option<String> {
         let Some(error) = error else {
@@ -195,10 +209,12 @@ impl Engine {
                 continue;
             };
             self.looking += 1;
+            let gone = held.gone.iter().filter(|(_, at)| now.duration_since(**at) < LAGS);
             let look = Look {
                 http_name: namespace.http_name.clone(),
                 service: held.service.clone(),
                 previous: held.found.clone(),
+                gone: gone.map(|(id, _)| id.clone()).collect(),
             };
             return Some(Call::Instances(key, look));
         }
@@ -332,8 +348,8 @@ impl Engine {
             let held = entry.services.entry(label).or_insert_with(|| {
                 self.schedule.insert(key, now);
                 self.changed.insert(name.clone());
-                let found = ServiceFound { name: service.name.clone(), reading: None, error: None };
-                Held { service: Arc::new(service.clone()), missing: 0, failed: 0, found: Arc::new(found) }
+                let found = Arc::new(ServiceFound { name: service.name.clone(), reading: None, error: None });
+                Held { service: Arc::new(service.clone()), missing: 0, failed: 0, found, gone: BTreeMap::new() }
             });
             held.missing = 0;
             if *held.service != service {
@@ -364,6 +380,9 @@ impl Engine {
             Ok((reading, unlisted)) => {
                 let changed = before.reading.as_ref().is_some_and(|before| *before != reading);
                 self.schedule.done(&key, changed, further_calls, now);
+                if changed {
+                    held.remember(&reading, now);
+                }
                 (Some(reading), unlisted)
             }
             Err(error) => {

@@ -211,6 +211,32 @@ async fn an_instance_is_gone_only_if_the_control_plane_agrees() {
     world.until("it went", SOON, |world| world.octets("internal", "orders") == Some(vec![2])).await;
 }
 
+/// Replicas of the discovery plane lag, each by another time.
+#[tokio::test(start_paused = true)]
+async fn an_instance_that_went_does_not_come_back_with_an_older_answer() {
+    let fake = Fake::new();
+    let namespace = add_namespace(&fake, "internal");
+    let orders = add_service(&fake, &namespace, "orders");
+    for (id, ip) in [("a", "10.0.0.1"), ("b", "10.0.0.2")] {
+        add_instance(&fake, &orders, id, ip);
+    }
+    let world = World::start(fake.clone(), &["internal"]);
+    world.until("both are read", SOON, |world| world.octets("internal", "orders") == Some(vec![1, 2])).await;
+    let key: (Arc<str>, Arc<str>) = (orders.clone(), "a".into());
+    let went = fake.registry().instances.remove(&key).unwrap();
+    world.until("it went", SOON, |world| world.octets("internal", "orders") == Some(vec![2])).await;
+    fake.registry().lingering.insert(key.clone(), went.clone());
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < deadline {
+        assert_eq!(world.octets("internal", "orders"), Some(vec![2]));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    fake.registry().lingering.clear();
+    // Many ids are addresses, which are used again.
+    fake.registry().instances.insert(key, went);
+    world.until("it is there again", SOON, |world| world.octets("internal", "orders") == Some(vec![1, 2])).await;
+}
+
 /// Otherwise tasks that are gone would stay forever, and nothing would say why.
 #[tokio::test(start_paused = true)]
 async fn while_instances_cannot_be_listed_those_that_went_stay_and_that_is_reported() {
