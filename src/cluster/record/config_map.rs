@@ -127,6 +127,8 @@ mod tests {
         api.prepare(200, json!({"metadata": {"name": RECORD, "resourceVersion": "1"}, "data": {ABOUT.key: "{oops"}}));
         let error = store.load().await.unwrap_err().to_string();
         assert!(error.contains(RECORD) && error.contains("delete the ConfigMap"), "{error}");
+        api.refuse(403, "Forbidden", "its words");
+        assert_eq!(store.load().await, Err(StoreError::Forbidden("its words".to_owned())));
         api.prepare(200, json!({"metadata": {"name": RECORD, "resourceVersion": "1"}}));
         assert_eq!(store.load().await.unwrap(), Some((Record::default(), Some("1".to_owned()))));
     }

@@ -113,6 +113,7 @@ async fn call<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Resul
         {
             Err(StoreError::Conflict)
         }
+        Ok(Err(kube::Error::Api(status))) if status.is_forbidden() => Err(StoreError::Forbidden(status.message)),
         Ok(Err(error)) => Err(StoreError::Failed(apply::words(&error))),
     }
 }

@@ -259,6 +259,9 @@ pub enum StoreError {
     /// Another process wrote it in the meantime. Load it again.
     #[error("failed to store the record: it changed meanwhile")]
     Conflict,
+    /// The user may not read or write it.
+    #[error("failed to access the record: {0}")]
+    Forbidden(String),
     /// Any other error, including an unknown outcome.
     #[error("failed to access the record: {0}")]
     Failed(String),
@@ -269,7 +272,7 @@ impl StoreError {
     pub const fn category(&self) -> &'static str {
         match self {
             Self::Conflict => "conflict",
-            Self::Failed(_) => "failed",
+            Self::Forbidden(_) | Self::Failed(_) => "failed",
         }
     }
 }

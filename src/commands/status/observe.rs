@@ -27,7 +27,7 @@ use crate::{
         identity::{self, Identity, IdentityError},
         lease,
         reader::{Unread, each, read},
-        record::{Record, RecordObject, RecordStore as _},
+        record::{Record, RecordObject, RecordStore as _, StoreError},
     },
     commands::asking::in_time,
     dns, env,
@@ -52,8 +52,8 @@ pub(in crate::commands) struct Cluster {
     pub(super) flags: String,
     pub(super) identity: Read<Result<Identity, IdentityError>>,
     pub(super) lease: Read<Option<Leader>>,
-    /// The ledger's record; the error is a text.
-    pub(super) record: Result<Option<Record>, String>,
+    /// The ledger's record.
+    pub(super) record: Result<Option<Record>, StoreError>,
     pub(in crate::commands) ledger: Result<Vec<ClusterView>, Dark>,
 }
 
@@ -159,7 +159,7 @@ impl<'a> Observer<'a> {
             flags: self.place.kube.cluster.flags(),
             ledger: self.ledger(clusterset).await,
             lease: lease.map(|lease| lease.map(Leader::from)),
-            record: record.map(|record| record.map(|(record, _)| record)).map_err(|error| error.to_string()),
+            record: record.map(|record| record.map(|(record, _)| record)),
             identity,
         }
     }

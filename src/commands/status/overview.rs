@@ -20,7 +20,8 @@ use crate::{
         identity::Identity,
         lease::LEASE,
         objects,
-        record::{Member, RECORD},
+        reader::Unread,
+        record::{Member, RECORD, StoreError},
     },
     commands::{ledger_show, table::human},
     ledger::show::ClusterView,
@@ -56,7 +57,7 @@ pub(super) fn plan(seen: &Cluster, objects: &Objects) -> Report {
 fn counted(
     about: &str,
     namespace: Option<&str>,
-    found: Result<Vec<Vec<Finding>>, &crate::cluster::reader::Unread>,
+    found: Result<Vec<Vec<Finding>>, &Unread>,
     flags: &str,
 ) -> Vec<Finding> {
     match found {
@@ -107,10 +108,12 @@ pub(in crate::commands) fn since(now: Timestamp, then: Timestamp) -> Duration {
 pub(super) fn cluster(seen: &Cluster) -> Vec<Finding> {
     let mut findings = vec![identity(seen), leader(seen)];
     findings.extend(match &seen.record {
+        Err(StoreError::Forbidden(why)) => {
+            Some(Finding::unread("record", &Unread::Forbidden(why.clone()), &seen.flags))
+        }
         Err(why) => {
-            let remedy = "Have the ClusterRole cloudmap-mcs-reader bound to you, if you may not read it. While the controller \
-                          cannot read it either, nothing is exported or imported";
-            Some(Finding::wrong("record", why.clone(), remedy))
+            let remedy = "While the controller cannot read it either, nothing is exported or imported";
+            Some(Finding::wrong("record", why.to_string(), remedy))
         }
         Ok(Some(record)) if record.leaving => Some(Finding::wrong(
             "membership",

@@ -17,7 +17,7 @@ use crate::{
     cluster::{
         identity::Identity,
         reader::Unread,
-        record::{Accepted, Member, Position, Record},
+        record::{Accepted, Member, Position, Record, StoreError},
     },
     ledger::{
         hash::Summary,
@@ -255,10 +255,19 @@ fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
             "--undo",
         ),
         (
-            |seen, _| seen.record = Err("the ConfigMap cloudmap-mcs-ledger has no valid record.json".to_owned()),
+            |seen, _| {
+                let why = "the ConfigMap cloudmap-mcs-ledger has no valid record.json";
+                seen.record = Err(StoreError::Failed(why.to_owned()));
+            },
             "record",
             "no valid record.json",
             "nothing is exported or imported",
+        ),
+        (
+            |seen, _| seen.record = Err(StoreError::Forbidden("no".into())),
+            "record",
+            "not read: no",
+            "cloudmap-mcs-reader",
         ),
         (|_, name| name.service = Ok(None), "Service", "no Service of that name", "Create it, or delete the export"),
         (
