@@ -243,6 +243,16 @@ impl<'a> Follow<'a> {
                     Finding::well(about, text)
                 }
             }
+            // What was not read may have it.
+            (true, None) if is_live(view) && view.state.is_none() => Finding::wrong(
+                about,
+                format!(
+                    "{position}{}, so it is not known whether the export is there: {}",
+                    ledger_show::state(view),
+                    view.problems.join("; ")
+                ),
+                look_at_controller(self.seen),
+            ),
             (true, None) => {
                 let remedy = "The conditions of the ServiceExport say why; if they are well, wait some seconds";
                 Finding::wrong(about, format!("{position}the export is not there"), remedy)

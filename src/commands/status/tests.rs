@@ -315,6 +315,15 @@ fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
             "position 3.17: the export is not there",
             "conditions of the ServiceExport",
         ),
+        (
+            |seen, _| {
+                let one = &mut seen.ledger.as_mut().unwrap()[0];
+                (one.catalog, one.state, one.problems) = (Catalog::default(), None, vec!["page 3 is missing".into()]);
+            },
+            "ledger of one",
+            "position 3.17: unverified, so it is not known whether the export is there: page 3 is missing",
+            "logs deployment/cloudmap-mcs",
+        ),
         (|seen, _| drop(seen.ledger.as_mut().unwrap().remove(0)), "ledger", "not in the ledger", "logs"),
         (|seen, _| seen.ledger = Err(Dark::NoLedger("no namespace".into())), "registry", "no namespace", "logs"),
         (
