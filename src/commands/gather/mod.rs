@@ -91,7 +91,7 @@ async fn collect(observer: &Observer<'_>, namespaces: &[String]) -> Bundle {
     bundle
 }
 
-/// The controller: how it is installed, what it says, its Lease and its record.
+/// The controller: how it is installed, what it says, its Lease with the Events there, and its record.
 async fn controller(bundle: &mut Bundle, client: &Client, own: &str) {
     let pods: Api<Pod> = Api::namespaced(client.clone(), own);
     let found = read(pods.list(&ListParams::default().labels(PODS))).await.map(|list| list.items);
@@ -119,6 +119,14 @@ async fn controller(bundle: &mut Bundle, client: &Client, own: &str) {
     bundle.text("Corefile", corefile);
     let version = read(client.apiserver_version()).await;
     bundle.text("kubernetes.txt", version.map(|version| format!("{}\n", version.git_version)));
+    // Those on the Lease are in no namespace that users name.
+    let events: Api<Event> = Api::namespaced(client.clone(), own);
+    list(bundle, "controller/events.json", &events, &of_controller()).await;
+}
+
+/// The Events that the controller emits.
+fn of_controller() -> ListParams {
+    ListParams::default().fields(&format!("reportingController={}", names::CONTROLLER))
 }
 
 /// Logs and metrics of a pod.
@@ -158,7 +166,6 @@ async fn of_pod(bundle: &mut Bundle, client: &Client, pods: &Api<Pod>, pod: &Pod
 /// Exports, imports, and what the controller made for them.
 async fn objects(bundle: &mut Bundle, client: &Client, namespaces: &[String]) {
     let managed = |label| ListParams::default().labels(&format!("{label}={}", names::MANAGED_BY));
-    let ours = ListParams::default().fields(&format!("reportingController={}", names::CONTROLLER));
     let all = ListParams::default();
     let properties: Api<ClusterProperty> = Api::all(client.clone());
     list(bundle, "objects/clusterproperties.json", &properties, &all).await;
@@ -179,7 +186,7 @@ async fn objects(bundle: &mut Bundle, client: &Client, namespaces: &[String]) {
         gather!(Cutover, "cutovers", &all);
         gather!(Service, "services", &managed(names::LABEL_MANAGED_BY));
         gather!(EndpointSlice, "endpointslices", &managed(names::LABEL_SLICE_MANAGED_BY));
-        gather!(Event, "events", &ours);
+        gather!(Event, "events", &of_controller());
     }
 }
 

@@ -85,6 +85,7 @@ async fn the_bundle_has_everything_but_secrets_and_says_what_could_not_be_read()
         "controller/config-settings.json",
         "controller/lease.json",
         "controller/record.json",
+        "controller/events.json",
         "objects/clusterproperties.json",
         "objects/shop/serviceexports.json",
         "objects/shop/cutovers.json",
@@ -133,13 +134,19 @@ fn a_file_that_cannot_be_written_is_named() {
     assert!(error.starts_with("failed to write /there/is/none/x.tar.gz: name another file with --output: "), "{error}");
 }
 
-#[tokio::test]
-async fn only_events_of_the_controller_are_read() {
-    let (api, mut bundle) = (FakeApi::default(), Bundle::default());
-    Box::pin(objects(&mut bundle, &api.client(), &[])).await;
-    let requests = api.requests();
-    let events = requests.iter().find(|request| request.path.ends_with("/events")).unwrap();
-    assert!(events.query.contains("fieldSelector=reportingController%3Dcloudmap-mcs"), "{}", events.query);
+/// Those on the Lease, such as HeadIgnored, are in its own namespace.
+#[tokio::test(start_paused = true)]
+async fn only_events_of_the_controller_are_read_and_always_those_in_its_namespace() {
+    let (api, args) = (api(), arguments());
+    let observer = Observer { client: api.client(), place: &args.place, cloudmap: Err(String::new()) };
+    Box::pin(collect(&observer, &["shop".to_owned()])).await;
+    let mut events = api.requests();
+    events.retain(|request| request.path.ends_with("/events"));
+    let paths: Vec<_> = events.iter().map(|request| request.path.clone()).collect();
+    assert_eq!(paths, [OWN, "shop"].map(|name| format!("/apis/events.k8s.io/v1/namespaces/{name}/events")));
+    for Request { query, .. } in events {
+        assert!(query.contains("fieldSelector=reportingController%3Dcloudmap-mcs"), "{query}");
+    }
 }
 
 /// Whoever reads the bundle must not take a part for the whole.
