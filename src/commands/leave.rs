@@ -1,16 +1,21 @@
 //! `leave`: asks the leader to withdraw everything, and waits for it.
 
-use std::{io::Write as _, sync::Arc, time::Duration};
+use std::{fmt::Debug, io::Write as _, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
+use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
+use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams};
+use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    api::{ServiceImport, names},
     app::connect,
     cli::LeaveArgs,
     cloudmap::CloudMap,
     cluster::{
         identity::Identity,
+        reader::{Unread, each},
         record::{self, Member, Record, RecordObject, RecordStore as _},
     },
     ledger::{
@@ -22,8 +27,10 @@ use crate::{
 
 /// How often `leave` asks the registry whether the leader is done.
 const POLL: Duration = Duration::from_secs(2);
+/// How many objects that are left are named.
+const NAMED: usize = 5;
 
-/// Sets the flag in the record, on which the leader acts, and waits until the registry shows the result.
+/// Sets the flag in the record, on which the leader acts, and waits until the registry and Kubernetes show the result.
 pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
     let client = connect::kubernetes(&args.place.kube).await?;
     let record = RecordObject::new(client.clone(), &args.place.kube.controller.namespace);
@@ -44,17 +51,82 @@ pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
         identity.cluster
     )?;
     let deadline = Instant::now() + args.timeout;
+    let mut here = None;
     while Instant::now() < deadline {
-        if has_left(&cloudmap, &clusterset, &identity.cluster).await? {
-            writeln!(out, "Done: nothing of this cluster is left in the registry. You can now remove the controller.")?;
-            return Ok(());
+        if here.is_some() || has_left(&cloudmap, &clusterset, &identity.cluster).await? {
+            let left = Box::pin(imported(&client)).await;
+            if left.as_ref().is_ok_and(Vec::is_empty) {
+                writeln!(
+                    out,
+                    "Done: nothing of this cluster is left in the registry, and no import is left here. You can now remove the \
+                     controller."
+                )?;
+                return Ok(());
+            }
+            let refused = matches!(left, Err(Unread::Forbidden(_)));
+            here = Some(left);
+            if refused {
+                break;
+            }
         }
         sleep(POLL).await;
     }
-    anyhow::bail!(
-        "the leader is not done after {} s. It continues by itself; look at its logs, and at `cloudmap-mcs purge --dry-run`",
-        args.timeout.as_secs()
-    )
+    Err(anyhow::Error::msg(not_done(here.as_ref(), args.timeout, &args.place.kube.cluster.flags())))
+}
+
+/// What is said when `leave` waits no longer. `here` is what is left of imports, once the registry has nothing of the cluster.
+fn not_done(here: Option<&Result<Vec<String>, Unread>>, after: Duration, flags: &str) -> String {
+    let after = after.as_secs();
+    match here {
+        None => format!(
+            "the leader is not done after {after} s. It continues by itself; look at its logs, and at `cloudmap-mcs purge \
+             --dry-run`"
+        ),
+        Some(Ok(left)) => {
+            let more = left.len().saturating_sub(NAMED);
+            let more = if more > 0 { format!(", and {more} more") } else { String::new() };
+            format!(
+                "nothing of this cluster is left in the registry, but after {after} s these objects of imports are left here: \
+                 {}{more}. The leader continues by itself: its logs say what refuses to delete them. Run this again before you \
+                 remove the controller, or delete them as docs/leaving.md#uninstalled-without-leaving says",
+                left.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(", ")
+            )
+        }
+        Some(Err(why)) => format!(
+            "nothing of this cluster is left in the registry. Whether imports are left here was not read: {why}. Before you \
+             remove the controller, look whether `kubectl{flags} get serviceimports,services -A -l {label}={ours}` and \
+             `kubectl{flags} get endpointslices -A -l {slice_label}={ours}` find nothing",
+            label = names::LABEL_MANAGED_BY,
+            slice_label = names::LABEL_SLICE_MANAGED_BY,
+            ours = names::MANAGED_BY,
+        ),
+    }
+}
+
+/// The objects of imports that are still in this cluster, each with its kind. Nobody deletes them once the controller is gone.
+async fn imported(client: &Client) -> Result<Vec<String>, Unread> {
+    let mut left = Vec::new();
+    add::<ServiceImport>(&mut left, client, names::LABEL_MANAGED_BY).await?;
+    add::<Service>(&mut left, client, names::LABEL_MANAGED_BY).await?;
+    add::<EndpointSlice>(&mut left, client, names::LABEL_SLICE_MANAGED_BY).await?;
+    Ok(left)
+}
+
+/// Adds the objects of a kind that this project created. If there is no such kind, there are none.
+async fn add<K>(left: &mut Vec<String>, client: &Client, label: &str) -> Result<(), Unread>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let ours = ListParams::default().labels(&format!("{label}={}", names::MANAGED_BY));
+    let keep = |object: K| {
+        let namespace = object.namespace().unwrap_or_default();
+        left.push(format!("{} {namespace}/{}", K::kind(&()), object.name_any()));
+    };
+    match each(&api, ours, keep).await {
+        Err(Unread::NoSuchKind) => Ok(()),
+        read => read,
+    }
 }
 
 /// The ClusterSet that the cluster is to leave. Fails if its controller was last in another one, or had another id there: of an
@@ -152,6 +224,36 @@ mod tests {
             assert!(error.contains(&format!("--clusterset-id prod --cluster-id {}", member.cluster)), "{error}");
         }
         assert!(to_leave(&identity(None), None).unwrap_err().to_string().contains("nothing to leave"));
+    }
+
+    /// The API server may refuse to delete them, and nobody else does it once the controller is gone.
+    #[tokio::test]
+    async fn imports_that_are_left_are_found_and_named_with_the_remedy() {
+        let api = FakeApi::default();
+        let list = |name: &str| json!({"metadata": {}, "items": [{"metadata": {"namespace": "shop", "name": name}}]});
+        api.refuse(404, "NotFound", "the server could not find the requested resource");
+        for name in ["derived-x", "derived-x-1"] {
+            api.prepare(200, list(name));
+        }
+        let left = imported(&api.client()).await;
+        assert_eq!(left.as_ref().unwrap(), &["Service shop/derived-x", "EndpointSlice shop/derived-x-1"]);
+        assert!(api.requests().iter().all(|request| request.query.contains("managed-by%3Dcloudmap-mcs")));
+        let said = |here: Option<&Result<Vec<String>, Unread>>| not_done(here, Duration::from_mins(10), " --context a");
+        let text = said(Some(&left));
+        assert!(
+            text.contains("left here: Service shop/derived-x, EndpointSlice shop/derived-x-1. The leader"),
+            "{text}"
+        );
+        let many = Ok(vec!["Service shop/web".to_owned(); NAMED + 2]);
+        assert!(said(Some(&many)).contains("Service shop/web, and 2 more. "), "{}", said(Some(&many)));
+        api.refuse(403, "Forbidden", "you may not list them");
+        let text = said(Some(&imported(&api.client()).await));
+        assert!(
+            text.contains("you may not list them") && text.contains("kubectl --context a get serviceimports,services"),
+            "{text}"
+        );
+        assert!(said(None).contains("purge --dry-run"));
+        assert_eq!(imported(&api.client()).await, Ok(Vec::new()));
     }
 
     #[tokio::test]
