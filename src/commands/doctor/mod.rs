@@ -31,7 +31,15 @@ use crate::{
     app::connect,
     cli::{ClusterArgs, DoctorArgs, ProbeArgs, ProbeCommand},
     commands::table,
+    iam::Mode,
 };
+
+/// The flags of the controller with a mode of their own.
+const FLAGS: [(&str, Mode); 3] = [
+    ("CLOUDMAP_MCS_READINESS_GATES", Mode::Gates),
+    ("CLOUDMAP_MCS_AWS_MCS_COMPAT", Mode::AwsMcs),
+    ("CLOUDMAP_MCS_HIDE_TASKS", Mode::Hiding),
+];
 
 pub(super) async fn probe(command: ProbeCommand) -> anyhow::Result<()> {
     probe::run(command).await
@@ -132,7 +140,16 @@ fn wanted(args: &DoctorArgs, clusters: &[Cluster]) -> Wanted {
     let off = |seen: &Seen| seen.setting("CLOUDMAP_MCS_INSTANCES") == Some("none");
     let imports = seen().filter_map(|seen| seen.setting("CLOUDMAP_MCS_IMPORT_FROM"));
     let imports: BTreeSet<_> = imports.flat_map(|names| names.split(',')).map(str::trim).collect();
+    let mut flags = BTreeMap::<Mode, BTreeSet<String>>::new();
+    for (variable, mode) in FLAGS {
+        let has = |seen: &&Seen| matches!(&seen.controller, Ok(Some(it)) if it.settings.has(variable));
+        for with in seen().filter(has) {
+            let id = with.identity().and_then(Result::ok).map(|identity| identity.cluster.to_string());
+            flags.entry(mode).or_default().extend(id);
+        }
+    }
     Wanted {
+        flags,
         clusterset,
         standalone,
         instances: seen().next().is_none() || !seen().all(off),

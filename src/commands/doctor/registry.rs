@@ -9,10 +9,10 @@ use std::{
 use tokio::time::timeout;
 
 use crate::{
-    cloudmap::{CloudMap, Connected, Endpoint, Error, ErrorKind, Lane, Namespace, Operation},
+    cloudmap::{Access, CloudMap, Connected, Endpoint, Error, ErrorKind, Lane, Namespace, Operation},
     commands::asking,
     iam::{
-        Facts, Mode,
+        Facts, Mode, Statement,
         harmless::{self, Answer, Known},
         statements,
     },
@@ -35,6 +35,8 @@ pub(super) struct Wanted {
     pub(super) instances: bool,
     /// Cloud Map namespaces that are imported everywhere.
     pub(super) imports: Vec<String>,
+    /// The modes of further flags, and the ids of the clusters whose controllers have the flag, as far as they are known.
+    pub(super) flags: BTreeMap<Mode, BTreeSet<String>>,
 }
 
 /// The registry.
@@ -57,6 +59,8 @@ pub(super) struct Registry {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Permission {
     pub(super) sid: String,
+    /// The mode of the flag that needs it; `None` for a statement of [`Wanted::modes`].
+    pub(super) flag: Option<Mode>,
     pub(super) answers: Vec<(Operation, Answer)>,
 }
 
@@ -82,6 +86,35 @@ impl Wanted {
             (None, Some(_)) if self.instances => vec![Mode::Annotated],
             _ => Vec::new(),
         }
+    }
+
+    /// The statements of the flags' modes of which reads show something, beyond those in `tried`. They hold for Cloud Map
+    /// namespaces, and so they are tried in one in which a cluster with the flag registers.
+    pub(super) fn of_flags(
+        &self,
+        tried: &[Statement],
+        facts: &Facts,
+        namespaces: &[Namespace],
+        views: &[ClusterView],
+    ) -> Vec<(Option<Mode>, Statement)> {
+        let mut found = Vec::new();
+        for (mode, clusters) in &self.flags {
+            let own = views.iter().filter(|view| clusters.contains(&*view.id));
+            let mut targets = own.flat_map(|view| view.catalog.registrations.keys());
+            let Some(namespace) = targets.find_map(|target| Namespace::named(namespaces, &target.namespace)) else {
+                continue;
+            };
+            let facts = Facts {
+                namespaces: vec![namespace.http_name.to_string()],
+                namespace_ids: vec![namespace.id.to_string()],
+                ..facts.clone()
+            };
+            let reads = |it: &Statement| harmless::operations(it).iter().all(|of| of.access() == Access::Read);
+            let of_mode = statements(&[*mode], &facts).unwrap_or_default();
+            let new = of_mode.into_iter().filter(|it| reads(it) && !tried.contains(it));
+            found.extend(new.map(|it| (Some(*mode), it)));
+        }
+        found
     }
 }
 
@@ -141,7 +174,9 @@ pub(super) async fn observe(connected: Connected, wanted: Wanted) -> Registry {
             namespaces: wanted.imports.clone(),
             ..Facts::default()
         };
-        for statement in statements(&wanted.modes(), &facts).unwrap_or_default() {
+        let of_modes = statements(&wanted.modes(), &facts).unwrap_or_default();
+        let of_flags = wanted.of_flags(&of_modes, &facts, found, views.as_deref().unwrap_or_default());
+        for (flag, statement) in of_modes.into_iter().map(|it| (None, it)).chain(of_flags) {
             let mut answers = Vec::new();
             for operation in harmless::operations(&statement) {
                 // When the ledger is there, nobody needs to create its namespace.
@@ -154,7 +189,7 @@ pub(super) async fn observe(connected: Connected, wanted: Wanted) -> Registry {
                     answers.push((operation, harmless::try_out(&*cloudmap, &statement, operation, &known).await));
                 }
             }
-            permissions.push(Permission { sid: statement.sid, answers });
+            permissions.push(Permission { sid: statement.sid, flag, answers });
         }
     }
     Registry {

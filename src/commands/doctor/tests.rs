@@ -20,7 +20,7 @@ use crate::{
     },
     cluster::{fake_api::FakeApi, rbac::OWN},
     commands::status::tests::view,
-    iam::harmless::Answer,
+    iam::{Facts, harmless::Answer, statements},
     ledger::head::Presence,
 };
 
@@ -36,7 +36,7 @@ fn arguments(flags: &[&str]) -> DoctorArgs {
 }
 
 fn wanted() -> Wanted {
-    Wanted { clusterset: Some("prod".parse().unwrap()), standalone: None, instances: true, imports: Vec::new() }
+    Wanted { clusterset: Some("prod".parse().unwrap()), instances: true, ..Wanted::default() }
 }
 
 fn connected(fake: &Fake) -> Connected {
@@ -102,6 +102,38 @@ async fn what_the_role_lacks_is_named_with_its_statement() {
     assert_eq!(failed.len(), 1, "{}", report.table());
     assert!(failed[0].what.starts_with("WriteTheLedger: DeregisterInstance denied"), "{}", failed[0].what);
     assert!(failed[0].remedy.as_ref().unwrap().contains("cloudmap-mcs iam --mode instances --clusterset prod"));
+}
+
+#[test]
+fn the_reads_of_a_flags_mode_are_tried_where_a_cluster_with_the_flag_registers() {
+    let namespaces = filled().registry().namespaces.clone();
+    let facts = Facts { clusterset: wanted().clusterset, ..Facts::default() };
+    let tried = statements(&wanted().modes(), &facts).unwrap();
+    let of = |cluster: &str| -> Vec<(Option<Mode>, String)> {
+        let flags = BTreeMap::from(FLAGS.map(|(_, mode)| (mode, BTreeSet::from([cluster.to_owned()]))));
+        let found = Wanted { flags, ..wanted() }.of_flags(&tried, &facts, &namespaces, &[view("c1")]);
+        found.into_iter().map(|(mode, statement)| (mode, statement.sid)).collect()
+    };
+    let expected =
+        [(Mode::AwsMcs, "ReadItsExports"), (Mode::AwsMcs, "ReadHealth"), (Mode::Gates, "SeeWhatIsRegistered")];
+    assert_eq!(of("c1"), expected.map(|(mode, sid)| (Some(mode), sid.to_owned())));
+    assert!(of("c2").is_empty(), "it may register nothing, and others may have other roles");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_flags_of_the_controller_say_which_modes_its_role_needs() {
+    let api = FakeApi::default();
+    api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
+    let env = json!([
+        {"name": "CLOUDMAP_MCS_READINESS_GATES", "value": "true"},
+        {"name": "CLOUDMAP_MCS_HIDE_TASKS", "value": "false"},
+    ]);
+    let template = json!({"spec": {"containers": [{"name": "cloudmap-mcs", "env": env}]}});
+    let spec = json!({"selector": {}, "template": template});
+    api.prepare(200, json!({"metadata": {"name": "cloudmap-mcs"}, "spec": spec}));
+    let seen = observe(&api.client(), OWN).await;
+    let wanted = super::wanted(&arguments(&[]), &[cluster("a", seen)]);
+    assert!(wanted.flags.keys().eq([&Mode::Gates]), "{wanted:?}");
 }
 
 #[test]

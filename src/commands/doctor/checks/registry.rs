@@ -38,6 +38,7 @@ pub(super) fn plan(registry: &Registry, clusters: &[(&Cluster, &Seen)]) -> Vec<F
     found.push(credentials(registry, clusters));
     found.extend(discovery(registry));
     found.extend(registry.permissions.iter().map(|permission| role(registry, permission)));
+    found.extend(untried(registry));
     found.extend(heads(registry, clusters));
     found.extend(namespaces(registry));
     found.extend(instances(registry));
@@ -155,9 +156,10 @@ fn discovery(registry: &Registry) -> Option<Finding> {
     Some(Finding::fail(PLACE, "endpoint", format!("discovery is not reached: {}", error.message), remedy))
 }
 
-/// The command that prints the policy.
-fn command(registry: &Registry) -> String {
-    let modes: Vec<_> = registry.wanted.modes().into_iter().map(Mode::name).collect();
+/// The command that prints the policy, or the part for the mode of a flag.
+fn command(registry: &Registry, of_flag: Option<Mode>) -> String {
+    let modes = of_flag.map_or_else(|| registry.wanted.modes(), |mode| vec![mode]);
+    let modes: Vec<_> = modes.into_iter().map(Mode::name).collect();
     let flag = |name: &str, value: Option<&str>, unknown: &str| format!(" --{name} {}", value.unwrap_or(unknown));
     let mut text = format!("cloudmap-mcs iam --mode {}", modes.join(","));
     if let Some(clusterset) = &registry.wanted.clusterset {
@@ -166,8 +168,12 @@ fn command(registry: &Registry) -> String {
     if let Some(uid) = &registry.wanted.standalone {
         text += &flag("cluster-uid", Some(uid), "");
     }
-    if !registry.wanted.imports.is_empty() {
-        text += &flag("cloudmap-namespaces", Some(&registry.wanted.imports.join(",")), "");
+    match of_flag {
+        None if registry.wanted.imports.is_empty() => {}
+        None => text += &flag("cloudmap-namespaces", Some(&registry.wanted.imports.join(",")), ""),
+        Some(Mode::Hiding) => text += " --services IDS",
+        Some(Mode::AwsMcs) => text += " --cloudmap-namespaces NAMES --cloudmap-namespace-ids IDS",
+        Some(_) => text += " --cloudmap-namespaces NAMES",
     }
     text += &flag("account", registry.account.as_deref(), "ACCOUNT");
     text + &flag("region", registry.region.as_deref(), "REGION")
@@ -187,7 +193,7 @@ fn role(registry: &Registry, permission: &Permission) -> Finding {
             PLACE,
             "role",
             what,
-            format!("add the statement {sid} to the role's policy: {}", command(registry)),
+            format!("add the statement {sid} to the role's policy: {}", command(registry, permission.flag)),
         );
     }
     let unknown = permission.answers.iter().find_map(|(_, answer)| match answer {
@@ -209,6 +215,22 @@ fn role(registry: &Registry, permission: &Permission) -> Finding {
         Some(why) => Finding::ok(PLACE, "role", format!("{what} ({why})")),
         None => Finding::ok(PLACE, "role", what),
     }
+}
+
+/// What was not tried of the modes of flags, because no read shows it.
+fn untried(registry: &Registry) -> Vec<Finding> {
+    let untried = |mode: &Mode| {
+        let tried = registry.permissions.iter().any(|permission| permission.flag == Some(*mode));
+        let what = match mode {
+            Mode::Hiding => "not tried, because it holds for single services that others created",
+            Mode::AwsMcs if tried => "JoinItsServices, CreateInItsNamespaces not tried, because only writes show them",
+            _ if tried => return None,
+            _ => "not tried, because no Cloud Map namespace is known in which a cluster with this flag registers",
+        };
+        let remedy = format!("compare the role's policy with what this prints: {}", command(registry, Some(*mode)));
+        Some(Finding::skip(PLACE, "role", format!("{}: {what}", mode.name()), remedy))
+    };
+    registry.wanted.flags.keys().filter_map(untried).collect()
 }
 
 /// A head that is young proves that its controller's role may write.

@@ -1,6 +1,7 @@
 //! Broken set-ups: each begins with one that is well, breaks one thing, and has exactly one finding, with its remedy.
 
 use super::*;
+use crate::iam::Mode;
 
 /// A breakage; and the state, the place, and words of the one finding and of its remedy.
 type Case = (fn(&mut Observation), State, &'static str, &'static str, &'static str);
@@ -277,6 +278,50 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             "another range",
         ),
         // The way to AWS, and the role.
+        (
+            |it| drop(of_registry(it).wanted.flags.insert(Mode::Hiding, BTreeSet::new())),
+            Skip,
+            "registry",
+            "hiding: not tried, because it holds for single services",
+            "cloudmap-mcs iam --mode hiding --clusterset prod --services IDS",
+        ),
+        (
+            |it| drop(of_registry(it).wanted.flags.insert(Mode::Gates, BTreeSet::new())),
+            Skip,
+            "registry",
+            "gates: not tried, because no Cloud Map namespace is known",
+            "cloudmap-mcs iam --mode gates --clusterset prod --cloudmap-namespaces NAMES",
+        ),
+        (
+            |it| {
+                let registry = of_registry(it);
+                registry.wanted.flags.insert(Mode::Gates, BTreeSet::from(["c1".to_owned()]));
+                registry.permissions.push(Permission {
+                    sid: "SeeWhatIsRegistered".to_owned(),
+                    flag: Some(Mode::Gates),
+                    answers: vec![(Operation::DiscoverInstances, Answer::Denied("no".to_owned()))],
+                });
+            },
+            Fail,
+            "registry",
+            "SeeWhatIsRegistered: DiscoverInstances denied (no)",
+            "add the statement SeeWhatIsRegistered to the role's policy: cloudmap-mcs iam --mode gates",
+        ),
+        (
+            |it| {
+                let registry = of_registry(it);
+                registry.wanted.flags.insert(Mode::AwsMcs, BTreeSet::from(["c1".to_owned()]));
+                registry.permissions.push(Permission {
+                    sid: "ReadItsExports".to_owned(),
+                    flag: Some(Mode::AwsMcs),
+                    answers: vec![(Operation::DiscoverInstances, Answer::Allowed)],
+                });
+            },
+            Skip,
+            "registry",
+            "aws-mcs: JoinItsServices, CreateInItsNamespaces not tried",
+            "--cloudmap-namespaces NAMES --cloudmap-namespace-ids IDS",
+        ),
         (
             |it| it.registry = Some(Err("no AWS region is set: set --region".to_owned())),
             Fail,

@@ -30,7 +30,7 @@ use crate::{
     cluster::{objects::ClusterProperty, reader::Unread},
     commands::{coredns, installed::Settings, status::Leader},
     iam::{
-        Facts,
+        Facts, Statement,
         harmless::{self, Answer},
         statements,
     },
@@ -90,14 +90,16 @@ fn seen(number: u8) -> Seen {
 }
 
 fn wanted() -> Wanted {
-    Wanted { clusterset: Some("prod".parse().unwrap()), standalone: None, instances: true, imports: Vec::new() }
+    Wanted { clusterset: Some("prod".parse().unwrap()), instances: true, ..Wanted::default() }
 }
 
 fn permissions() -> Vec<Permission> {
     let facts = Facts { clusterset: wanted().clusterset, ..Facts::default() };
     let statements = statements(&wanted().modes(), &facts).unwrap();
     let answers = |of: Vec<Operation>| of.into_iter().map(|operation| (operation, Answer::Allowed)).collect();
-    statements.iter().map(|it| Permission { sid: it.sid.clone(), answers: answers(harmless::operations(it)) }).collect()
+    let of =
+        |it: &Statement| Permission { sid: it.sid.clone(), flag: None, answers: answers(harmless::operations(it)) };
+    statements.iter().map(of).collect()
 }
 
 fn registry() -> Registry {
