@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     api::{CutoverGuard, CutoverSpec},
-    cutover::Course,
+    cutover::{Course, course::STEPS},
 };
 
 /// The commands for Cutovers.
@@ -21,7 +21,7 @@ pub enum CutoverCommand {
         after_help = "Exit status: 0 if it is ready, 1 if there are warnings, 2 if something blocks it or nothing can be read."
     )]
     Plan(CutoverPlanArgs),
-    /// Begin a cutover, or continue one with other steps. Ends a pause, a hold or a roll-back.
+    /// Begin a cutover, or continue one: what no flag says stays as it is. Ends a pause, a hold or a roll-back.
     Start(CutoverStartArgs),
     /// Put a share of the traffic in force at once, and hold it.
     Shift(CutoverShiftArgs),
@@ -108,15 +108,17 @@ pub struct CutoverStartArgs {
     /// What all changes have.
     #[command(flatten)]
     pub edit: CutoverEditArgs,
-    /// The steps, in percent, separated by commas. Each is higher than the one before.
-    #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent, default_value = "5,25,50,100")]
+    /// The steps, in percent, separated by commas. Each is higher than the one before. Without it: those of the Cutover if it
+    /// exists, otherwise 5,25,50,100.
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent)]
     pub steps: Vec<u8>,
-    /// How long a step lasts at least after its share was reached, at least 1s, in whole seconds. Without it: 5m. It is
-    /// never shorter than the TTL of the DNS records plus the controller's --settle, which is 30s by default.
+    /// How long a step lasts at least after its share was reached, at least 1s, in whole seconds. Without it:
+    /// that of the Cutover if it exists, otherwise 5m. It is never shorter than the TTL of the DNS records plus the
+    /// controller's --settle, which is 30s by default.
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub every: Option<Duration>,
     /// The wave, a number: the steps wait until all Cutovers of the namespace with a lower number are Finished. Without
-    /// it: 0.
+    /// it: that of the Cutover if it exists, otherwise 0.
     #[arg(long, value_name = "NUMBER")]
     pub wave: Option<u32>,
     /// Hide ECS tasks where the pods cannot have the share otherwise: mark them as unhealthy in Cloud Map, so that no
@@ -253,7 +255,19 @@ impl CutoverStartArgs {
         Course::read(&self.spec())
     }
 
-    /// The spec that these flags describe.
+    /// The fields of the spec that no flag is given for.
+    pub fn omitted(&self) -> Vec<&'static str> {
+        let fields = [
+            ("steps", !self.steps.is_empty()),
+            ("interval", self.every.is_some()),
+            ("hideTasks", self.hide_tasks),
+            ("wave", self.wave.is_some()),
+            ("guard", self.spec().guard.is_some()),
+        ];
+        fields.into_iter().filter(|(_, is_given)| !is_given).map(|(field, _)| field).collect()
+    }
+
+    /// The spec that these flags describe, for a Cutover that does not exist yet.
     pub fn spec(&self) -> CutoverSpec {
         let guard = CutoverGuard {
             path: self.guard_path.clone(),
@@ -261,8 +275,9 @@ impl CutoverStartArgs {
             query: self.guard_query.clone(),
             max: self.guard_max.clone(),
         };
+        let steps = if self.steps.is_empty() { &STEPS[..] } else { &self.steps[..] };
         CutoverSpec {
-            steps: self.steps.iter().copied().map(i64::from).collect(),
+            steps: steps.iter().copied().map(i64::from).collect(),
             interval: self.every.map(|every| format!("{}s", every.as_secs().max(1))),
             hide_tasks: self.hide_tasks,
             wave: self.wave.map(i64::from).unwrap_or_default(),

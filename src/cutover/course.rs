@@ -9,6 +9,8 @@ use crate::{api::CutoverSpec, model::Excerpt};
 
 /// How long a step lasts if the spec does not say it.
 pub const INTERVAL: Duration = Duration::from_mins(5);
+/// The steps of a Cutover that `start` begins without others.
+pub const STEPS: [u8; 4] = [5, 25, 50, 100];
 /// Until an instance that is withdrawn is gone from the answers.
 pub const WITHDRAWAL: Duration = Duration::from_secs(5);
 /// Until another leader withdraws a pod: the Lease, and a look at everything.

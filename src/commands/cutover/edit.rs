@@ -14,7 +14,8 @@ use crate::{
 /// What a user wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Wish {
-    Start(CutoverSpec),
+    /// A course, and the fields of it that the user said nothing about.
+    Start(CutoverSpec, Vec<&'static str>),
     Shift(u8),
     Pause,
     Resume,
@@ -37,7 +38,7 @@ pub(super) fn writes(key: &ServiceKey, there: Option<&Cutover>, wish: &Wish) -> 
     let hold = |spec: &Value| write(FieldManager::CutoverHold, spec);
     // What the guard found counts until the spec changes.
     let again = || [hold(&json!({ "rollBack": true })), hold(&json!({}))];
-    if there.is_none() && !matches!(wish, Wish::Start(_)) {
+    if there.is_none() && !matches!(wish, Wish::Start(..)) {
         // To begin is the opposite of going back.
         let remedy = if *wish == Wish::Back {
             "look at the name and at --namespace. Without a Cutover, the annotation cloudmap-mcs/share-of-traffic=0% takes the \
@@ -48,8 +49,11 @@ pub(super) fn writes(key: &ServiceKey, there: Option<&Cutover>, wish: &Wish) -> 
         return Err(format!("there is no Cutover {key}: {remedy}"));
     }
     Ok(match wish {
-        Wish::Start(spec) => {
-            let course = serde_json::to_value(spec).map_err(|error| error.to_string())?;
+        Wish::Start(spec, omitted) => {
+            let mut course = serde_json::to_value(spec).map_err(|error| error.to_string())?;
+            if let Some(there) = there {
+                keep(&mut course, omitted, there).map_err(|error| error.to_string())?;
+            }
             let mut writes = vec![write(FieldManager::CutoverCourse, &course)];
             match there {
                 Some(there) if was_taken_back(there) => writes.extend(again()),
@@ -66,10 +70,34 @@ pub(super) fn writes(key: &ServiceKey, there: Option<&Cutover>, wish: &Wish) -> 
     })
 }
 
+/// Keeps what the user said nothing about. Server-side apply drops what its field manager sends no more, and hidden tasks, for
+/// example, would be shown again. What others own stays by itself.
+fn keep(course: &mut Value, omitted: &[&str], there: &Cutover) -> serde_json::Result<()> {
+    let present = serde_json::to_value(&there.spec)?;
+    let Some(course) = course.as_object_mut() else { return Ok(()) };
+    for field in omitted {
+        course.remove(*field);
+        if let Some(value) = present.get(*field).filter(|_| is_of_course(there, field)) {
+            course.insert((*field).to_owned(), value.clone());
+        }
+    }
+    Ok(())
+}
+
+/// Whether `start` wrote a field of the spec.
+fn is_of_course(there: &Cutover, field: &str) -> bool {
+    let course = FieldManager::CutoverCourse.as_str();
+    let mut entries = there.metadata.managed_fields.iter().flatten();
+    entries.any(|entry| {
+        let spec = entry.fields_v1.as_ref().and_then(|fields| fields.0.get("f:spec"));
+        entry.manager.as_deref() == Some(course) && spec.is_some_and(|spec| spec.get(format!("f:{field}")).is_some())
+    })
+}
+
 /// What still counts instead of what a command wrote: a field that somebody else owns.
 pub(super) fn still_held(wish: &Wish, after: &Cutover) -> Option<String> {
     let CutoverSpec { paused, share_of_traffic, roll_back, .. } = &after.spec;
-    let goes_on = matches!(wish, Wish::Start(_) | Wish::Resume);
+    let goes_on = matches!(wish, Wish::Start(..) | Wish::Resume);
     // A share holds in a pause, too, but not on the way back.
     let rises = goes_on || matches!(wish, Wish::Shift(_));
     let fields = [
@@ -118,7 +146,10 @@ fn object(key: &ServiceKey, spec: &Value) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::cli::{Cli, Command, CutoverCommand};
 
     fn cutover(spec: Value) -> Cutover {
         Cutover::new("orders", serde_json::from_value(spec).unwrap())
@@ -139,18 +170,60 @@ mod tests {
         assert_eq!(written(Some(&there), &Wish::Resume), hold(json!({})));
         let spec: CutoverSpec = serde_json::from_value(json!({"steps": [5, 50], "interval": "60s"})).unwrap();
         let course = (FieldManager::CutoverCourse, json!({"steps": [5, 50], "interval": "60s"}));
-        assert_eq!(written(None, &Wish::Start(spec.clone())), std::slice::from_ref(&course));
+        assert_eq!(written(None, &Wish::Start(spec.clone(), Vec::new())), std::slice::from_ref(&course));
         let both = [course.clone(), (FieldManager::CutoverHold, json!({}))];
-        assert_eq!(written(Some(&there), &Wish::Start(spec.clone())), both);
+        assert_eq!(written(Some(&there), &Wish::Start(spec.clone(), Vec::new())), both);
         // What the guard took back begins again with another spec, even if it is the same in the end.
         let mut failed = cutover(json!({"steps": [5, 100]}));
         failed.metadata.generation = Some(3);
         failed.status = serde_json::from_value(json!({"guardFailure": {"generation": 3, "message": "500"}})).unwrap();
         let again = [hold(json!({"rollBack": true})), hold(json!({}))].concat();
         assert_eq!(written(Some(&failed), &Wish::Resume), again);
-        assert_eq!(written(Some(&failed), &Wish::Start(spec)), [vec![course], again].concat());
+        assert_eq!(written(Some(&failed), &Wish::Start(spec, Vec::new())), [vec![course], again].concat());
         failed.metadata.generation = Some(4);
         assert_eq!(written(Some(&failed), &Wish::Resume), hold(json!({})));
+    }
+
+    /// Server-side apply drops what is sent no more: hidden tasks would be shown again, and nobody asked for that.
+    #[test]
+    fn what_no_flag_says_stays_as_it_is() {
+        let line = |flags: &str| {
+            let line = ["cloudmap-mcs", "cutover", "start", "orders"].into_iter().chain(flags.split_whitespace());
+            let Command::Cutover(command) = Cli::try_parse_from(line).unwrap().command else { panic!("not cutover") };
+            let CutoverCommand::Start(args) = *command else { panic!("not start") };
+            Wish::Start(args.spec(), args.omitted())
+        };
+        let all = json!({"steps": [1, 100], "interval": "60s", "hideTasks": true, "wave": 2, "guard": {"path": "/ok"}});
+        let there = |manager: &str| {
+            let fields =
+                json!({"f:steps": {}, "f:interval": {}, "f:hideTasks": {}, "f:wave": {}, "f:guard": {"f:path": {}}});
+            let entry = json!({"manager": manager, "operation": "Apply", "fieldsV1": {"f:spec": fields}});
+            let mut there = cutover(all.clone());
+            there.metadata.managed_fields = serde_json::from_value(json!([entry])).unwrap();
+            there
+        };
+        let with = |field: &str, value: Value| {
+            let mut spec = all.clone();
+            spec[field] = value;
+            spec
+        };
+        let no_wave = json!({"steps": [1, 100], "interval": "60s", "hideTasks": true, "guard": {"path": "/ok"}});
+        let ours = there(FieldManager::CutoverCourse.as_str());
+        for (flags, expected) in [
+            ("", all.clone()),
+            ("--steps 5,50", with("steps", json!([5, 50]))),
+            ("--every 5m", with("interval", json!("300s"))),
+            ("--wave 1", with("wave", json!(1))),
+            ("--wave 0", no_wave),
+            ("--guard", with("guard", json!({}))),
+        ] {
+            assert_eq!(written(Some(&ours), &line(flags)), [(FieldManager::CutoverCourse, expected)], "{flags}");
+        }
+        // To send what is of Git would be a conflict as soon as Git changes it.
+        let of_git = written(Some(&there("git")), &line("--hide-tasks"));
+        assert_eq!(of_git, [(FieldManager::CutoverCourse, json!({"hideTasks": true}))]);
+        let new = (FieldManager::CutoverCourse, json!({"steps": [5, 25, 50, 100]}));
+        assert_eq!(written(None, &line("")), [new]);
     }
 
     #[test]

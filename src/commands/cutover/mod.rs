@@ -65,15 +65,15 @@ pub(super) async fn cutover(command: CutoverCommand) -> anyhow::Result<ExitCode>
         CutoverCommand::Back(args) => return back(args).await,
         CutoverCommand::Start(args) => {
             args.course().map_err(anyhow::Error::msg)?;
-            let spec = args.spec();
-            (args.edit, Wish::Start(spec))
+            let (spec, omitted) = (args.spec(), args.omitted());
+            (args.edit, Wish::Start(spec, omitted))
         }
         CutoverCommand::Shift(args) => (args.edit, Wish::Shift(args.to)),
         CutoverCommand::Pause(edit) => (edit, Wish::Pause),
         CutoverCommand::Resume(edit) => (edit, Wish::Resume),
     };
     let Connection { client, namespace } = connect::connection(&edit.choice.cluster).await?;
-    let keys = chosen(&client, &edit.choice, &namespace, matches!(wish, Wish::Start(_))).await?;
+    let keys = chosen(&client, &edit.choice, &namespace, matches!(wish, Wish::Start(..))).await?;
     each(&client, &keys, &wish, &edit).await
 }
 

@@ -18,7 +18,7 @@ use crate::{
     commands::table::Table,
     cutover::{
         Course,
-        course::{FAILOVER, WITHDRAWAL, lingers},
+        course::{FAILOVER, STEPS, WITHDRAWAL, lingers},
         hiding::{obstacle, stoppable_after},
     },
     iam::Mode,
@@ -191,7 +191,7 @@ fn cutover(facts: &Facts, steps: &[u8], found: &mut Findings) -> Vec<u8> {
     }
     let wanted = match there {
         Some(there) if steps.is_empty() => there.spec.clone(),
-        _ if steps.is_empty() => return vec![5, 25, 50, 100],
+        _ if steps.is_empty() => return STEPS.to_vec(),
         _ => crate::api::CutoverSpec { steps: steps.iter().copied().map(i64::from).collect(), ..Default::default() },
     };
     match Course::read(&wanted) {

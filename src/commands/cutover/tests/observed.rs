@@ -157,7 +157,7 @@ async fn what_is_written_is_printed_and_nothing_of_others_is_overwritten() {
     let key = ServiceKey::new("shop", "orders");
     let spec = serde_json::from_value(json!({"steps": [5, 100]})).unwrap();
     api.refuse(404, "NotFound", "there is none");
-    fulfil(&api.client(), &key, &Wish::Start(spec), true).await.unwrap();
+    fulfil(&api.client(), &key, &Wish::Start(spec, Vec::new()), true).await.unwrap();
     assert!(api.requests().iter().all(|request| request.method == "GET"), "a dry run");
     api.prepare(200, serde_json::to_value(status::tests::sample("orders", "Shifting", 25, "Shifting", true)).unwrap());
     fulfil(&api.client(), &key, &Wish::Pause, false).await.unwrap();
