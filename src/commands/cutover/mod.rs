@@ -229,9 +229,8 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
         match port {
             _ if edit.dry_run => {}
             Ok(Some(port)) => {
-                let (still, changed) = still_stoppable(&client, ready).await;
-                failed.extend(changed);
-                failed.extend(scale::stop(&*port, still, timeout, &mut std::io::stdout()).await?);
+                let mut out = std::io::stdout();
+                failed.extend(Box::pin(stop(&observer, &*port, ready, force, timeout, &mut out)).await?);
             }
             // Each name has said so.
             Ok(None) | Err(_) => {}
@@ -287,26 +286,49 @@ async fn time(client: &Client) -> Result<Timestamp, String> {
     time.ok_or_else(|| "its answers have no date".to_owned())
 }
 
-/// Those whose Cutovers still say so, and why others may not be stopped. To observe hundreds of names takes minutes: meanwhile
-/// somebody may have taken one back, or ECS may have brought back a hidden task.
-async fn still_stoppable(
-    client: &Client,
+/// Stops the tasks of ECS services, and waits for them. Gives why some are not stopped.
+async fn stop(
+    observer: &Observer,
+    ecs: &dyn Ecs,
     ready: Vec<Stoppable<'_>>,
-) -> (Vec<(ServiceKey, crate::ecs::Service)>, Vec<String>) {
-    let now = time(client).await;
-    let (mut still, mut changed) = (Vec::new(), Vec::new());
+    force: bool,
+    patience: Duration,
+    out: &mut impl std::io::Write,
+) -> anyhow::Result<Vec<String>> {
+    let (mut open, mut failed) = (Vec::new(), Vec::new());
     for (facts, service) in ready {
-        let key = &facts.key;
-        let api: Api<Cutover> = Api::namespaced(client.clone(), &key.namespace);
-        let cutover = read(api.get_opt(&key.name)).await.map_err(|why| why.to_string());
-        let seen = Facts { cutover, ..facts.clone() };
-        let may_stop = seen.registry.as_ref().map_err(Clone::clone);
-        match may_stop.and_then(|registry| scale::may_stop(&seen, registry, now.as_ref().copied())) {
-            Ok(()) => still.push((key.clone(), service)),
-            Err(why) => changed.push(why),
+        let begun = match still_stoppable(observer, facts, force).await {
+            Ok(()) => scale::begin(ecs, &facts.key, service).await,
+            Err(why) => Err(why),
+        };
+        match begun {
+            Ok(stopping) => {
+                writeln!(out, "{}", stopping.begun())?;
+                open.push(stopping);
+            }
+            Err(why) => failed.push(why),
         }
     }
-    (still, changed)
+    failed.extend(scale::wait(ecs, open, patience, out).await?);
+    Ok(failed)
+}
+
+/// Whether the Cutover and the pods still say so. To observe hundreds of names takes minutes: meanwhile somebody may have taken
+/// one back, ECS may have brought back a hidden task, or pods may have failed.
+///
+/// # Errors
+/// Why no task may be stopped, and what to do.
+async fn still_stoppable(observer: &Observer, facts: &Facts, force: bool) -> Result<(), String> {
+    let (client, key) = (&observer.client, &facts.key);
+    let now = time(client).await;
+    let api: Api<Cutover> = Api::namespaced(client.clone(), &key.namespace);
+    let cutover = read(api.get_opt(&key.name)).await.map_err(|why| why.to_string());
+    let mut seen = Facts { cutover, ..facts.clone() };
+    let registry = seen.registry.as_ref().map_err(Clone::clone)?;
+    scale::may_stop(&seen, registry, now.as_ref().copied())?;
+    seen.pods = observer.pods_of(key).await;
+    finish::check(&seen, force)?;
+    scale::some_pod_is_ready(&seen)
 }
 
 async fn back(args: CutoverBackArgs) -> anyhow::Result<ExitCode> {

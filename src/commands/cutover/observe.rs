@@ -116,6 +116,14 @@ impl Observer {
         Ok(counterpart(export.as_ref(), service, &naming))
     }
 
+    /// The pods of a name, as they are now.
+    pub(super) async fn pods_of(&self, key: &ServiceKey) -> Result<Pods, String> {
+        let services = Api::<Service>::namespaced(self.client.clone(), &key.namespace);
+        let service = read(services.get_opt(&key.name)).await.map_err(|why| why.to_string())?;
+        let labels = service.and_then(|service| service.spec?.selector);
+        Ok(self.pods(key, labels.unwrap_or_default()).await?.0)
+    }
+
     /// The pods of a Service, and the labels of one of them.
     pub(super) async fn pods(
         &self,

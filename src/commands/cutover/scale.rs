@@ -55,9 +55,8 @@ pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: b
         ));
     }
     let running: Vec<_> = services.iter().filter(|service| !service.is_at_zero()).cloned().collect();
-    // Not by force either: nobody would have the traffic. What is Finished stays so when its pods fail.
-    if facts.pods.as_ref().is_ok_and(|pods| pods.ready == 0) && !running.is_empty() {
-        return Err(format!("{key}: no task is stopped while no pod is ready: repair the pods, or scale them"));
+    if !running.is_empty() {
+        some_pod_is_ready(facts)?;
     }
     for service in running.iter().filter(|service| service.active) {
         if let Some(why) = hindered(service, &there.arn, force) {
@@ -65,6 +64,18 @@ pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: b
         }
     }
     Ok(running)
+}
+
+/// Not by force either: nobody would have the traffic. What is Finished stays so when its pods fail.
+///
+/// # Errors
+/// No pod is ready; the text says what to do.
+pub(super) fn some_pod_is_ready(facts: &Facts) -> Result<(), String> {
+    let key = &facts.key;
+    if facts.pods.as_ref().is_ok_and(|pods| pods.ready == 0) {
+        return Err(format!("{key}: no task is stopped while no pod is ready: repair the pods, or scale them"));
+    }
+    Ok(())
 }
 
 /// Whether the Cutover is Finished, and no client uses hidden tasks any more.
@@ -144,13 +155,24 @@ pub(super) fn hindered(service: &Service, arn: &str, force: bool) -> Option<Stri
 }
 
 /// A service whose tasks are being stopped.
-struct Stopping {
+pub(super) struct Stopping {
     key: ServiceKey,
     service: Service,
     /// Whether an answer had a desired count of 0.
     fell: bool,
     /// How many tasks ran, as it was said last.
     running: u32,
+}
+
+impl Stopping {
+    /// What was done.
+    pub(super) fn begun(&self) -> String {
+        let Self { key, service, .. } = self;
+        if service.active {
+            return format!("{key}: {} is to have 0 tasks; it had {}", service.path(), service.desired);
+        }
+        format!("{key}: {} is being deleted, and ECS stops its tasks", service.path())
+    }
 }
 
 /// How far it is.
@@ -176,31 +198,30 @@ fn progress(seen: Option<&Service>, fell: bool, waited: Duration, patience: Dura
     }
 }
 
-/// Sets the desired counts to 0, except for services that are being deleted, and waits until no task runs, for `patience` at
-/// most. What fails stops nothing else. Gives what failed, as texts.
+/// Sets the desired count of a service to 0.
+///
+/// # Errors
+/// Why it is not set.
+pub(super) async fn begin(ecs: &dyn Ecs, key: &ServiceKey, service: Service) -> Result<Stopping, String> {
+    // ECS refuses to change one that is being deleted.
+    if service.active {
+        let set = ecs.set_desired_count(&service.cluster, &service.name, 0).await;
+        set.map_err(|error| format!("{key}: {}: {error}", service.path()))?;
+    }
+    Ok(Stopping { key: key.clone(), running: service.running, service, fell: false })
+}
+
+/// Waits until no task runs, for `patience` at most. What fails stops nothing else. Gives what failed, as texts.
 ///
 /// # Errors
 /// `out` cannot be written.
-pub(super) async fn stop(
+pub(super) async fn wait(
     ecs: &dyn Ecs,
-    services: Vec<(ServiceKey, Service)>,
+    mut open: Vec<Stopping>,
     patience: Duration,
     out: &mut impl Write,
 ) -> anyhow::Result<Vec<String>> {
-    let (mut open, mut failed) = (Vec::new(), Vec::new());
-    for (key, service) in services {
-        if !service.active {
-            // ECS refuses to change it.
-            writeln!(out, "{key}: {} is being deleted, and ECS stops its tasks", service.path())?;
-        } else if let Err(error) = ecs.set_desired_count(&service.cluster, &service.name, 0).await {
-            failed.push(format!("{key}: {}: {error}", service.path()));
-            continue;
-        } else {
-            writeln!(out, "{key}: {} is to have 0 tasks; it had {}", service.path(), service.desired)?;
-        }
-        open.push(Stopping { key, running: service.running, service, fell: false });
-    }
-    let begun = Instant::now();
+    let (mut failed, begun) = (Vec::new(), Instant::now());
     while !open.is_empty() {
         sleep(LOOK).await;
         let waited = begun.elapsed();
@@ -285,9 +306,17 @@ mod tests {
     /// Stops all, and gives what was printed and what failed.
     async fn stopped(ecs: &FakeEcs) -> (String, Vec<String>) {
         let services = ecs.state().services.clone();
-        let services = services.into_iter().map(|service| (ServiceKey::new("shop", &*service.name), service)).collect();
-        let mut out = Vec::new();
-        let failed = stop(ecs, services, PATIENCE, &mut out).await.unwrap();
+        let (mut out, mut open, mut failed) = (Vec::<u8>::new(), Vec::new(), Vec::new());
+        for service in services {
+            match begin(ecs, &ServiceKey::new("shop", &*service.name), service).await {
+                Ok(stopping) => {
+                    writeln!(out, "{}", stopping.begun()).unwrap();
+                    open.push(stopping);
+                }
+                Err(why) => failed.push(why),
+            }
+        }
+        failed.extend(wait(ecs, open, PATIENCE, &mut out).await.unwrap());
         (String::from_utf8(out).unwrap(), failed)
     }
 

@@ -223,22 +223,53 @@ async fn for_how_long_tasks_are_hidden_is_measured_with_the_clock_of_the_api_ser
     }
 }
 
-#[tokio::test]
+/// To observe hundreds of names takes minutes.
+#[tokio::test(start_paused = true)]
 async fn what_changed_since_it_was_observed_is_not_stopped() {
-    let api = FakeApi::default();
-    api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
-    let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
-    // The second one was taken back. In the third one, ECS reported a hidden task as healthy.
-    for (generation, hides) in [(2, false), (3, false), (2, true)] {
-        (cutover.metadata.generation, cutover.spec.hide_tasks) = (Some(generation), hides);
-        api.prepare(200, serde_json::to_value(&cutover).unwrap());
-    }
-    api.refuse(404, "NotFound", "there is none");
+    let pod = |ready: bool| {
+        let condition = json!({"type": "Ready", "status": if ready { "True" } else { "False" }});
+        json!({"metadata": {"name": "pod"}, "status": {"conditions": [condition]}})
+    };
     let facts = facts();
-    let ready: Vec<_> = (0..4).map(|_| (&facts, ecs_service(12))).collect();
-    let (still, changed) = still_stoppable(&api.client(), ready).await;
-    assert_eq!((still.len(), changed.len()), (1, 3));
-    assert!(changed[0].contains("before it is Finished") && changed[1].contains("not hidden yet"), "{changed:?}");
+    let observed = &facts;
+    let stopped = async |generation: Option<i64>, hides: bool, pods: &[bool], force: bool| {
+        let (api, service) = (FakeApi::default(), ecs_service(12));
+        api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
+        if generation.is_some() {
+            let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
+            (cutover.metadata.generation, cutover.spec.hide_tasks) = (generation, hides);
+            api.prepare(200, serde_json::to_value(&cutover).unwrap());
+        } else {
+            api.refuse(404, "NotFound", "there is none");
+        }
+        api.prepare(200, json!({"metadata": {"name": "orders"}, "spec": {"selector": {"app": "orders"}}}));
+        let items: Vec<_> = pods.iter().map(|ready| pod(*ready)).collect();
+        api.prepare(200, json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items}));
+        let ecs = fake::FakeEcs::with([service.clone()]);
+        let reader = EcsReader::new(Ok(None), Choice::default());
+        let observer = Observer::new(api.client(), Err("not asked".to_owned()), reader, Ok(Settings::default()));
+        let ready = vec![(observed, service)];
+        let failed = stop(&observer, &ecs, ready, force, Duration::from_mins(10), &mut Vec::new()).await.unwrap();
+        assert_eq!(ecs.state().calls.is_empty(), !failed.is_empty(), "{failed:?}");
+        failed.concat()
+    };
+    let (all, few) = ([true; 12], [true; 11]);
+    let ill = [&all[..], &[false]].concat();
+    assert_eq!(stopped(Some(2), false, &all[..], false).await, "");
+    assert_eq!(stopped(Some(2), false, &few[..], true).await, "");
+    for (generation, hides, pods, force, part) in [
+        // Somebody took it back.
+        (Some(3), false, &all[..], false, "before it is Finished"),
+        (None, false, &all[..], false, "before it is Finished"),
+        // ECS reported a hidden task as healthy.
+        (Some(2), true, &all[..], false, "not hidden yet"),
+        (Some(2), false, &few[..], false, "11 pods are ready, and 12 tasks have the traffic now: scale the pods to 12"),
+        (Some(2), false, &ill[..], false, "1 pods are not ready: repair them"),
+        (Some(2), false, &all[..0], true, "while no pod is ready: repair the pods"),
+    ] {
+        let why = stopped(generation, hides, pods, force).await;
+        assert!(why.contains(part), "{part}: {why}");
+    }
 }
 
 #[test]
@@ -279,8 +310,9 @@ async fn the_mode_of_iam_for_people_who_move_services_allows_the_calls_to_ecs_th
     let ecs = fake::FakeEcs::with(services.clone());
     let mut reader = EcsReader::new(Ok(Some(Arc::new(ecs.clone()))), Choice::default());
     reader.registering(ARN, &[].into()).await.unwrap();
-    let stopping = services.map(|service| (ServiceKey::new("shop", "orders"), service)).into();
-    scale::stop(&ecs, stopping, Duration::from_mins(1), &mut Vec::new()).await.unwrap();
+    let [service] = services;
+    let stopping = scale::begin(&ecs, &ServiceKey::new("shop", "orders"), service).await.unwrap();
+    scale::wait(&ecs, vec![stopping], Duration::from_mins(1), &mut Vec::new()).await.unwrap();
     let called: BTreeSet<_> = ecs.state().calls.iter().map(|operation| operation.action()).collect();
     let facts = iam::Facts { ecs_clusters: vec!["prod".to_owned()], ..iam::Facts::default() };
     let actions = statements(&[Mode::Cutover], &facts).unwrap().into_iter().flat_map(|statement| statement.action.0);
