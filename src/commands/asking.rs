@@ -6,8 +6,10 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use tokio::time::timeout;
 
+use crate::cloudmap::{Error, ErrorKind, Operation};
+
 /// How long a call of AWS may take, its repetitions included; also a reading of the whole ledger.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Asks Cloud Map, with a deadline.
 ///
@@ -18,6 +20,22 @@ pub(super) async fn in_time<T, E: Display>(call: impl Future<Output = Result<T, 
         Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
         Ok(answer) => answer.map_err(|error| error.to_string()),
     }
+}
+
+/// The same, with the kind of the error. Where no answer comes in time, it is `Unknown`.
+///
+/// # Errors
+/// Why there is no answer.
+pub(super) async fn answered<T>(
+    operation: Operation,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Result<T, Error> {
+    let late = |_| Error {
+        operation: operation.name(),
+        kind: ErrorKind::Unknown,
+        message: format!("no answer within {} s", PATIENCE.as_secs()),
+    };
+    timeout(PATIENCE, call).await.map_err(late)?
 }
 
 /// What made a pod, by kind and name: the Deployment of its ReplicaSet, or its other owner.

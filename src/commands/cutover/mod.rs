@@ -32,7 +32,7 @@ use self::{
     ecs::EcsReader,
     edit::{Wish, Write},
     facts::{ASSUMED, Facts, Registry},
-    observe::Observer,
+    observe::{Observer, Progress},
     plan::Grade,
 };
 use crate::{
@@ -61,8 +61,8 @@ pub(super) async fn cutover(command: CutoverCommand) -> anyhow::Result<ExitCode>
     let (edit, wish) = match command {
         CutoverCommand::Plan(args) => return Box::pin(plan(args)).await,
         CutoverCommand::Status(args) => return status(args).await,
-        CutoverCommand::Finish(args) => return finish(args).await,
-        CutoverCommand::Back(args) => return back(args).await,
+        CutoverCommand::Finish(args) => return Box::pin(finish(args)).await,
+        CutoverCommand::Back(args) => return Box::pin(back(args)).await,
         CutoverCommand::Start(args) => {
             args.course().map_err(anyhow::Error::msg)?;
             let (spec, omitted) = (args.spec(), args.omitted());
@@ -154,7 +154,7 @@ async fn fulfil(client: &Client, key: &ServiceKey, wish: &Wish, dry_run: bool) -
 }
 
 async fn registry(aws: &AwsArgs) -> Result<Arc<dyn CloudMap>, String> {
-    connect::registry_for_command(aws).await.map_err(|error| format!("Cloud Map: {error:#}"))
+    connect::registry_for_status(aws).await.map_err(|error| format!("Cloud Map: {error:#}"))
 }
 
 /// What reads all that is known of names. The controller's flags say how it names what annotations do not.
@@ -184,9 +184,10 @@ async fn judge(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
     let keys = chosen(&client, &args.choice, &namespace, true).await?;
     let ecs = EcsReader::new(ecs_of(&args.aws, &args.ecs).await, choice_of(&args.ecs));
     let mut observer = observer(client, &args.controller, &args.aws, ecs).await;
-    let mut plans = Vec::new();
+    let (mut plans, mut progress) = (Vec::new(), Progress::of(keys.len()));
     for key in keys {
         let facts = observer.observe(&key).await;
+        progress.one_more(&mut std::io::stderr())?;
         plans.push((key.to_string(), plan::plan(&facts, &args.steps)));
     }
     table::print(args.output, || plan::text(&plans), || plan::json(&plans))?;
@@ -201,9 +202,10 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
     let port = ecs_of(&aws, &ecs).await;
     let reader = EcsReader::new(port.clone(), choice_of(&ecs));
     let mut observer = observer(client.clone(), &controller, &aws, reader).await;
-    let (mut facts, mut refused) = (Vec::<Facts>::new(), 0);
+    let (mut facts, mut refused, mut progress) = (Vec::<Facts>::new(), 0, Progress::of(keys.len()));
     for key in keys {
         let seen = observer.observe(&key).await;
+        progress.one_more(&mut std::io::stderr())?;
         if let Some(assumed) = seen.assumed() {
             writeln!(std::io::stderr(), "{key}: {assumed}: {ASSUMED}")?;
         }
@@ -339,8 +341,10 @@ async fn back(args: CutoverBackArgs) -> anyhow::Result<ExitCode> {
     let written = each(&client, &keys, &Wish::Back, &edit).await;
     let reader = EcsReader::new(ecs_of(&aws, &ecs).await, choice_of(&ecs));
     let mut observer = observer(client, &controller, &aws, reader).await;
+    let mut progress = Progress::of(keys.len());
     for key in &keys {
         let seen = observer.observe(key).await;
+        progress.one_more(&mut std::io::stderr())?;
         if let Some(assumed) = seen.assumed() {
             writeln!(std::io::stderr(), "{key}: {assumed}: {ASSUMED}")?;
         }

@@ -2,8 +2,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    io::{self, Write},
     net::IpAddr,
     sync::Arc,
+    time::Duration,
 };
 
 use k8s_openapi::api::{
@@ -17,6 +19,7 @@ use kube::{
     api::ListParams,
     core::{Selector, SelectorExt as _},
 };
+use tokio::time::Instant;
 
 use super::{
     ecs::EcsReader,
@@ -31,10 +34,10 @@ use crate::{
             ANNOTATION_SHARE_OF_TRAFFIC, CONDITION_REGISTERED,
         },
     },
-    cloudmap::{CloudMap, Lane, Namespace, attributes},
+    cloudmap::{CloudMap, Error, ErrorKind, Lane, Namespace, Operation, attributes},
     cluster::reader::read,
     commands::{
-        asking::{in_time, workload},
+        asking::{answered, workload},
         installed::Settings,
     },
     instances::{
@@ -44,15 +47,18 @@ use crate::{
     model::{ServiceKey, Target},
 };
 
+/// How often is said how far a reading is.
+const SAY: Duration = Duration::from_secs(10);
+
 /// The clusters and the registry that are asked.
 pub(super) struct Observer {
     pub(super) client: Client,
     /// Why it cannot be asked, if so.
     pub(super) cloudmap: Result<Arc<dyn CloudMap>, String>,
-    /// The Cloud Map namespaces, once they are known.
-    namespaces: Option<Result<Vec<Namespace>, String>>,
-    /// The services of Cloud Map namespaces, by their ids, once they are known. AWS allows few listings a second.
-    services: BTreeMap<Arc<str>, Vec<crate::cloudmap::Service>>,
+    /// The Cloud Map namespaces, or why they are not known, once that is known.
+    namespaces: Option<Result<Vec<Namespace>, Error>>,
+    /// The same of the services of Cloud Map namespaces, by their ids. AWS allows few listings a second.
+    services: BTreeMap<Arc<str>, Result<Vec<crate::cloudmap::Service>, Error>>,
     ecs: EcsReader,
     /// What the flags of the controller are set to.
     settings: Result<Settings, String>,
@@ -173,26 +179,75 @@ impl Observer {
         Ok(list.items.into_iter().filter_map(of).collect())
     }
 
+    /// What Cloud Map has.
     pub(super) async fn registry(&mut self, target: &Target) -> Result<Registry, String> {
         let cloudmap = self.cloudmap.clone()?;
-        if self.namespaces.is_none() {
-            self.namespaces = Some(in_time(cloudmap.list_namespaces(Lane::Instances)).await);
-        }
-        let namespaces = self.namespaces.clone().unwrap_or_else(|| Ok(Vec::new()))?;
+        let seen = self.look(&*cloudmap, target).await;
+        seen.map_err(|error| {
+            if !matches!(error.kind, ErrorKind::Unknown | ErrorKind::NoCredentials) {
+                return error.to_string();
+            }
+            // It would take as long for each of hundreds of names.
+            let why = format!("{error} (it is not asked again now: `cloudmap-mcs doctor` says what is in the way)");
+            self.cloudmap = Err(why.clone());
+            why
+        })
+    }
+
+    async fn look(&mut self, cloudmap: &dyn CloudMap, target: &Target) -> Result<Registry, Error> {
+        let namespaces = if let Some(known) = &self.namespaces {
+            known.clone()
+        } else {
+            let listed = answered(Operation::ListNamespaces, cloudmap.list_namespaces(Lane::Instances)).await;
+            self.namespaces = Some(listed.clone()).filter(stays);
+            listed
+        };
+        let namespaces = namespaces?;
         let Some(namespace) = Namespace::named(&namespaces, &target.namespace) else { return Ok(Registry::default()) };
         let services = if let Some(known) = self.services.get(&namespace.id) {
             known.clone()
         } else {
-            let listed = in_time(cloudmap.list_services(&namespace.id, Lane::Instances)).await?;
-            self.services.insert(Arc::clone(&namespace.id), listed.clone());
+            let call = cloudmap.list_services(&namespace.id, Lane::Instances);
+            let listed = answered(Operation::ListServices, call).await;
+            if stays(&listed) {
+                self.services.insert(Arc::clone(&namespace.id), listed.clone());
+            }
             listed
         };
         let is_it = |there: &crate::cloudmap::Service| namespace.kind.is_same_service(&there.name, &target.service);
-        let Some(service) = services.into_iter().find(is_it) else { return Ok(Registry::default()) };
+        let Some(service) = services?.into_iter().find(is_it) else { return Ok(Registry::default()) };
         let none = BTreeMap::new();
         let call = cloudmap.discover_instances(&namespace.http_name, &service.name, &none, Lane::Instances);
-        let found = in_time(call).await?;
+        let found = answered(Operation::DiscoverInstances, call).await?;
         Ok(there(service, &found))
+    }
+}
+
+/// Whether an answer is the same for the next name. Throttling passes.
+fn stays<T>(answer: &Result<T, Error>) -> bool {
+    answer.as_ref().err().is_none_or(|error| error.kind != ErrorKind::Throttled)
+}
+
+/// Says how many names are read, if that takes long.
+pub(super) struct Progress {
+    all: usize,
+    read: usize,
+    said: Instant,
+}
+
+impl Progress {
+    pub(super) fn of(all: usize) -> Self {
+        Self { all, read: 0, said: Instant::now() }
+    }
+
+    /// One more is read.
+    pub(super) fn one_more(&mut self, out: &mut impl Write) -> io::Result<()> {
+        self.read += 1;
+        if self.said.elapsed() >= SAY && self.read < self.all {
+            self.said = Instant::now();
+            writeln!(out, "{} of {} names are read", self.read, self.all)?;
+        }
+        Ok(())
     }
 }
 

@@ -6,8 +6,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::timeout;
-
 use crate::{
     cloudmap::{Access, CloudMap, Connected, Endpoint, Error, ErrorKind, Lane, Namespace, Operation},
     commands::asking,
@@ -141,13 +139,13 @@ impl Ledger {
 /// Looks at the registry. Changes nothing.
 pub(super) async fn observe(connected: Connected, wanted: Wanted) -> Registry {
     let Connected { cloudmap, region, endpoint } = connected;
-    let namespaces = in_time(Operation::ListNamespaces, cloudmap.list_namespaces(Lane::Instances)).await;
+    let namespaces = asking::answered(Operation::ListNamespaces, cloudmap.list_namespaces(Lane::Instances)).await;
     let clusterset = wanted.clusterset.as_ref();
     let ledger_name = ledger::namespace_name(clusterset.map_or("", ClusterSetId::as_str));
     let discovery = {
         let none = BTreeMap::new();
         let call = cloudmap.discover_instances(&ledger_name, ledger::CLUSTERS, &none, Lane::Instances);
-        match in_time(Operation::DiscoverInstances, call).await {
+        match asking::answered(Operation::DiscoverInstances, call).await {
             Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
             answer => answer.map(drop),
         }
@@ -217,15 +215,6 @@ fn first(namespaces: &Result<Vec<Namespace>, Error>) -> Answer {
         Ok(_) => Answer::Allowed,
         Err(error) => Answer::Denied(error.message.clone()),
     }
-}
-
-async fn in_time<T>(operation: Operation, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
-    let late = |_| Error {
-        operation: operation.name(),
-        kind: ErrorKind::Unknown,
-        message: format!("no answer within {} s", asking::PATIENCE.as_secs()),
-    };
-    timeout(asking::PATIENCE, call).await.map_err(late)?
 }
 
 async fn read_ledger(cloudmap: &Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Result<Vec<ClusterView>, String> {

@@ -1,6 +1,9 @@
 //! What is observed of names, and how steps are written and watched.
 
+use tokio::time::{Instant, advance};
+
 use super::*;
+use crate::cloudmap::{ErrorKind, Operation, fake::Fault};
 
 #[test]
 fn pods_are_summed_up_by_the_one_that_is_worst() {
@@ -131,6 +134,56 @@ async fn a_service_in_a_dns_namespace_is_found_whatever_the_case_of_its_name() {
         let registry = observer.registry(&target).await.unwrap();
         assert_eq!(registry.service.is_some(), found, "{namespace}");
     }
+}
+
+/// Otherwise 200 names take 100 minutes where PrivateLink lacks the endpoint of DiscoverInstances.
+#[tokio::test(start_paused = true)]
+async fn what_does_not_answer_is_asked_once_for_all_names() {
+    use Operation::{DiscoverInstances, ListNamespaces, ListServices};
+    let target = Target { namespace: "internal".into(), service: "orders".into() };
+    let mk_observer = |cloudmap: &Fake| {
+        let ecs = EcsReader::new(Ok(None), Choice::default());
+        Observer::new(FakeApi::default().client(), Ok(Arc::new(cloudmap.clone())), ecs, Ok(Settings::default()))
+    };
+    for (operation, kind, asked) in [
+        (ListNamespaces, ErrorKind::AccessDenied, 1),
+        (ListServices, ErrorKind::AccessDenied, 1),
+        (ListServices, ErrorKind::Unknown, 1),
+        (DiscoverInstances, ErrorKind::Unknown, 1),
+        (DiscoverInstances, ErrorKind::NoCredentials, 1),
+        // The next one may be allowed.
+        (DiscoverInstances, ErrorKind::AccessDenied, 2),
+        // Throttling passes.
+        (ListNamespaces, ErrorKind::Throttled, 2),
+        (ListServices, ErrorKind::Throttled, 2),
+        (DiscoverInstances, ErrorKind::Throttled, 2),
+    ] {
+        let cloudmap = Fake::new();
+        let id = cloudmap.registry().add_namespace("internal", NamespaceKind::Http);
+        cloudmap.registry().add_service(&id, "orders", "ecs", "");
+        cloudmap.fault(operation, Fault::Refused(kind.clone()));
+        let mut observer = mk_observer(&cloudmap);
+        let why = observer.registry(&target).await.unwrap_err();
+        let again = observer.registry(&target).await.err();
+        assert_eq!(again, (asked == 1).then_some(why), "{operation:?} {kind:?}");
+        assert_eq!(cloudmap.registry().count(operation), asked, "{operation:?} {kind:?}");
+    }
+    let (mut observer, begun) = (mk_observer(&Fake::new().with_call(Duration::from_mins(1))), Instant::now());
+    for _ in 0..200 {
+        let why = observer.registry(&target).await.unwrap_err();
+        assert!(why.contains("ListNamespaces failed: no answer within 30 s") && why.contains("doctor"), "{why}");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(31), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reading_that_takes_long_says_how_far_it_is() {
+    let (mut progress, mut out) = (Progress::of(4), Vec::<u8>::new());
+    for seconds in [1, 10, 1, 30] {
+        advance(Duration::from_secs(seconds)).await;
+        progress.one_more(&mut out).unwrap();
+    }
+    assert_eq!(String::from_utf8(out).unwrap(), "2 of 4 names are read\n");
 }
 
 #[tokio::test]
