@@ -434,6 +434,8 @@ impl Sim {
             self.import(proc, &before, &remotes);
         }
         let cluster = self.procs[proc].cluster;
+        // A process that has not read the record yet leaves once more although its user came back.
+        let leaving = leaving && self.clusters[cluster].leaving;
         if leaving && !self.clusters[cluster].states[self.clusters[cluster].newest()].is_empty() {
             self.clusters[cluster].states.push(Arc::default());
             self.trace(|s| format!("{} withdraws everything", s.name(proc)));

@@ -438,6 +438,29 @@ fn who_hides_the_own_head_from_a_new_leader_does_not_let_it_begin_with_nothing()
     assert_eq!(blue.term.own().cloned(), Some(state(0..5, 1)));
 }
 
+/// Readers would refuse its heads, and then its states, until they believe that the record was lost.
+#[test]
+fn who_begins_from_the_copy_of_a_later_epoch_than_its_record_has_is_elected_above_it() {
+    let mut world = World::default();
+    let [mut blue, green] = pair(&mut world);
+    for _ in 0..2 {
+        blue = elect(&mut world, "blue", tofu([1]));
+        blue.desire(&mut world, &state(0..5, 2));
+        pass(&mut world, &mut [&mut blue], 30);
+    }
+    drop((blue, green));
+    let (epoch, sent) = (world.copies["blue"].position.epoch, world.sent.len());
+    world.records.remove("uid-blue");
+    let mut hidden = world.discover();
+    hidden.remove("blue");
+    let mut blue = elect(&mut world, "blue", tofu([1]));
+    blue.sees = Some(hidden);
+    pass(&mut world, &mut [&mut blue], 90);
+    assert_eq!((blue.term.writer().stage(), blue.term.writer().epoch()), (Stage::Running, epoch + 1));
+    assert_eq!(blue.term.own().cloned(), Some(state(0..5, 2)));
+    assert!(world.sent[sent..].iter().all(|head| head.position.epoch > epoch), "nothing below was said");
+}
+
 #[test]
 fn who_hides_the_last_head_of_a_cluster_that_left_does_not_keep_it_a_member() {
     let mut world = World::default();

@@ -271,6 +271,10 @@ impl Writer {
                     if self.best.as_ref().is_none_or(|best| best.position < head.position) {
                         self.best = Some(head.clone());
                     }
+                    // W6, as of a head that can be seen: the record was lost, and readers would refuse what is below.
+                    if self.is_plausible(head) && head.position.epoch >= self.epoch {
+                        self.elect_again();
+                    }
                 }
                 Outcome::Copy(_) => {}
                 outcome => {
