@@ -277,8 +277,12 @@ pub fn registrations(map: &Map) -> BTreeMap<Target, Registration> {
 
 /// The registration record of a target, if it is readable.
 pub fn registration(map: &Map, target: &Target) -> Option<Registration> {
-    let value = map.get(&registration_key(target))?;
-    decode_registration(value).filter(|registration| registration.target == *target)
+    registration_under(map, &registration_key(target), target)
+}
+
+/// The same where the target's [`registration_key`] is known: to look into many maps, it is computed once.
+pub fn registration_under(map: &Map, key: &str, target: &Target) -> Option<Registration> {
+    decode_registration(map.get(key)?).filter(|registration| registration.target == *target)
 }
 
 fn registration_records(map: &Map) -> impl Iterator<Item = (&Arc<str>, &Value)> {

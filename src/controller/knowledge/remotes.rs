@@ -29,13 +29,11 @@ pub(super) fn claims<'a>(
     remotes: &'a BTreeMap<ClusterId, Remote>,
     target: &Target,
 ) -> impl Iterator<Item = (&'a ClusterId, Registration)> {
-    let key = records::registration_key(target);
+    let (key, target) = (records::registration_key(target), target.clone());
     let claim = move |(id, remote): (&'a ClusterId, &'a Remote)| {
-        let claim = records::decode_registration(remote.committed.as_ref()?.get(&key)?)?;
-        Some((id, claim))
+        Some((id, records::registration_under(remote.committed.as_ref()?, &key, &target)?))
     };
-    let target = target.clone();
-    remotes.iter().filter_map(claim).filter(move |(_, claim)| claim.target == target && !claim.retiring)
+    remotes.iter().filter_map(claim).filter(|(_, claim)| !claim.retiring)
 }
 
 impl Knowledge {
