@@ -60,9 +60,29 @@ impl World {
         }
     }
 
+    /// These are the last octets of `internal/orders`, for so long.
+    async fn stays(&self, octets: &[u8], within: Duration) {
+        let deadline = Instant::now() + within;
+        while Instant::now() < deadline {
+            assert_eq!(self.octets("internal", "orders").as_deref(), Some(octets));
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     fn trouble(&self, namespace: &str) -> Option<Trouble> {
         self.found().namespaces.get(namespace)?.trouble.clone()
     }
+}
+
+/// A Cloud Map with the service `internal/orders`, which has the instances `a` and `b`. Returns it with the id of the service.
+fn orders_of_two() -> (Fake, Arc<str>) {
+    let fake = Fake::new();
+    let namespace = add_namespace(&fake, "internal");
+    let orders = add_service(&fake, &namespace, "orders");
+    for (id, ip) in [("a", "10.0.0.1"), ("b", "10.0.0.2")] {
+        add_instance(&fake, &orders, id, ip);
+    }
+    (fake, orders)
 }
 
 fn add_instance(fake: &Fake, service: &Arc<str>, id: &str, ip: &str) {
@@ -191,22 +211,13 @@ async fn more_than_a_thousand_instances_are_read_page_by_page() {
 
 #[tokio::test(start_paused = true)]
 async fn an_instance_is_gone_only_if_the_control_plane_agrees() {
-    let fake = Fake::new();
-    let namespace = add_namespace(&fake, "internal");
-    let orders = add_service(&fake, &namespace, "orders");
-    for (id, ip) in [("a", "10.0.0.1"), ("b", "10.0.0.2")] {
-        add_instance(&fake, &orders, id, ip);
-    }
+    let (fake, orders) = orders_of_two();
     // This also holds for the first reading, before anything is known.
     fake.registry().undiscovered.insert((orders.clone(), "a".into()));
     let world = World::start(fake.clone(), &["internal"]);
     world.until("both are read", SOON, |world| world.octets("internal", "orders").is_some()).await;
     fake.registry().undiscovered.insert((orders.clone(), "b".into()));
-    let deadline = Instant::now() + Duration::from_mins(1);
-    while Instant::now() < deadline {
-        assert_eq!(world.octets("internal", "orders"), Some(vec![1, 2]));
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    world.stays(&[1, 2], Duration::from_mins(1)).await;
     remove_instance(&fake, &orders, "a");
     world.until("it went", SOON, |world| world.octets("internal", "orders") == Some(vec![2])).await;
 }
@@ -214,23 +225,14 @@ async fn an_instance_is_gone_only_if_the_control_plane_agrees() {
 /// Replicas of the discovery plane lag, each by another time.
 #[tokio::test(start_paused = true)]
 async fn an_instance_that_went_does_not_come_back_with_an_older_answer() {
-    let fake = Fake::new();
-    let namespace = add_namespace(&fake, "internal");
-    let orders = add_service(&fake, &namespace, "orders");
-    for (id, ip) in [("a", "10.0.0.1"), ("b", "10.0.0.2")] {
-        add_instance(&fake, &orders, id, ip);
-    }
+    let (fake, orders) = orders_of_two();
     let world = World::start(fake.clone(), &["internal"]);
     world.until("both are read", SOON, |world| world.octets("internal", "orders") == Some(vec![1, 2])).await;
     let key: (Arc<str>, Arc<str>) = (orders.clone(), "a".into());
     let went = fake.registry().instances.remove(&key).unwrap();
     world.until("it went", SOON, |world| world.octets("internal", "orders") == Some(vec![2])).await;
     fake.registry().lingering.insert(key.clone(), went.clone());
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while Instant::now() < deadline {
-        assert_eq!(world.octets("internal", "orders"), Some(vec![2]));
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    world.stays(&[2], Duration::from_secs(20)).await;
     fake.registry().lingering.clear();
     // Many ids are addresses, which are used again.
     fake.registry().instances.insert(key, went);
@@ -241,12 +243,7 @@ async fn an_instance_that_went_does_not_come_back_with_an_older_answer() {
 #[tokio::test(start_paused = true)]
 async fn while_instances_cannot_be_listed_those_that_went_stay_and_that_is_reported() {
     for kind in [ErrorKind::AccessDenied, ErrorKind::Throttled] {
-        let fake = Fake::new();
-        let namespace = add_namespace(&fake, "internal");
-        let orders = add_service(&fake, &namespace, "orders");
-        for (id, ip) in [("a", "10.0.0.1"), ("b", "10.0.0.2")] {
-            add_instance(&fake, &orders, id, ip);
-        }
+        let (fake, orders) = orders_of_two();
         let world = World::start(fake.clone(), &["internal"]);
         world.until("both are read", SOON, |world| world.octets("internal", "orders") == Some(vec![1, 2])).await;
         for _ in 0..1000 {
