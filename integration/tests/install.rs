@@ -497,14 +497,16 @@ fn what_the_documents_apply_can_be_read_from_a_url() {
 #[test]
 fn the_documented_overlay_needs_no_checkout() {
     let document = std::fs::read_to_string(root().join("docs/install.md")).unwrap();
-    let published = "https://github.com/OWNER/cloudmap-mcs//";
+    let published = concat!("https://github.com/OWNER/cloudmap-mcs//config/default?ref=v", env!("CARGO_PKG_VERSION"));
+    assert!(document.contains(published), "{published}");
     let mut overlays = document.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap());
-    let overlay = overlays.find(|overlay| overlay.contains(published)).expect("an overlay that names the repository");
+    let overlay =
+        overlays.find(|overlay| overlay.contains("- ../config/default\n")).expect("the overlay of a checkout");
     let repository = Repository::of("config");
     // Where a folder with the overlay is, nothing of ours is.
     let folder = repository.0.join("overlay");
     std::fs::create_dir(&folder).unwrap();
-    let overlay = overlay.replace(published, &format!("file://{}//", repository.0.display()));
+    let overlay = overlay.replace("../config/default", &repository.url("config/default"));
     let components = ["instance-labels", "readiness-gates", "cutovers"]
         .map(|name| format!("- {}\n", repository.url(&format!("config/components/{name}"))));
     let components = format!("components:\n{}", components.concat());
