@@ -121,10 +121,10 @@ impl<K: Clone + Ord> Queue<K> {
         self.wake.notify_one();
     }
 
-    /// The worker did what is urgent for the key, and the rest is still to do.
+    /// The worker did what is urgent for the key, and the rest is still to do. Failures of the rest go on counting: many
+    /// keys whose rest fails press each other, and would come back at once for ever.
     pub fn rest(&self, key: &K) {
         let mut inner = self.lock();
-        inner.failures.remove(key);
         inner.finish(key);
         if inner.resting.insert(key.clone()) {
             inner.rest.push_back(key.clone());
@@ -315,6 +315,27 @@ mod tests {
         assert_eq!(rests, (0..10).collect::<Vec<_>>(), "each gets both turns, in order");
         assert_eq!(turns[3], (0, Turn::Rest), "every fourth turn is for a rest");
         assert!(queue.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_whose_rest_fails_comes_back_later_and_later_although_its_first_turns_succeed() {
+        let queue = Queue::default();
+        queue.add("a");
+        let mut failed = Vec::new();
+        for _ in 0..3 {
+            assert_eq!(queue.take().await, ("a", Turn::First));
+            queue.rest(&"a");
+            assert_eq!(queue.take().await, ("a", Turn::Rest));
+            failed.push(queue.failed(&"a"));
+        }
+        assert_eq!(failed, [(FIRST_RETRY, 1), (FIRST_RETRY * 2, 2), (FIRST_RETRY * 4, 3)]);
+        queue.take().await;
+        queue.rest(&"a");
+        queue.take().await;
+        queue.done(&"a");
+        queue.add("a");
+        queue.take().await;
+        assert_eq!(queue.failed(&"a"), (FIRST_RETRY, 1), "success forgets failures");
     }
 
     #[tokio::test(start_paused = true)]
