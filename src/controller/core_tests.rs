@@ -10,7 +10,7 @@ use serde_json::json;
 use super::*;
 use crate::{
     annotations,
-    api::names::LABEL_KUBERNETES_SERVICE_NAME,
+    api::names::{LABEL_KUBERNETES_SERVICE_NAME, LABEL_MANAGED_BY, LABEL_SERVICE_NAME},
     cluster::{
         apply::{Cause, Error},
         cache::Changes,
@@ -465,6 +465,28 @@ fn an_import_that_stays_blocked_is_looked_at_again_and_again() {
     put_import(&bench, [("cloudmap-mcs/managed-by", "cloudmap-mcs")].into());
     assert!(matches!(bench.work("web", at(1202)).import, Plan::Want(_)));
     assert!(!again(&mut bench, 2000) && bench.core.blocked.is_empty());
+}
+
+/// Whoever cannot use the zone of the ClusterSet knows it by its name alone.
+#[tokio::test]
+async fn a_service_that_a_template_names_serves_on_when_somebody_takes_its_labels_away() {
+    let mut bench = Bench::member();
+    bench.core.derived = Derived::new("{name}-global".parse().unwrap());
+    bench.remotes(["web"], at(1));
+    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+    let outbox = Outbox::new(metrics.dropped_events());
+    let objects = Arc::clone(&bench.objects);
+    bench.work("web", at(1)).apply(Part::All, &*objects, &outbox, &metrics).await.unwrap();
+    for (label, is_foreign) in [(LABEL_SERVICE_NAME, false), (LABEL_MANAGED_BY, true)] {
+        let mut service = objects.services().remove(0);
+        service.metadata.labels.as_mut().unwrap().remove(label);
+        objects.put_service(service);
+        bench.observe(at(2));
+        let work = bench.work("web", at(2));
+        let Plan::Want(wanted) = &work.import else { panic!("nothing is wanted") };
+        assert_eq!((wanted.derived.as_deref(), wanted.obstacle.is_some()), (Some("web-global"), is_foreign), "{label}");
+        assert!(work.notes.is_empty(), "{:?}", work.notes);
+    }
 }
 
 /// An object of somebody else may have the name of a slice, and no slice shows that.

@@ -6,8 +6,11 @@ use std::{
 };
 
 use crate::{
-    cluster::{Cache, Change, objects::Service},
-    import::{DerivedNaming, DerivedServices},
+    cluster::{
+        Cache, Change,
+        objects::{Service, ServiceImport},
+    },
+    import::{DerivedNaming, DerivedServices, is_shown},
     model::{ServiceKey, ServiceType},
 };
 
@@ -47,9 +50,16 @@ impl Derived {
     }
 
     /// The derived Services of an import. If the desired one is not named as the flag says, also why.
-    pub(super) fn of(&self, key: &ServiceKey, services: &Cache<Service>) -> (DerivedServices, Option<String>) {
+    pub(super) fn of(
+        &self,
+        key: &ServiceKey,
+        services: &Cache<Service>,
+        import: Option<&ServiceImport>,
+    ) -> (DerivedServices, Option<String>) {
         let get = |name: &str| services.get(&ServiceKey::new(key.namespace.clone(), name));
-        let is_foreign = |name: &str| get(name).is_some_and(|service| import_of(&service).as_ref() != Some(key));
+        // Somebody may have taken our labels from the one that clients use by its name.
+        let is_its = |service: &Service| import_of(service).as_ref() == Some(key) || is_shown(service, import);
+        let is_foreign = |name: &str| get(name).is_some_and(|service| !is_its(&service));
         let (name, why) = self.naming.name(key, is_foreign);
         let others = self.others.get(key).into_iter().flatten().filter(|other| **other != name);
         let former = others.filter_map(|other| get(other)).collect();

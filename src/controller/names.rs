@@ -36,7 +36,8 @@ const BLOCKED_AGAIN: Duration = Duration::from_mins(10);
 impl Core {
     /// Everything that must be written for a name, according to what is known now.
     pub(super) fn work(&mut self, key: &ServiceKey, now: Now) -> Work {
-        let (derived, misnamed) = self.derived.of(key, &self.caches.services);
+        let shown = self.caches.imports.get(key);
+        let (derived, misnamed) = self.derived.of(key, &self.caches.services, shown.as_deref());
         let (import, there) = self.plan_import(key, derived);
         let is_blocked = match &import {
             Plan::Blocked(_) => true,

@@ -106,6 +106,12 @@ fn is_service_name(name: &str) -> bool {
         && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
 }
 
+/// Whether an import of this project shows an address of a Service.
+pub fn is_shown(service: &Service, import: Option<&ServiceImport>) -> bool {
+    let import = import.filter(|import| import.managed);
+    import.is_some_and(|import| service.cluster_ips.iter().any(|ip| import.spec.ips.contains(ip)))
+}
+
 /// The derived Services of one import.
 #[derive(Debug, Clone, Default)]
 pub struct DerivedServices {
@@ -133,9 +139,7 @@ impl DerivedServices {
     /// The Service with the desired name, if it is not (any longer) this project's, but the import shows its address.
     /// Somebody took our label away, and clients use the Service as before.
     pub fn unmarked(&self, import: Option<&ServiceImport>) -> Option<&Arc<Service>> {
-        let shown = &import.filter(|import| import.managed)?.spec.ips;
-        let there = self.there.as_ref().filter(|service| !service.managed)?;
-        there.cluster_ips.iter().any(|ip| shown.contains(ip)).then_some(there)
+        self.there.as_ref().filter(|service| !service.managed && is_shown(service, import))
     }
 
     /// Whether there is a Service by which clients may find the endpoints of the import.

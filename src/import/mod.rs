@@ -12,7 +12,7 @@ mod registered;
 
 pub use addresses::{Unusable, usable};
 pub use apply::{Extent, There, apply, remove};
-pub use derived::{DerivedNaming, DerivedServices, InvalidDerivedName, hashed};
+pub use derived::{DerivedNaming, DerivedServices, InvalidDerivedName, hashed, is_shown};
 pub use objects::{derived_service, endpoint_slice, import_status, service_import};
 pub use packing::Former;
 pub use plan::{Observed, Plan, Source, Unknown, Wanted, is_system, plan};
