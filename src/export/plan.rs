@@ -39,13 +39,15 @@ pub fn plan(
     target: Option<Target>,
 ) -> Result<Exported, Refusal> {
     let Some(service) = service.filter(|service| !service.deleting) else {
-        return Err(Refusal::Invalid {
-            reason: ValidReason::NoService,
-            message: format!(
-                "There is no Service {} in this cluster. Create it, or delete this ServiceExport.",
-                request.key
+        let key = &request.key;
+        let message = match service {
+            // A finalizer can keep it for long, such as that of a load balancer.
+            Some(_) => format!(
+                "Service {key} is being deleted. Create it again when it is gone, or delete this ServiceExport."
             ),
-        });
+            None => format!("There is no Service {key} in this cluster. Create it, or delete this ServiceExport."),
+        };
+        return Err(Refusal::Invalid { reason: ValidReason::NoService, message });
     };
     if !service.kind.can_be_exported() {
         let kind = match &service.kind {

@@ -46,8 +46,16 @@ fn types_are_those_of_kep_1645() {
             assert!(matches!(refusal, Refusal::Invalid { reason: ValidReason::InvalidServiceType, .. }), "{refusal:?}");
         }
     }
-    let refusal = plan(&export, None, &[], None).unwrap_err();
-    assert!(matches!(refusal, Refusal::Invalid { reason: ValidReason::NoService, .. }), "{refusal:?}");
+}
+
+#[test]
+fn a_service_that_is_being_deleted_is_not_exported_and_not_called_missing() {
+    let export = mk_export(&json!({}));
+    let going = Service { deleting: true, ..mk_service(&json!({"clusterIP": "10.0.0.1"})) };
+    for (service, says) in [(None, "no Service shop/web"), (Some(&going), "Service shop/web is being deleted")] {
+        let Err(Refusal::Invalid { reason, message }) = plan(&export, service, &[], None) else { panic!("{says}") };
+        assert_eq!((reason, message.contains(says)), (ValidReason::NoService, true), "{message}");
+    }
 }
 
 #[test]
