@@ -88,6 +88,12 @@ pub async fn apply(
     let shown = Address::of(there.derived.shown(there.import.as_deref()));
     let present = Address::of(there.derived.there.as_ref().filter(|derived| derived.managed));
     let mut address = Address { derived: Some(&*there.derived.name), ..present };
+    if let Some(import) = there.import.as_deref().filter(|import| import.managed)
+        && !there.derived.is_used(Some(import))
+    {
+        // Somebody deleted its Service, which comes back with this address. Nothing else remembers it.
+        address.ips = import.spec.ips.to_vec();
+    }
     // Until another Service has taken over, the import shows the one that it shows. What is in the way is not ours.
     let mut keeps = wanted.former.is_some() || wanted.obstacle.is_some();
     let mut order = Order::new(there, wanted);

@@ -432,6 +432,23 @@ async fn a_derived_service_that_somebody_deleted_comes_back_with_its_address_unl
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn the_import_shows_its_address_while_a_derived_service_that_somebody_deleted_cannot_come_back() {
+    let scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    let before = scene.cluster.import(&key()).unwrap().spec;
+    scene.cluster.remove_service(&ServiceKey::new("ns", hashed(&key())));
+    // With its address, and then with any.
+    for _ in 0..2 {
+        scene.cluster.fail_next(Cause::Forbidden("exceeded quota".to_owned()));
+    }
+    scene.reconcile().await.unwrap_err();
+    let import = scene.cluster.import(&key()).unwrap();
+    assert_eq!((&import.spec, &*import.status.unwrap().conditions[0].reason), (&before, "Pending"));
+    scene.reconcile().await.unwrap();
+    assert_eq!((scene.answers(), scene.cluster.import(&key()).unwrap().spec), (true, before));
+}
+
 #[tokio::test]
 async fn a_derived_service_with_a_selector_is_made_anew_with_its_address() {
     let scene = Scene::new();
