@@ -173,6 +173,12 @@ chromedriver() {
 		fail "chromedriver is missing: install Chromium and its ChromeDriver, or set CHROMEDRIVER=skip"
 }
 
+# lua: prints where Lua is, for samples that are written in it.
+lua() {
+	type -P lua5.4 || type -P lua || { packages lua5.4 && type -P lua5.4; } ||
+		fail "Lua is missing: install Lua 5.1 or later, or set LUA=skip"
+}
+
 # promtool: prints where Prometheus' tool for rules is. Where it is missing, it comes out of Debian's package, without the
 # server being installed.
 promtool() {

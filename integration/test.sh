@@ -25,7 +25,7 @@ clusters_check
 	fail "tests look into the emulator: CLOUDMAP_ENDPOINT names it (cloudmap-emulator --listen), as the pods and this machine reach it"
 
 finish() {
-	local status=$1 job
+	local status=$1 job program
 	for job in "${BESIDE[@]}"; do kill -- "-${job%%:*}" 2>/dev/null || true; done
 	if [ "$status" -ne 0 ] && [ "${INTERRUPTED:-}" != yes ]; then
 		clusters_logs
@@ -34,6 +34,9 @@ finish() {
 	[ -n "$GIVEN_CONTEXTS" ] || TESTBED_NAME=$CONFORMANCE_TESTBED "$TESTBED" down || true
 	if [ "$status" -eq 0 ]; then
 		printf '\n%sall tests passed%s in %s\n' "$BOLD" "$PLAIN" "$(elapsed)"
+		for program in HELM PROMTOOL LUA CHROMEDRIVER MOTO_SERVER; do
+			[ "${!program:-}" != skip ] || echo "$program=skip: what needs it was NOT tested"
+		done
 	else
 		[ ! -s "$MCS_E2E_FAILURES" ] || { printf '\n%swhy scenarios failed%s\n\n' "$BOLD" "$PLAIN" && cat "$MCS_E2E_FAILURES"; }
 		printf '\n%stests failed%s after %s\n' "$BOLD" "$PLAIN" "$(elapsed)"
@@ -57,8 +60,7 @@ if [ -z "${HELM:-}" ]; then
 fi
 export HELM
 PROMTOOL=${PROMTOOL:-$(promtool)}
-[ -n "${LUA:-}" ] || type -P lua5.4 lua >/dev/null || packages lua5.4 || true
-LUA=${LUA:-$(type -P lua5.4 || type -P lua || echo skip)}
+LUA=${LUA:-$(lua)}
 export PROMTOOL LUA
 # On clusters that one has, the page is looked at where there is a ChromeDriver.
 if [ -z "${CHROMEDRIVER:-}" ]; then
@@ -92,11 +94,19 @@ if [ -z "$GIVEN_CONTEXTS" ]; then
 	export MCS_E2E_EXTERNAL_DNS MCS_E2E_AWS_MCS_CONTROLLER
 fi
 
-# wanted TEST: whether there is a test of this name.
+# Names in Cloud Map and ECS tasks need a network of our own, IP families a cluster of each kind; the chart's scenario installs
+# the controller anew.
+OWN_NETWORK=()
+[ -z "$GIVEN_CONTEXTS" ] || OWN_NETWORK=(--skip ecs:: --skip replaced:: --skip families:: --skip chart::)
+readonly OWN_NETWORK
+
+# wanted SUITE: whether it has a test that TESTS names and that can run here. TESTS is text, as the test harness takes it.
 wanted() {
 	# Into a variable first: grep ends at the first match, and cargo would fail at the closed pipe.
-	local tests
-	[ -z "${TESTS:-}" ] || { tests=$("${CARGO_TEST[@]}" --quiet --test "$1" -- --list) && grep -q -- "$TESTS" <<<"$tests"; }
+	local tests left_out=()
+	[ -n "${TESTS:-}" ] || return 0
+	[ "$1" != e2e ] || left_out=("${OWN_NETWORK[@]}")
+	tests=$("${CARGO_TEST[@]}" --quiet --test "$1" -- --list "${left_out[@]}") && grep -qF -- "$TESTS" <<<"$tests"
 }
 
 # provide N: so many clusters with the controller, and what tests on them read.
@@ -176,10 +186,7 @@ end_to_end() {
 	stage "End-to-end tests"
 	# The scenarios themselves know which of them may run beside each other, and how many.
 	export MCS_E2E_THREADS=${THREADS:-6}
-	# Names in Cloud Map and ECS tasks need a network of our own, IP families a cluster of each kind; the chart's scenario
-	# installs the controller anew.
-	local own_network=(--skip ecs:: --skip replaced:: --skip families:: --skip chart::)
-	"${CARGO_TEST[@]}" --test e2e -- --test-threads=64 ${GIVEN_CONTEXTS:+"${own_network[@]}"} ${TESTS:+"$TESTS"}
+	"${CARGO_TEST[@]}" --test e2e -- --test-threads=64 "${OWN_NETWORK[@]}" ${TESTS:+"$TESTS"}
 }
 
 # beside FUNCTION: runs it in the background, in a process group of its own, to be ended as one. What it prints comes when it is
@@ -201,7 +208,7 @@ for suite in ${SUITES:-conformance e2e}; do
 	if wanted "$suite"; then WANTED+=("$suite"); fi
 done
 [ ${#WANTED[@]} -gt 0 ] || {
-	echo "no test on clusters has \"$TESTS\" in its name" >&2
+	echo "no test that can run on these clusters has \"$TESTS\" in its name" >&2
 	exit 1
 }
 FAILED=
