@@ -103,6 +103,8 @@ pub(crate) struct Stage {
     pub clusters: usize,
     /// Whether controllers may be stopped and ClusterProperties changed.
     pub disruptive: bool,
+    /// Whether there is all that any check needs: then one that is skipped fails.
+    pub complete: bool,
 }
 
 impl Check {
@@ -116,6 +118,12 @@ impl Check {
             let clusters = if two { 2 } else { stage.clusters.min(3) };
             let (outcome, appeared) = measured(World::play(&self.namespace(), clusters, self.run)).await;
             (Self::outcome(outcome), appeared)
+        };
+        let outcome = match outcome {
+            Outcome::Skip(reason) if stage.complete => {
+                Outcome::Fail(format!("it was skipped where nothing may be missing: {reason}"))
+            }
+            outcome => outcome,
         };
         Played { name: self.name, requirements: self.requirements, outcome, appeared, took: Some(start.elapsed()) }
     }

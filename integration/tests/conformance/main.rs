@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `MCS_E2E_...` | see `cloudmap_mcs_integration::scenario` |
 //! | `MCS_CONFORMANCE_DISRUPTIVE` | `1`: controllers may be stopped and ClusterProperties changed |
+//! | `MCS_CONFORMANCE_COMPLETE` | `1`: the clusters have all that checks need, so that a check that is skipped fails |
 //! | `MCS_CONFORMANCE_THREADS` | so many checks at once; by default 4 |
 //! | `MCS_CONFORMANCE_REPORT` | where the report goes: `<this>.md` and `<this>.json` |
 //! | `MCS_CONFORMANCE_COMMIT` | the commit that the report names; by default `unknown` |
@@ -74,9 +75,11 @@ async fn main() -> Result<ExitCode> {
         report::list(&checks);
         return Ok(ExitCode::SUCCESS);
     }
+    let is_set = |variable: &str| std::env::var(variable).is_ok_and(|value| value == "1");
     let stage = Stage {
         clusters: contexts()?.len(),
-        disruptive: std::env::var("MCS_CONFORMANCE_DISRUPTIVE").is_ok_and(|value| value == "1"),
+        disruptive: is_set("MCS_CONFORMANCE_DISRUPTIVE"),
+        complete: is_set("MCS_CONFORMANCE_COMPLETE"),
     };
     let threads = match std::env::var("MCS_CONFORMANCE_THREADS") {
         Ok(threads) => threads.parse().context("MCS_CONFORMANCE_THREADS takes a number")?,
