@@ -150,6 +150,11 @@ impl Shares {
     }
 }
 
+/// Whether a part of the traffic was measured ([`Shares::measured`]), if there is a step that moves a part.
+pub(super) fn shows_a_part(steps: &[u8], measured: &[(f64, f64)]) -> bool {
+    steps.iter().all(|step| *step == 100) || measured.iter().any(|(reached, _)| *reached > 0.0 && *reached < 100.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,5 +184,14 @@ mod tests {
         shares.answered_at(0, false, at(121));
         shares.is_reached_at(0, reached(10_000, true), at(140));
         assert_eq!(shares.measured(1), [(50.0, 70.0), (100.0, 100.0)]);
+    }
+
+    #[test]
+    fn only_a_part_of_the_traffic_shows_that_connections_follow_shares() {
+        let steps = [25, 50, 100];
+        assert!(shows_a_part(&steps, &[(33.33, 34.0), (100.0, 100.0)]));
+        assert!(!shows_a_part(&steps, &[(0.0, 0.0), (100.0, 100.0)]));
+        assert!(!shows_a_part(&steps, &[]), "too few answers");
+        assert!(shows_a_part(&[100], &[]), "no step moves a part");
     }
 }
