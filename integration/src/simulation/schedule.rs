@@ -367,6 +367,13 @@ fn step(rng: &mut Rng, kind: Kind, scenario: &Scenario, end: Duration) -> Step {
                 "ListServices",
                 "ListNamespaces",
                 "GetInstancesHealthStatus",
+                "GetNamespace",
+                "CreateHttpNamespace",
+                "GetService",
+                "UpdateService",
+                "DeleteService",
+                "UpdateInstanceCustomHealthStatus",
+                "ListTagsForResource",
             ];
             let expired = Effect::Error {
                 code: "ExpiredTokenException".into(),

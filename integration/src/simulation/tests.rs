@@ -1,9 +1,14 @@
 //! That the simulation is one.
 
+use cloudmap_mcs::cloudmap::Operation;
+
 use super::*;
-use crate::simulation::{
-    scenario::SCENARIOS,
-    schedule::{Action, draw},
+use crate::{
+    emulator::{Effect, Fault},
+    simulation::{
+        scenario::SCENARIOS,
+        schedule::{Action, draw},
+    },
 };
 
 fn scenario(name: &str) -> &'static Scenario {
@@ -62,6 +67,29 @@ fn what_strikes_the_api_server_a_few_times_is_about_one_kind() {
     assert!(scopes.iter().all(|scope| scope.resource.is_some()), "{scopes:?}");
     let records = scopes.iter().filter(|scope| scope.resource.is_some_and(|kind| kind.plural == "configmaps"));
     assert!(records.count() > 10, "{scopes:?}");
+}
+
+#[test]
+fn each_operation_that_controllers_call_is_denied_alone() {
+    let scenario = scenario("registry");
+    let steps = (0..1000).flat_map(|seed| draw(&mut Rng::new(scenario.name, seed), scenario, scenario.trouble()));
+    let alone = |rules: &[Fault]| match rules {
+        [Fault { operation, effect: Effect::Error { code, .. }, .. }] if code == "AccessDeniedException" => {
+            operation.clone()
+        }
+        _ => None,
+    };
+    let denied: BTreeSet<String> = steps
+        .filter_map(|step| match step.action {
+            Action::Registry { rules, .. } => alone(&rules),
+            _ => None,
+        })
+        .collect();
+    // The other two are called by commands only.
+    let others = [Operation::DeleteNamespace, Operation::TagResource];
+    let called = Operation::ALL.iter().filter(|operation| !others.contains(operation));
+    let called: BTreeSet<String> = called.map(|operation| operation.name().to_owned()).collect();
+    assert_eq!(denied, called);
 }
 
 #[cfg(tokio_unstable)]
