@@ -29,7 +29,10 @@ finish() {
 	local status=$1
 	[ "$status" -eq 0 ] || [ "${INTERRUPTED:-}" = yes ] || clusters_logs
 	[ -n "${KEEP:-}" ] || clusters_down
+	rm -f "$PRINTED"
 }
+PRINTED=$(mktemp)
+readonly PRINTED
 finally finish
 
 clusters_up 2
@@ -52,12 +55,15 @@ status=0
 (
 	cd "$SUITE/conformance"
 	rm -f report.html report.yaml
-	go test -v -count=1 -timeout 60m . -args -contexts "$CONTEXTS" ${FOCUS:+-ginkgo.label-filter="$FOCUS"} -ginkgo.no-color
+	go test -v -count=1 -timeout 60m . -args -contexts "$CONTEXTS" ${FOCUS:+-ginkgo.label-filter="$FOCUS"} -ginkgo.no-color |
+		tee "$PRINTED"
 ) || status=$?
 mkdir -p "$(dirname "$REPORT")"
 for kind in html yaml; do
 	[ ! -f "$SUITE/conformance/report.$kind" ] || mv "$SUITE/conformance/report.$kind" "$REPORT.$kind"
 done
+# Ginkgo takes it for success that there is nothing to run.
+! grep -q '^Ran 0 of ' "$PRINTED" || fail "no spec of the suite has the labels FOCUS='${FOCUS:-}'"
 [ -f "$REPORT.html" ] || fail "the suite wrote no report"
 echo "report: $REPORT.html"
 (exit "$status")
