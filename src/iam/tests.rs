@@ -73,6 +73,7 @@ fn people_who_move_services_may_stop_tasks_in_the_named_clusters_only() {
     assert_eq!(stops[0].resource.0, ["arn:aws-us-gov:ecs:us-gov-northwest-1:111122223333:service/prod/*"]);
     assert_eq!((stops.len(), stops[0].action.0.len()), (1, 1));
     let looked: Vec<_> = looks.iter().flat_map(|statement| &statement.action.0).collect();
+    assert!(looked.len() > 3, "{looked:?}");
     assert!(looked.iter().all(|action| ["List", "Describe", "Discover"].iter().any(|verb| action.contains(verb))));
 }
 

@@ -40,6 +40,17 @@ pub(crate) const NEWS: Duration = Duration::from_secs(150);
 /// The same where nothing fails.
 const NEWS_AT_ONCE: Duration = Duration::from_secs(20);
 
+/// What controllers write in Cloud Map. Commands write more: they delete namespaces, and tag services.
+pub(crate) const WRITTEN: [&str; 7] = [
+    "CreateHttpNamespace",
+    "CreateService",
+    "UpdateService",
+    "DeleteService",
+    "RegisterInstance",
+    "DeregisterInstance",
+    "UpdateInstanceCustomHealthStatus",
+];
+
 /// How long a cluster goes without news in a scenario.
 pub(crate) fn news(scenario: &Scenario) -> Duration {
     if scenario.is_gentle() { NEWS_AT_ONCE } else { NEWS }
@@ -228,6 +239,9 @@ impl Checks {
     fn may_write(&self, cluster: &Cluster, write: &emulator::Write, owner: Option<&str>) -> bool {
         let emulator::Write { operation, namespace, service, service_id, instance, attributes, .. } = write;
         let is_own = |owner: &str| owner == cluster.uid;
+        if !WRITTEN.contains(&&**operation) {
+            return false;
+        }
         if let Some(set) = namespace.strip_prefix("clusterset-") {
             let id = if service == "clusters" { Some(&**instance) } else { service.split_once('.').map(|(_, id)| id) };
             return cluster.sets.contains(set) && id.is_none_or(|id| id.is_empty() || cluster.ids.contains(id));

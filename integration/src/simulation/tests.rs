@@ -1,6 +1,6 @@
 //! That the simulation is one.
 
-use cloudmap_mcs::cloudmap::Operation;
+use cloudmap_mcs::cloudmap::{Access, Operation};
 
 use super::*;
 use crate::{
@@ -10,6 +10,9 @@ use crate::{
         schedule::{Action, draw},
     },
 };
+
+/// What only commands call.
+const OF_COMMANDS: [Operation; 2] = [Operation::DeleteNamespace, Operation::TagResource];
 
 fn scenario(name: &str) -> &'static Scenario {
     SCENARIOS.iter().find(|scenario| scenario.name == name).unwrap()
@@ -85,11 +88,17 @@ fn each_operation_that_controllers_call_is_denied_alone() {
             _ => None,
         })
         .collect();
-    // The other two are called by commands only.
-    let others = [Operation::DeleteNamespace, Operation::TagResource];
-    let called = Operation::ALL.iter().filter(|operation| !others.contains(operation));
+    let called = Operation::ALL.iter().filter(|operation| !OF_COMMANDS.contains(operation));
     let called: BTreeSet<String> = called.map(|operation| operation.name().to_owned()).collect();
     assert_eq!(denied, called);
+}
+
+#[test]
+fn a_controller_writes_nothing_that_only_commands_write() {
+    let writes = Operation::ALL.iter().filter(|operation| operation.access() == Access::Write);
+    let writes = writes.filter(|operation| !OF_COMMANDS.contains(operation));
+    let writes: BTreeSet<&str> = writes.map(|operation| operation.name()).collect();
+    assert_eq!(writes, BTreeSet::from(check::WRITTEN));
 }
 
 #[cfg(tokio_unstable)]
