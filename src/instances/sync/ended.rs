@@ -70,13 +70,16 @@ impl Engine {
                 if matches!(&result, Err(error) if error.kind == ErrorKind::NotFound) {
                     self.namespaces.forget(now);
                 }
-                let identity = &self.settings.identity;
-                let rows =
-                    result.map(|services| services.iter().map(|s| (s.name.clone(), listed(s, identity))).collect());
                 let of = |(_, rows): &(_, BTreeMap<Arc<str>, Namespace>)| {
                     rows.values().find(|namespace| namespace.id == namespace_id).map(|namespace| namespace.name.clone())
                 };
                 let name = self.namespaces.rows.as_ref().and_then(of);
+                if let (Err(error), Some(name)) = (&result, &name) {
+                    self.keep_places(name, error, now);
+                }
+                let identity = &self.settings.identity;
+                let rows =
+                    result.map(|services| services.iter().map(|s| (s.name.clone(), listed(s, identity))).collect());
                 self.services.entry(namespace_id).or_default().loaded(rows, now);
                 if let Some(name) = name {
                     self.forget_unneeded(&name);

@@ -20,7 +20,7 @@ use super::{
     places::Services,
     polls::Poll,
     readback::Unpolled,
-    state::{Class, Counts, Phase, Place, Reading, Seen, State, Unread, Want},
+    state::{Class, Counts, Phase, Reading, Seen, State, Unread, Want},
     ttl::RECORDS,
     writes::OPERATIONS,
 };
@@ -210,7 +210,8 @@ impl Engine {
     }
 
     pub(super) fn wake_unresolved(&mut self, now: Instant) {
-        let unresolved = self.targets.iter().filter(|(_, state)| matches!(state.phase, Phase::Unresolved));
+        let seeks = |state: &State| matches!(state.phase, Phase::Unresolved) || state.is_look_due(now);
+        let unresolved = self.targets.iter().filter(|(_, state)| seeks(state));
         let targets: Vec<_> = unresolved.map(|(target, _)| target.clone()).collect();
         for target in targets {
             self.wake_target(&target, now);
@@ -290,12 +291,6 @@ impl Engine {
     /// The next step of a target.
     pub(super) fn want(&mut self, target: &Target, now: Instant) -> Option<Want> {
         let desired = &Arc::clone(self.desired.get(target)?);
-        let unfit = self.targets.get(target)?.unfit.is_some();
-        let again =
-            |place: &Place| place.refused_until.is_some_and(|until| until <= now) || unfit && place.again_at() <= now;
-        if self.targets.get(target)?.place().is_some_and(again) {
-            self.look_up(target, now);
-        }
         let state = self.targets.get(target)?;
         if !(desired.active || desired.retiring) || state.busy || state.not_before.is_some_and(|at| at > now) {
             return None;
@@ -303,6 +298,11 @@ impl Engine {
         let rests = state.running.is_empty() && state.reading.is_none() && !matches!(state.phase, Phase::Gone);
         if desired.retiring && rests && self.is_left(target, now) {
             return None;
+        }
+        if self.targets.get(target)?.is_look_due(now)
+            && let Some(look) = self.look_again(target, desired, now)
+        {
+            return Some(look);
         }
         let state = self.targets.get(target)?;
         match &state.phase {

@@ -399,7 +399,7 @@ impl Engine {
     /// Nothing of a target's tasks is to be hidden, unless its share says something else.
     pub(super) fn show_unwanted(&mut self, target: &Target, desired: &TargetDesired, now: Instant) {
         let Some(state) = self.targets.get(target) else { return };
-        let fits = |place: &Place| place.refused_until.is_none() && place.traits.has_custom_health_check();
+        let fits = |place: &Place| !place.refused && place.traits.has_custom_health_check();
         if desired.hide_tasks && !desired.retiring && state.part.is_some() && state.place().is_none_or(fits) {
             return;
         }

@@ -251,7 +251,7 @@ impl Engine {
         let mut active = there.filter(|(other, _)| self.desired.get(*other).is_some_and(|desired| desired.active));
         let (other, state) =
             active.find(|(other, _)| *other != target && kind.is_same_service(&other.service, &target.service))?;
-        let may = || state.place().is_none_or(|place| place.refused_until.is_none());
+        let may = || state.place().is_none_or(|place| !place.refused);
         Some((other.clone(), state.service_id.is_some().then(may)))
     }
 
@@ -278,7 +278,7 @@ impl Engine {
 
     fn resolved(&mut self, target: &Target, place: Place) {
         if let Some(state) = self.targets.get_mut(target) {
-            if place.refused_until.is_none() && state.retry.is_empty() && state.denied.is_empty() {
+            if !place.refused && state.retry.is_empty() && state.denied.is_empty() {
                 state.problem = None;
                 state.failures = 0;
             }
@@ -320,16 +320,16 @@ impl Engine {
                 let owner = service_owner(&service, &tags, &self.settings.identity);
                 let refused = refusal(&owner, &consent);
                 let adopt = consent.adopt.filter(|adopt| adopt.covers(&owner));
-                let until = refused.is_some().then_some(now + REFUSED_AGAIN);
                 let identity = &self.settings.identity;
                 let control = control(&service, &tags, identity, adopt.as_ref());
                 let known = listed(&service, identity);
-                let place = Place { adopt, refused_until: until, ..known.place(control, now) };
+                let place = Place { adopt, refused: refused.is_some(), ..known.place(control, now) };
+                let at = place.again_at();
                 if let Some(namespace_id) = &service.namespace_id {
                     self.remember(namespace_id, &target.service, known);
                 }
                 self.resolved(target, place);
-                if let Some((message, at)) = refused.zip(until) {
+                if let Some(message) = refused {
                     if let Some(state) = self.targets.get_mut(target) {
                         let problem = Some((Reason::ForeignOwner, message));
                         if state.problem != problem {
@@ -341,6 +341,7 @@ impl Engine {
                 }
             }
             Err(error) if error.kind == ErrorKind::NotFound => self.lost(target, &error, now),
+            Err(error) if state.is_look_due(now) => self.keep_place(target, &error, now),
             Err(error) => {
                 let at = state.fail(&error, now);
                 self.wake_at(target, at);
@@ -369,6 +370,46 @@ impl Engine {
             state.lose_place();
             self.wake_target(target, now);
         }
+    }
+
+    /// A service that keeps instances out is looked at again. What is known of it counts until the answer is here, so
+    /// that what it takes is written meanwhile. `None` if nothing is to be asked now.
+    pub(super) fn look_again(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Want> {
+        let service_id = self.targets.get(target)?.service_id.clone();
+        let namespaces = self.namespaces.rows.as_ref().map(|(_, namespaces)| namespaces);
+        if let Some(namespace) = namespaces.and_then(|namespaces| namespaces.get(&target.namespace)) {
+            let (namespace_id, kind) = (namespace.id.clone(), namespace.kind);
+            let listing = self.services.entry(namespace_id.clone()).or_default();
+            let Some(services) = listing.fresh(LISTING_AGE, now) else {
+                return listing.may_load(now).then_some(Want::Services { namespace_id });
+            };
+            let same =
+                in_listing(services, &target.service, kind).filter(|listed| Some(&listed.id) == service_id.as_ref());
+            if let Some(listed) = same.filter(|listed| listed.owner != ServiceOwner::Ours && !desired.retiring) {
+                return Some(Want::Inspect { service_id: listed.id.clone() });
+            }
+        }
+        self.look_up(target, now);
+        None
+    }
+
+    /// The services of a Cloud Map namespace cannot be listed.
+    pub(super) fn keep_places(&mut self, namespace: &Arc<str>, error: &Error, now: Instant) {
+        let first = Target { namespace: namespace.clone(), service: "".into() };
+        let there = self.targets.range(first..).take_while(|(target, _)| target.namespace == *namespace);
+        let due = there.filter(|(_, state)| state.is_look_due(now)).map(|(target, _)| target.clone());
+        for target in due.collect::<Vec<_>>() {
+            self.keep_place(&target, error, now);
+        }
+    }
+
+    /// A look again failed. What is known of the service counts until the next one.
+    fn keep_place(&mut self, target: &Target, error: &Error, now: Instant) {
+        let Some(Phase::Resolved(place)) = self.targets.get_mut(target).map(|state| &mut state.phase) else { return };
+        tracing::info!(%target, %error, "cannot look again at a service that keeps instances out");
+        place.since = now;
+        let at = place.again_at();
+        self.wake_at(target, at);
     }
 
     /// The service of a target may have changed. It is looked at again, with a recent listing.
@@ -402,16 +443,7 @@ impl Place {
 impl Listed {
     fn place(&self, control: Control, now: Instant) -> Place {
         let Self { id, traits, records, owner: _, unmarked: _ } = self.clone();
-        Place {
-            service_id: id,
-            traits,
-            records,
-            control,
-            unproven: false,
-            adopt: None,
-            refused_until: None,
-            since: now,
-        }
+        Place { service_id: id, traits, records, control, unproven: false, adopt: None, refused: false, since: now }
     }
 }
 

@@ -91,9 +91,9 @@ pub(super) struct Place {
     pub(super) unproven: bool,
     /// Instances of this controller become ours.
     pub(super) adopt: Option<Adopt>,
-    /// If it is foreign as far as is known: until when. Only our own instances are withdrawn then.
-    pub(super) refused_until: Option<Instant>,
-    /// When this was found.
+    /// Whether it is foreign as far as is known. Only our own instances are withdrawn then.
+    pub(super) refused: bool,
+    /// When this was found, or could not be found again.
     pub(super) since: Instant,
 }
 
@@ -278,6 +278,11 @@ impl State {
         }
     }
 
+    /// Whether its service must be looked at again: a service that keeps instances out may have changed.
+    pub(super) fn is_look_due(&self, now: Instant) -> bool {
+        self.place().is_some_and(|place| (place.refused || self.unfit.is_some()) && place.again_at() <= now)
+    }
+
     /// Whether nothing is being written, waited for, or to be tried again.
     pub(super) fn at_rest(&self) -> bool {
         let written =
@@ -378,7 +383,7 @@ impl State {
     /// Something succeeded. The last problem is over, unless something is still to be tried again.
     pub(super) fn relieve(&mut self) {
         let over = self.retry.is_empty() && self.denied.is_empty();
-        if over && self.place().is_some_and(|place| place.refused_until.is_none()) {
+        if over && self.place().is_some_and(|place| !place.refused) {
             self.problem = None;
             self.failures = 0;
             self.read_again = 0;
@@ -436,7 +441,7 @@ impl State {
         let mut notices: Vec<_> = self.crowded.notices().collect();
         notices.extend(self.unpolled.as_deref().map(readback::notice));
         notices.extend(self.part.as_ref().and_then(|part| part.status()).map(|share| of_share(share.reached)));
-        let place = self.place().filter(|place| place.refused_until.is_none());
+        let place = self.place().filter(|place| !place.refused);
         let kinds = |records: &[DnsRecord]| records.iter().map(|record| record.record_type).collect::<BTreeSet<_>>();
         let asked = creation.dns.as_ref().map(|dns| dns.records.as_slice()).unwrap_or_default();
         if let Some(place) = place.filter(|place| place.control == Control::Ours)
@@ -466,7 +471,7 @@ impl State {
 
     /// Counts the instances, now that all of them are known.
     pub(super) fn count(&mut self) {
-        let Some(place) = self.place().filter(|place| place.refused_until.is_none()) else { return };
+        let Some(place) = self.place().filter(|place| !place.refused) else { return };
         let traits = place.traits;
         let ill = self.told.iter().filter(|(id, told)| !told.healthy && self.own.contains_key(*id)).count();
         let instances = self.own.len() + self.foreign;

@@ -32,7 +32,7 @@ impl State {
 
     /// The TTL that the records should get now.
     pub(super) fn wanted_ttl(&self, desired: &TargetDesired, now: Instant) -> Option<u32> {
-        let place = self.place().filter(|place| place.refused_until.is_none())?;
+        let place = self.place().filter(|place| !place.refused)?;
         let ours = desired.active && !desired.retiring && desired.decides && desired.creation.service;
         if !ours || self.ttl.in_flight || self.ttl.not_before.is_some_and(|at| at > now) {
             return None;

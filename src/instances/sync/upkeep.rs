@@ -58,6 +58,6 @@ impl Engine {
 
 /// Whether a target can be read again: it was read, and is not being read or written.
 fn is_idle(state: &State, now: Instant) -> bool {
-    let mine = state.place().is_some_and(|place| place.refused_until.is_none());
+    let mine = state.place().is_some_and(|place| !place.refused);
     mine && state.seen != Seen::Never && state.may_read(now) && state.running.is_empty()
 }

@@ -46,7 +46,7 @@ pub(super) fn wanted(state: &State, desired: &TargetDesired) -> Arc<[InstanceSpe
 /// Whether the service is foreign. If the annotation for a takeover is invalid, existing own instances show that it was
 /// taken over.
 fn is_refused(state: &State, desired: &TargetDesired) -> bool {
-    let refused = state.place().is_some_and(|place| place.refused_until.is_some());
+    let refused = state.place().is_some_and(|place| place.refused);
     refused && (state.own.is_empty() || !desired.consent.unclear)
 }
 

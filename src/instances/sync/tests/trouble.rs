@@ -395,6 +395,45 @@ async fn a_record_that_kept_instances_out_is_removed() {
     assert!(since.elapsed() < Duration::from_mins(18), "{:?}", since.elapsed());
 }
 
+/// From the first look on that was denied, nothing was written there: dead addresses stayed.
+#[tokio::test(start_paused = true)]
+async fn what_a_service_takes_is_written_while_another_look_at_it_is_denied() {
+    for denied in [Operation::ListServices, Operation::GetService] {
+        let fake = Fake::new();
+        {
+            let mut registry = fake.registry();
+            let ns = registry.add_namespace("shop", NamespaceKind::DnsPrivate);
+            let service = registry.add_service(&ns, "web", "terraform", "");
+            let records = vec![DnsRecord { record_type: RecordType::A, ttl: 60 }];
+            registry.services.get_mut(&service).unwrap().dns = Some(DnsConfig { weighted: false, records });
+        }
+        let world = World::new(fake);
+        let web = target("shop", "web");
+        let (identity, service) = (identity("uid-1"), ServiceKey::new("shop", "web"));
+        let source = Source { identity: &identity, service: &service, ports: &[], region: None };
+        let unfit = Endpoint { ipv4: None, ipv6: Some("fd00::1".parse().unwrap()), ..fixtures::mk_endpoint(0) };
+        let wanted = |last: u32| {
+            let instances = source.instances(&[fixtures::mk_endpoint(0x0a00_0000 + last), unfit.clone()]).unwrap();
+            TargetDesired { consent: named(), ..active(instances.into()) }
+        };
+        world.desire([(web.clone(), wanted(1))]);
+        world.refused(&web, Reason::UnfitEndpoints).await;
+        for _ in 0..10_000 {
+            world.fake.fault(denied, Fault::Refused(ErrorKind::AccessDenied));
+        }
+        let before = world.count(denied);
+        sleep(Duration::from_mins(12)).await;
+        world.desire([(web.clone(), wanted(2))]);
+        sleep(Duration::from_secs(10)).await;
+        let there = world.instances("web");
+        let addresses: Vec<_> = there.iter().map(|instance| &*instance.attributes["AWS_INSTANCE_IPV4"]).collect();
+        assert_eq!(addresses, ["10.0.0.2"], "{denied:?}");
+        world.refused(&web, Reason::UnfitEndpoints).await;
+        let looks = world.count(denied) - before;
+        assert!((1..=4).contains(&looks), "{looks} looks in twelve minutes");
+    }
+}
+
 /// They were written again every two minutes, and nothing said why.
 #[tokio::test(start_paused = true)]
 async fn writes_are_read_back_where_the_role_may_not_ask_for_operations() {
