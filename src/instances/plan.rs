@@ -86,6 +86,8 @@ fn addresses(instance: &Instance) -> impl Iterator<Item = IpAddr> {
 pub struct Plan {
     /// Own instances that are no longer desired.
     pub deregister: Vec<Arc<str>>,
+    /// Those of them whose endpoints get other ids, and are not registered under these yet. They go last.
+    pub renamed: Adopted,
     /// Desired instances that are missing or have other attributes.
     pub register: Vec<Arc<str>>,
     /// Desired instances that cannot be registered, with the reason.
@@ -106,7 +108,7 @@ impl Plan {
 
     /// Whether nothing remains to be written.
     pub fn is_empty(&self) -> bool {
-        self.deregister.is_empty() && self.register.is_empty()
+        self.deregister.is_empty() && self.renamed.is_empty() && self.register.is_empty()
     }
 }
 
@@ -128,9 +130,23 @@ pub fn plan(desired: &[InstanceSpec], own: &Own, taken: &BTreeSet<Arc<str>>, ser
             }
         }
     }
-    plan.deregister = own.keys().filter(|id| !wanted.contains(id) && !taken.contains(*id)).cloned().collect();
+    for id in own.keys().filter(|id| !wanted.contains(id) && !taken.contains(*id)) {
+        // What goes last stays as long as an endpoint does not fit.
+        match renamed(id, &plan.register, desired).filter(|_| plan.refused.is_empty()) {
+            Some(spec) => drop(plan.renamed.insert(id.clone(), spec.addresses().collect())),
+            None => plan.deregister.push(id.clone()),
+        }
+    }
     plan.wanted = wanted.len();
     plan
+}
+
+/// The instance that is to be registered for the endpoint of an own instance, whose id ends with the port. The endpoint
+/// shared its address with one that has a lower port, and has the address alone now.
+fn renamed<'a>(id: &str, register: &[Arc<str>], desired: &'a [InstanceSpec]) -> Option<&'a InstanceSpec> {
+    let (base, port) = id.rsplit_once('-')?;
+    register.binary_search_by(|other| (**other).cmp(base)).ok()?;
+    find(desired, base).filter(|spec| spec.port() == port.parse().ok())
 }
 
 /// The attributes with which to write a desired instance; `None` if it must go.
@@ -274,6 +290,35 @@ mod tests {
         // Without the flag they are foreign.
         let reading = read(&listing, &desired, &us, None);
         assert_eq!(reading.taken.len(), 3);
+    }
+
+    /// As pods on the host network of a node.
+    #[test]
+    fn an_endpoint_whose_id_loses_its_port_goes_last_under_the_former_id() {
+        let us = identity("uid-1");
+        let service = ServiceKey::new("shop", "web");
+        let ports = [ServicePort { name: "".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None }];
+        let source = Source { identity: &us, service: &service, ports: &ports, region: None };
+        let on_host = |port| {
+            let port = EndpointPort { name: "".into(), protocol: Protocol::Tcp, port, app_protocol: None };
+            Endpoint { ports: [port].into(), ..fixtures::mk_endpoint([10, 0, 0, 1]) }
+        };
+        let traits = ServiceTraits::default();
+        let both = source.instances(&[on_host(8080), on_host(9090)]).unwrap();
+        let mut own: Own = both.iter().map(|spec| (spec.id().clone(), Some(spec.digest(traits)))).collect();
+        let [base, with_port] = [0, 1].map(|at: usize| both[at].id().clone());
+        let host: IpAddr = "10.0.0.1".parse().unwrap();
+        let desired = source.instances(&[on_host(9090)]).unwrap();
+        let steps = plan(&desired, &own, &BTreeSet::new(), traits);
+        assert_eq!((steps.register, steps.deregister), (vec![base.clone()], vec![]));
+        assert_eq!(steps.renamed, Adopted::from([(with_port.clone(), vec![host])]));
+
+        own.insert(base, Some(desired[0].digest(traits)));
+        let steps = plan(&desired, &own, &BTreeSet::new(), traits);
+        assert_eq!((steps.deregister, steps.renamed), (vec![with_port.clone()], Adopted::new()), "it is registered");
+        let other = source.instances(&[on_host(7070)]).unwrap();
+        let steps = plan(&other, &own, &BTreeSet::new(), traits);
+        assert_eq!((steps.deregister, steps.renamed), (vec![with_port], Adopted::new()), "it is another endpoint");
     }
 
     /// Ids in the AWS controller's form are the same in all clusters: a pod can get the address that another cluster's

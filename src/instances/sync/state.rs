@@ -230,7 +230,8 @@ pub(super) struct State {
     /// When to read out of turn, and how often that happened since a write succeeded.
     pub(super) read_at: Option<Instant>,
     pub(super) read_again: u32,
-    /// Instances of the replaced controller. They are deregistered when ours are there.
+    /// Instances of the replaced controller, and own ones whose endpoints get other ids. They are deregistered when those
+    /// that replace them are there.
     pub(super) adopted: Adopted,
     pub(super) seen: Seen,
     pub(super) reading: Option<Reading>,

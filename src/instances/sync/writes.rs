@@ -64,6 +64,7 @@ fn planned(
     }
     if desired.keep {
         plan.deregister.clear();
+        plan.renamed.clear();
     }
     plan
 }
@@ -134,6 +135,8 @@ impl Engine {
         let state = self.targets.get_mut(target)?;
         let instances = wanted(state, desired);
         let mut plan = planned(desired, &instances, &state.own, &state.taken, traits);
+        state.own.retain(|id, _| !plan.renamed.contains_key(id));
+        state.adopted.append(&mut plan.renamed);
         if instances.is_empty() && (desired.retiring || is_refused(state, desired)) && shows_first {
             plan.deregister.clear();
         }

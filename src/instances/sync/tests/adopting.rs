@@ -1,6 +1,7 @@
 //! Taking over from another controller.
 
 use super::*;
+use crate::model::{EndpointPort, Protocol, ServicePort};
 
 fn theirs(last: u32) -> Instance {
     let address = format!("10.0.0.{last}");
@@ -64,4 +65,29 @@ async fn what_was_to_be_taken_over_is_left_alone_when_the_permission_goes() {
     world.fake.registry().faults.clear();
     sleep(Duration::from_mins(20)).await;
     assert_eq!(world.instances("web").iter().filter(|instance| is_theirs(instance)).count(), 3);
+}
+
+/// As when one of two pods on the host network of a node goes: it was away until its new registration succeeded.
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_whose_id_loses_its_port_is_registered_all_the_time() {
+    let (identity, service) = (identity("uid-1"), ServiceKey::new("shop", "web"));
+    let ports = [ServicePort { name: "".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None }];
+    let source = Source { identity: &identity, service: &service, ports: &ports, region: None };
+    let on_host = |port: u16| {
+        let port = EndpointPort { name: "".into(), protocol: Protocol::Tcp, port, app_protocol: None };
+        Endpoint { ports: [port].into(), ..fixtures::mk_endpoint([10, 0, 0, 1]) }
+    };
+    let (both, one) = (source.instances(&[on_host(8080), on_host(9090)]), source.instances(&[on_host(9090)]));
+    let (world, web) = (World::new(Fake::new()), target("shop", "web"));
+    world.desire([(web.clone(), active(both.unwrap().into()))]);
+    world.registered(&web, 2).await;
+    world.fake.fault(Operation::RegisterInstance, Fault::Refused(ErrorKind::Throttled));
+    world.desire([(web.clone(), active(one.unwrap().into()))]);
+    for _ in 0..200 {
+        sleep(Duration::from_millis(100)).await;
+        let there = world.instances("web");
+        assert!(there.iter().any(|instance| instance.attributes["AWS_INSTANCE_PORT"] == "9090"), "{there:?}");
+    }
+    world.registered(&web, 1).await;
+    assert_eq!(world.instances("web").len(), 1);
 }
