@@ -65,7 +65,7 @@ fn address(id: &str, known: &[InstanceSpec]) -> String {
 mod tests {
     use super::*;
     use crate::{
-        instances::{Owner, Source},
+        instances::{Custom, Owner, Source},
         model::{Conditions, Endpoint, ServiceKey},
     };
 
@@ -90,7 +90,8 @@ mod tests {
             })
             .collect();
         let mut specs = source.instances(&endpoints).unwrap();
-        specs.extend(source.hosts(&hosts.iter().map(|&host| Arc::from(host)).collect::<Vec<_>>()).unwrap());
+        let hosts: Vec<Arc<str>> = hosts.iter().map(|&host| Arc::from(host)).collect();
+        specs.extend(source.hosts(&hosts, &Custom::default()).unwrap());
         specs.sort_by(|a, b| a.id().cmp(b.id()));
         specs
     }

@@ -477,7 +477,7 @@ impl Backends {
         let Self { endpoints, hosts, families, ttl, ttl_asked, adopt } = self;
         let (instances, complaint) = custom::fit(custom, |custom| {
             let mut instances = source.instances_with(&endpoints, custom)?;
-            instances.extend(source.hosts_with(&hosts, custom)?);
+            instances.extend(source.hosts(&hosts, custom)?);
             instances.sort_by(|a, b| a.id().cmp(b.id()));
             Ok(instances)
         });

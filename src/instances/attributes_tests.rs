@@ -124,7 +124,7 @@ fn attributes_of_users_are_on_every_instance_and_replace_none() {
     let value = "x".repeat(1000);
     let error = with(&added(&["a", "b", "c", "d", "e"].map(|key| (key, value.as_str())))).unwrap_err().to_string();
     assert!(error.contains("5,000"), "{error}");
-    let hosts = source.hosts_with([&Arc::from("db.example.org")], &added(&[("stage", "canary")])).unwrap();
+    let hosts = source.hosts([&Arc::from("db.example.org")], &added(&[("stage", "canary")])).unwrap();
     assert_eq!(hosts[0].render(ServiceTraits::default()).attributes["stage"], "canary");
 }
 

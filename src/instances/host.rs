@@ -24,20 +24,12 @@ pub fn is_load_balancer(host: &str) -> bool {
 }
 
 impl Source<'_> {
-    /// One instance for each host name, sorted by id: `k8s-<hash of the cluster's UID>-<hash of the name>`, with a
-    /// letter that no address has.
+    /// One instance for each host name, with attributes of users, sorted by id:
+    /// `k8s-<hash of the cluster's UID>-<hash of the name>`, with a letter that no address has.
     ///
     /// # Errors
     /// [`Unfit`], as for endpoints.
-    pub fn hosts<'h>(&self, hosts: impl IntoIterator<Item = &'h Arc<str>>) -> Result<Vec<InstanceSpec>, Unfit> {
-        self.hosts_with(hosts, &Custom::default())
-    }
-
-    /// Like [`hosts`](Self::hosts), with attributes of users.
-    ///
-    /// # Errors
-    /// [`Unfit`], as for endpoints.
-    pub fn hosts_with<'h>(
+    pub fn hosts<'h>(
         &self,
         hosts: impl IntoIterator<Item = &'h Arc<str>>,
         custom: &Custom,
@@ -75,7 +67,7 @@ mod tests {
     fn spec(host: &str) -> InstanceSpec {
         let (identity, service) = (identity(), ServiceKey::new("shop", "web"));
         let source = Source { identity: &identity, service: &service, ports: &[], region: None };
-        source.hosts([&Arc::from(host)]).unwrap().remove(0)
+        source.hosts([&Arc::from(host)], &Custom::default()).unwrap().remove(0)
     }
 
     fn traits(record: Option<RecordType>, weighted: bool) -> ServiceTraits {
