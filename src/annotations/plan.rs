@@ -188,7 +188,10 @@ impl<'a> Planner<'a> {
                 let waits = Some("the Cloud Map namespaces are not listed yet".to_owned());
                 return Planned { waits, refusals: kept(self.refusals), ..Planned::default() };
             };
-            self.hosts(&hosts, request.adopt.or(flag).as_ref(), zones);
+            // An annotation about the Python controller takes no host name from the flag.
+            let about_hosts = |adopt: &Adopt| flag.is_none() || *adopt != Adopt::CloudMapController;
+            let adopt = request.adopt.filter(about_hosts).or(flag);
+            self.hosts(&hosts, adopt.as_ref(), zones);
         }
         if self.room.is_none() {
             let message = format!(

@@ -287,7 +287,7 @@ fn the_owner_to_take_over_from_is_in_the_flag_or_the_annotation() {
     let key = ServiceKey::new("shop", "web");
     let source = Source { identity: &identity, service: &key, ports: &[], region: None };
     let settings = AnnotationSettings { owner_id: Some("eks".to_owned()), ..AnnotationSettings::default() };
-    let rights = mk_rights(RegistrationPolicy::Open, None, Some("external-dns/other"));
+    let rights = mk_rights(RegistrationPolicy::Open, None, Some("external-dns/other,cloudmap-controller"));
     let consent = |annotations: &[(&str, &str)]| {
         let found =
             plan(&headless(annotations), &source, &[], &Arc::default(), Some(&zones()), &settings, &rights).unwrap();
@@ -299,6 +299,8 @@ fn the_owner_to_take_over_from_is_in_the_flag_or_the_annotation() {
     assert_eq!(other.adopt, Some(Adopt::ExternalDns("other".into())));
     let python = [("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "web")];
     assert_eq!(consent(&python).adopt, None, "the flag is about external-dns");
+    let both = consent(&[(HOSTNAME, "web.internal"), ("cloudmap-mcs/adopt", "cloudmap-controller")]);
+    assert_eq!(both.adopt, eks, "a Service can have the annotations of both controllers");
     assert!(consent(&[(HOSTNAME, "web.internal"), ("cloudmap-mcs/share", "true")]).share);
 }
 
