@@ -410,6 +410,24 @@ fn slept(container: &Container) -> Option<u64> {
         return u64::try_from(sleep.seconds).ok();
     }
     let command = hook.exec.as_ref()?.command.as_ref()?.join(" ");
-    let after = command.split_once("sleep ")?.1;
-    after.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+    seconds(command.split_once("sleep ")?.1)
+}
+
+/// The seconds that the arguments of `sleep` add up to, as coreutils and busybox read them: `90`, `1.5m`, `1m 30s`.
+fn seconds(arguments: &str) -> Option<u64> {
+    let time = |word: &str| -> Option<f64> {
+        let units = [('s', 1.0), ('m', 60.0), ('h', 3600.0), ('d', 86_400.0)];
+        let (number, unit) = units
+            .into_iter()
+            .find_map(|(letter, unit)| Some((word.strip_suffix(letter)?, unit)))
+            .unwrap_or((word, 1.0));
+        Some(number.parse::<f64>().ok()? * unit)
+    };
+    // What follows in a shell is something else.
+    let words = arguments.split(|c: char| !(c.is_ascii_alphanumeric() || c == '.' || c == ' ')).next()?;
+    let times: Vec<f64> = words.split_whitespace().map_while(time).collect();
+    if times.is_empty() {
+        return None;
+    }
+    Some(Duration::try_from_secs_f64(times.iter().sum()).ok()?.as_secs())
 }

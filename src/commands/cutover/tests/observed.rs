@@ -41,6 +41,33 @@ fn pods_are_summed_up_by_the_one_that_is_worst() {
     assert_eq!((nothing.stops_after(), nothing.grace), (0, 0));
 }
 
+/// Otherwise a hook of two minutes is called too short, and the patch replaces it.
+#[test]
+fn a_hook_sleeps_for_as_long_as_its_shell_says() {
+    let slept = |command: Value| {
+        let hook = json!({"preStop": {"exec": {"command": command}}});
+        let pod = json!({"metadata": {}, "spec": {"containers": [{"name": "orders", "lifecycle": hook}]}});
+        summed(&[serde_json::from_value(pod).unwrap()]).0.stops_after()
+    };
+    for (arguments, seconds) in [
+        ("110", 110),
+        ("110s", 110),
+        ("2m", 120),
+        ("1.5m", 90),
+        ("1m 30s", 90),
+        ("1h", 3_600),
+        ("1d", 86_400),
+        ("20; true", 20),
+        ("5 && kill -TERM 1", 5),
+        ("2m\nkill 1", 120),
+        ("infinity", 0),
+        ("$SECONDS", 0),
+    ] {
+        assert_eq!(slept(json!(["sh", "-c", format!("sleep {arguments}")])), seconds, "{arguments}");
+    }
+    assert_eq!(slept(json!(["sleep", "1m", "30s"])), 90);
+}
+
 #[tokio::test]
 async fn who_may_not_read_the_export_hears_that_and_not_that_there_are_no_tasks() {
     let api = FakeApi::default();
