@@ -11,4 +11,4 @@ mod port;
 pub use aws::AwsEcs;
 pub use find::{Choice, Found, all};
 pub use operation::Operation;
-pub use port::{Controller, Ecs, Error, Network, Service};
+pub use port::{Controller, Ecs, Error, Network, Service, region_flag};

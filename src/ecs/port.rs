@@ -116,11 +116,23 @@ impl Service {
         format!("{}/{}", self.cluster, self.name)
     }
 
+    /// Its region as a [`region_flag`]: ECS registers tasks in Cloud Map services of its own region only.
+    pub fn region_flag(&self) -> String {
+        self.registries.iter().chain(&self.connected).next().map_or_else(String::new, |arn| region_flag(arn))
+    }
+
     /// The command that says whether something scales it, which ECS itself does not say.
     pub fn look_for_autoscaling(&self) -> String {
         format!(
-            "aws application-autoscaling describe-scalable-targets --service-namespace ecs --resource-ids service/{}",
+            "aws application-autoscaling describe-scalable-targets{} --service-namespace ecs --resource-ids service/{}",
+            self.region_flag(),
             self.path()
         )
     }
+}
+
+/// The flag of the AWS CLI that names the region of an ARN, with a space before it; nothing if the ARN has none.
+pub fn region_flag(arn: &str) -> String {
+    let region = arn.split(':').nth(3).filter(|region| !region.is_empty());
+    region.map_or_else(String::new, |region| format!(" --region {region}"))
 }

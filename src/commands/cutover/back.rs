@@ -4,12 +4,12 @@ use super::{facts::Facts, finish::set_count};
 use crate::ecs::Found;
 
 /// What a user has to know who takes all traffic back; `None`: the tasks are there.
-pub(super) fn remark(facts: &Facts, region: Option<&str>) -> Option<String> {
+pub(super) fn remark(facts: &Facts) -> Option<String> {
     let registry = match &facts.registry {
         Err(why) => return Some(format!("whether there are tasks that take the traffic is not known: {why}")),
         Ok(registry) => registry,
     };
-    registry.service.as_ref()?;
+    let arn = &registry.service.as_ref()?.arn;
     // Nobody can raise the count of those that are being deleted.
     let services: Vec<_> = facts.ecs_services().iter().filter(|service| service.active).collect();
     let ready = facts.pods.as_ref().map_or(0, |pods| pods.ready);
@@ -23,7 +23,7 @@ pub(super) fn remark(facts: &Facts, region: Option<&str>) -> Option<String> {
         ));
     }
     if !services.is_empty() && services.iter().all(|service| service.desired == 0) {
-        let raise = services.iter().map(|service| set_count(region, &service.cluster, &service.name, &count));
+        let raise = services.iter().map(|service| set_count(arn, &service.cluster, &service.name, &count));
         let (paths, raise): (Vec<_>, Vec<_>) = services.iter().map(|service| service.path()).zip(raise).unzip();
         return Some(format!(
             "{} is to have 0 tasks, which cannot take the traffic back.{stays} Raise the count: {}",
@@ -46,7 +46,7 @@ pub(super) fn remark(facts: &Facts, region: Option<&str>) -> Option<String> {
     if !services.is_empty() {
         return Some(format!("its tasks run, and none is healthy in Cloud Map: look at their health.{stays}"));
     }
-    let raise = || format!("Raise the count: {}", set_count(region, "CLUSTER", "SERVICE", &count));
+    let raise = || format!("Raise the count: {}", set_count(arn, "CLUSTER", "SERVICE", &count));
     let (gone, remedy) = match &facts.ecs {
         Ok(Some(Found { unread: None, .. })) => {
             ("the ECS service is gone", "Create it again, with the same service registry".to_owned())

@@ -206,8 +206,9 @@ fn probe(service: &Service, network: &Network, pod: IpAddr, port: u16) -> String
     let connect = ["nc", "-z", "-v", "-w", "5", &pod.to_string(), &port.to_string()];
     let overrides = json!({"containerOverrides": [{"name": "probe", "command": connect}]});
     format!(
-        "aws ecs run-task --cluster {} --task-definition {PROBE} --launch-type FARGATE --network-configuration \
+        "aws ecs run-task{} --cluster {} --task-definition {PROBE} --launch-type FARGATE --network-configuration \
          'awsvpcConfiguration={{subnets=[{}]{groups},assignPublicIp={public}}}' --overrides '{overrides}'",
+        service.region_flag(),
         service.cluster,
         list(subnets),
     )

@@ -80,7 +80,7 @@ pub(super) fn is_finished(facts: &Facts) -> bool {
 
 /// The commands that stop the tasks, and what to know before. There are none before all pods are registered, unless the user
 /// uses `force`.
-pub(super) fn commands(facts: &Facts, region: Option<&str>, force: bool) -> String {
+pub(super) fn commands(facts: &Facts, force: bool) -> String {
     let key = &facts.key;
     let read = facts.registry.as_ref().ok().and_then(|registry| Some((registry, &registry.service.as_ref()?.arn)));
     let Some((registry, arn)) = read else {
@@ -109,19 +109,19 @@ pub(super) fn commands(facts: &Facts, region: Option<&str>, force: bool) -> Stri
             text.extend([format!("# {} is not to be stopped: {why}\n", service.path())]);
             continue;
         }
-        let (look, command) = (service.look_for_autoscaling(), set_count(region, &service.cluster, &service.name, "0"));
-        text.extend([format!("# Whether autoscaling brings them back: {look}{}\n{command}\n", region_flag(region))]);
+        let (look, command) = (service.look_for_autoscaling(), set_count(arn, &service.cluster, &service.name, "0"));
+        text.extend([format!("# Whether autoscaling brings them back: {look}\n{command}\n")]);
     }
     if !services.is_empty() {
         return text;
     }
     for (cluster, service) in &registry.ecs {
-        text.extend([format!("{}\n", set_count(region, cluster, service, "0"))]);
+        text.extend([format!("{}\n", set_count(arn, cluster, service, "0"))]);
     }
     if registry.ecs.is_empty() {
         text.extend([format!(
             "# The instances do not say which ECS service they are of:\n{}\n",
-            set_count(region, "CLUSTER", "SERVICE", "0")
+            set_count(arn, "CLUSTER", "SERVICE", "0")
         )]);
     }
     text
@@ -137,12 +137,9 @@ pub(super) fn before_tasks_stop(facts: &Facts, ttl: u32) -> String {
     ))
 }
 
-fn region_flag(region: Option<&str>) -> String {
-    region.map_or_else(String::new, |region| format!(" --region {region}"))
-}
-
-/// The command that sets how many tasks an ECS service is to have.
-pub(super) fn set_count(region: Option<&str>, cluster: &str, service: &str, count: &str) -> String {
-    let (region, cluster, service) = (region_flag(region), quoted(cluster), quoted(service));
+/// The command that sets how many tasks an ECS service is to have, which is in the region of the Cloud Map service with this
+/// ARN.
+pub(super) fn set_count(arn: &str, cluster: &str, service: &str, count: &str) -> String {
+    let (region, cluster, service) = (ecs::region_flag(arn), quoted(cluster), quoted(service));
     format!("aws ecs update-service{region} --cluster {cluster} --service {service} --desired-count {count}")
 }

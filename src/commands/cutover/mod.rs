@@ -239,7 +239,7 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
         }
     } else {
         for facts in &facts {
-            write!(std::io::stdout(), "{}", finish::commands(facts, aws.region.as_deref(), force))?;
+            write!(std::io::stdout(), "{}", finish::commands(facts, force))?;
         }
     }
     for why in &failed {
@@ -348,7 +348,7 @@ async fn back(args: CutoverBackArgs) -> anyhow::Result<ExitCode> {
         if let Some(assumed) = seen.assumed() {
             writeln!(std::io::stderr(), "{key}: {assumed}: {ASSUMED}")?;
         }
-        if let Some(said) = back::remark(&seen, aws.region.as_deref()) {
+        if let Some(said) = back::remark(&seen) {
             writeln!(std::io::stderr(), "{key}: {said}")?;
         }
     }

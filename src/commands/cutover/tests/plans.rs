@@ -29,9 +29,9 @@ fn clients_that_stay_with_the_tasks_are_said_with_a_command_that_probes_from_the
     assert!(near.text.starts_with("prod/orders: tasks are in subnet-a,subnet-b (security groups: sg-1); "));
     assert_eq!(
         near.remedy.unwrap(),
-        "try the way from there to a pod: aws ecs run-task --cluster prod --task-definition cloudmap-mcs-probe --launch-type \
-         FARGATE --network-configuration 'awsvpcConfiguration={subnets=[subnet-a,subnet-b],securityGroups=[sg-1],\
-         assignPublicIp=DISABLED}' --overrides \
+        "try the way from there to a pod: aws ecs run-task --region eu-central-1 --cluster prod --task-definition \
+         cloudmap-mcs-probe --launch-type FARGATE --network-configuration \
+         'awsvpcConfiguration={subnets=[subnet-a,subnet-b],securityGroups=[sg-1],assignPublicIp=DISABLED}' --overrides \
          '{\"containerOverrides\":[{\"command\":[\"nc\",\"-z\",\"-v\",\"-w\",\"5\",\"192.0.200.7\",\"8080\"],\"name\":\"probe\"}]}'"
     );
     let apart = said("100.64.0.7", &[]);

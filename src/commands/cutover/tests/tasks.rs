@@ -6,16 +6,16 @@ use super::*;
 fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
     let mut facts = facts();
     assert_eq!(check(&facts, false), Ok(()));
-    let said = commands(&facts, Some("eu-central-1"), false);
+    let said = commands(&facts, false);
     assert!(!said.contains("aws ecs") && said.contains("stop no task yet"), "nothing is registered: {said}");
     facts.cutover = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
-    let said = commands(&facts, Some("eu-central-1"), false);
+    let said = commands(&facts, false);
     let command = "aws ecs update-service --region eu-central-1 --cluster prod --service orders --desired-count 0\n";
     assert!(said.ends_with(command) && said.contains("up to 90 s"), "{said}");
     // Somebody took the traffic back, and the controller has not seen that yet.
     let mut taken_back = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
     taken_back.metadata.generation = Some(3);
-    let said = commands(&Facts { cutover: Ok(Some(taken_back)), ..facts.clone() }, None, false);
+    let said = commands(&Facts { cutover: Ok(Some(taken_back)), ..facts.clone() }, false);
     assert!(!said.contains("aws ecs") && said.contains("stop no task yet"), "{said}");
     facts.pods = Ok(pods(11));
     let why = check(&facts, false).unwrap_err();
@@ -34,21 +34,21 @@ fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
     let unnamed = Facts { counterpart: Ok(Counterpart::default()), ..facts.clone() };
     let why = check(&unnamed, false).unwrap_err();
     assert!(why.contains("no annotation names") && !why.contains("--region"), "{why}");
-    assert!(!commands(&facts, None, true).contains("aws ecs"), "nobody knows what to stop");
+    assert!(!commands(&facts, true).contains("aws ecs"), "nobody knows what to stop");
     facts.registry = Ok(registry(0, 60));
-    assert!(commands(&facts, None, false).contains("--service orders"), "tasks run that are not healthy");
+    assert!(commands(&facts, false).contains("--service orders"), "tasks run that are not healthy");
     facts.pods = Ok(pods(0));
     assert!(check(&facts, false).unwrap_err().contains("no pod is ready, and prod/orders has tasks"));
     facts.pods = Ok(pods(1));
     assert_eq!(check(&facts, false), Ok(()));
     facts.ecs = Ok(Some(found([crate::ecs::Service { active: false, ..ecs_service(1) }])));
-    let said = commands(&facts, None, false);
+    let said = commands(&facts, false);
     assert!(
         said.contains("prod/orders is being deleted") && !said.contains("update-service"),
         "ECS refuses it: {said}"
     );
     facts.ecs = Ok(Some(found([ecs_service(0)])));
-    assert!(commands(&facts, None, false).contains("nothing to stop"));
+    assert!(commands(&facts, false).contains("nothing to stop"));
 }
 
 /// Otherwise `finish --all` would give all traffic to the pods that the guard found bad.
@@ -74,12 +74,13 @@ fn what_was_taken_back_is_not_finished_with_all_others() {
 fn without_ecs_the_instances_say_what_to_stop() {
     let finished = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
     let facts = Facts { cutover: finished, ecs: Err("access denied".to_owned()), ..facts() };
-    let said = commands(&facts, None, false);
-    assert!(said.ends_with("aws ecs update-service --cluster prod --service orders --desired-count 0\n"), "{said}");
+    let said = commands(&facts, false);
+    let command = "aws ecs update-service --region eu-central-1 --cluster prod --service orders --desired-count 0\n";
+    assert!(said.ends_with(command), "{said}");
     assert!(!said.contains("application-autoscaling"), "{said}");
     let facts = Facts { ecs: Ok(Some(found([ecs_service(12)]))), ..facts };
-    let said = commands(&facts, Some("eu-west-1"), false);
-    assert!(said.contains("--resource-ids service/prod/orders --region eu-west-1\n"), "{said}");
+    let said = commands(&facts, false);
+    assert!(said.contains("describe-scalable-targets --region eu-central-1 --service-namespace ecs"), "{said}");
 }
 
 /// Whoever pastes a command expects that it stops what has moved.
@@ -89,7 +90,7 @@ fn no_command_is_printed_for_tasks_that_serve_others_or_have_no_number() {
         let mut service = ecs_service(12);
         change(&mut service);
         let finished = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
-        commands(&Facts { cutover: finished, ecs: Ok(Some(found([service]))), ..facts() }, None, force)
+        commands(&Facts { cutover: finished, ecs: Ok(Some(found([service]))), ..facts() }, force)
     };
     for (change, part, even_by_force) in [
         ((|it| it.load_balancers = 1) as fn(&mut crate::ecs::Service), "a load balancer", false),
@@ -109,7 +110,7 @@ fn what_others_wrote_stays_one_word_of_a_command() {
     let finished = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
     let mut facts = Facts { cutover: finished, ecs: Err("access denied".to_owned()), ..facts() };
     facts.registry.as_mut().unwrap().ecs = [("prod".to_owned(), "x; reboot".to_owned())].into();
-    let said = commands(&facts, None, false);
+    let said = commands(&facts, false);
     assert!(said.ends_with(" --cluster prod --service 'x; reboot' --desired-count 0\n"), "{said}");
     let pods = facts.pods.as_mut().unwrap();
     (pods.workload, pods.gated) = (Some("x; reboot/orders".to_owned()), 0);
@@ -177,7 +178,7 @@ fn tasks_are_used_for_as_long_as_the_controller_that_is_installed_says() {
     let mut facts = facts();
     let late = |settle| Ok(settings(&[("CLOUDMAP_MCS_CUTOVERS", "true"), ("CLOUDMAP_MCS_SETTLE", settle)]));
     (facts.cutover, facts.settings) = (Ok(Some(cutover.clone())), late("5m"));
-    let said = commands(&facts, None, false);
+    let said = commands(&facts, false);
     assert!(said.contains("fail for up to 360 s"), "{said}");
     cutover.spec.hide_tasks = true;
     let hidden = json!({"type": "TasksHidden", "status": "True", "reason": "Hidden", "message": "12 tasks are hidden",
@@ -275,7 +276,7 @@ async fn what_changed_since_it_was_observed_is_not_stopped() {
 #[test]
 fn who_goes_back_is_told_when_no_task_takes_the_traffic() {
     let mut facts = facts();
-    let remark = |facts: &Facts| back::remark(facts, None);
+    let remark = back::remark;
     assert_eq!(remark(&facts), None);
     facts.ecs = Err("access denied".to_owned());
     assert_eq!(remark(&facts), None, "there are healthy tasks");
