@@ -232,7 +232,7 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
             _ if edit.dry_run => {}
             Ok(Some(port)) => {
                 let mut out = std::io::stdout();
-                failed.extend(Box::pin(stop(&observer, &*port, ready, force, timeout, &mut out)).await?);
+                failed.extend(Box::pin(stop(&mut observer, &*port, ready, force, timeout, &mut out)).await?);
             }
             // Each name has said so.
             Ok(None) | Err(_) => {}
@@ -290,7 +290,7 @@ async fn time(client: &Client) -> Result<Timestamp, String> {
 
 /// Stops the tasks of ECS services, and waits for them. Gives why some are not stopped.
 async fn stop(
-    observer: &Observer,
+    observer: &mut Observer,
     ecs: &dyn Ecs,
     ready: Vec<Stoppable<'_>>,
     force: bool,
@@ -315,18 +315,22 @@ async fn stop(
     Ok(failed)
 }
 
-/// Whether the Cutover and the pods still say so. To observe hundreds of names takes minutes: meanwhile somebody may have taken
-/// one back, ECS may have brought back a hidden task, or pods may have failed.
+/// Whether the Cutover, Cloud Map and the pods still say so. To observe hundreds of names takes minutes: meanwhile somebody may
+/// have taken one back, ECS may have started tasks or brought back a hidden one, or pods may have failed.
 ///
 /// # Errors
 /// Why no task may be stopped, and what to do.
-async fn still_stoppable(observer: &Observer, facts: &Facts, force: bool) -> Result<(), String> {
-    let (client, key) = (&observer.client, &facts.key);
-    let now = time(client).await;
-    let api: Api<Cutover> = Api::namespaced(client.clone(), &key.namespace);
+async fn still_stoppable(observer: &mut Observer, facts: &Facts, force: bool) -> Result<(), String> {
+    let key = &facts.key;
+    let now = time(&observer.client).await;
+    let api: Api<Cutover> = Api::namespaced(observer.client.clone(), &key.namespace);
     let cutover = read(api.get_opt(&key.name)).await.map_err(|why| why.to_string());
-    let mut seen = Facts { cutover, ..facts.clone() };
-    let registry = seen.registry.as_ref().map_err(Clone::clone)?;
+    let registry = match facts.counterpart.as_ref().map(|counterpart| &counterpart.target) {
+        Ok(Some(target)) => observer.registry(target).await,
+        _ => facts.registry.clone(),
+    };
+    let mut seen = Facts { cutover, registry, ..facts.clone() };
+    let registry = seen.registry.as_ref().map_err(|why| format!("{key}: no task is stopped: {why}"))?;
     scale::may_stop(&seen, registry, now.as_ref().copied())?;
     seen.pods = observer.pods_of(key).await;
     finish::check(&seen, force)?;

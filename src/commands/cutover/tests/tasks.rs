@@ -233,8 +233,14 @@ async fn what_changed_since_it_was_observed_is_not_stopped() {
     };
     let facts = facts();
     let observed = &facts;
-    let stopped = async |generation: Option<i64>, hides: bool, pods: &[bool], force: bool| {
-        let (api, service) = (FakeApi::default(), ecs_service(12));
+    let stopped = async |generation: Option<i64>, hides: bool, tasks: usize, pods: &[bool], force: bool| {
+        let (api, service, cloudmap) = (FakeApi::default(), ecs_service(12), Fake::new());
+        let namespace = cloudmap.registry().add_namespace("internal", NamespaceKind::Http);
+        let id = cloudmap.registry().add_service(&namespace, "orders", "ecs", "");
+        for task in 0..tasks {
+            let attributes = [("ECS_SERVICE_NAME".to_owned(), "orders".to_owned())].into();
+            cloudmap.registry().instances.insert((Arc::clone(&id), format!("task-{task}").into()), attributes);
+        }
         api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
         if generation.is_some() {
             let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
@@ -248,27 +254,43 @@ async fn what_changed_since_it_was_observed_is_not_stopped() {
         api.prepare(200, json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items}));
         let ecs = fake::FakeEcs::with([service.clone()]);
         let reader = EcsReader::new(Ok(None), Choice::default());
-        let observer = Observer::new(api.client(), Err("not asked".to_owned()), reader, Ok(Settings::default()));
+        let mut observer = Observer::new(api.client(), Ok(Arc::new(cloudmap)), reader, Ok(Settings::default()));
         let ready = vec![(observed, service)];
-        let failed = stop(&observer, &ecs, ready, force, Duration::from_mins(10), &mut Vec::new()).await.unwrap();
+        let failed = stop(&mut observer, &ecs, ready, force, Duration::from_mins(10), &mut Vec::new()).await.unwrap();
         assert_eq!(ecs.state().calls.is_empty(), !failed.is_empty(), "{failed:?}");
         failed.concat()
     };
     let (all, few) = ([true; 12], [true; 11]);
     let ill = [&all[..], &[false]].concat();
-    assert_eq!(stopped(Some(2), false, &all[..], false).await, "");
-    assert_eq!(stopped(Some(2), false, &few[..], true).await, "");
-    for (generation, hides, pods, force, part) in [
+    assert_eq!(stopped(Some(2), false, 12, &all[..], false).await, "");
+    assert_eq!(stopped(Some(2), false, 12, &few[..], true).await, "");
+    for (generation, hides, tasks, pods, force, part) in [
         // Somebody took it back.
-        (Some(3), false, &all[..], false, "before it is Finished"),
-        (None, false, &all[..], false, "before it is Finished"),
+        (Some(3), false, 12, &all[..], false, "before it is Finished"),
+        (None, false, 12, &all[..], false, "before it is Finished"),
         // ECS reported a hidden task as healthy.
-        (Some(2), true, &all[..], false, "not hidden yet"),
-        (Some(2), false, &few[..], false, "11 pods are ready, and 12 tasks have the traffic now: scale the pods to 12"),
-        (Some(2), false, &ill[..], false, "1 pods are not ready: repair them"),
-        (Some(2), false, &all[..0], true, "while no pod is ready: repair the pods"),
+        (Some(2), true, 12, &all[..], false, "not hidden yet"),
+        (
+            Some(2),
+            false,
+            12,
+            &few[..],
+            false,
+            "11 pods are ready, and 12 tasks have the traffic now: scale the pods to 12",
+        ),
+        // Autoscaling started one.
+        (
+            Some(2),
+            false,
+            13,
+            &all[..],
+            false,
+            "12 pods are ready, and 13 tasks have the traffic now: scale the pods to 13",
+        ),
+        (Some(2), false, 12, &ill[..], false, "1 pods are not ready: repair them"),
+        (Some(2), false, 12, &all[..0], true, "while no pod is ready: repair the pods"),
     ] {
-        let why = stopped(generation, hides, pods, force).await;
+        let why = stopped(generation, hides, tasks, pods, force).await;
         assert!(why.contains(part), "{part}: {why}");
     }
 }
