@@ -111,6 +111,8 @@ pub(super) struct Pods {
     pub(super) addresses: BTreeSet<IpAddr>,
     /// How many have the readiness gate.
     pub(super) gated: usize,
+    /// Other readiness gates: those of the template of their Deployment, or their own if it is not known.
+    pub(super) gates: BTreeSet<String>,
     /// Their containers, by name.
     pub(super) containers: BTreeMap<String, Stop>,
     /// The names of those that are in the template of their Deployment; `None`: it is not known. Others are injected.

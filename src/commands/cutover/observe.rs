@@ -11,7 +11,7 @@ use std::{
 use k8s_openapi::api::{
     apps::v1::Deployment,
     autoscaling::v2::HorizontalPodAutoscaler,
-    core::v1::{Container, Pod, Service},
+    core::v1::{Container, Pod, PodSpec, Service},
     policy::v1::PodDisruptionBudget,
 };
 use kube::{
@@ -143,16 +143,18 @@ impl Observer {
         let pods = Api::<Pod>::namespaced(self.client.clone(), &key.namespace);
         let list = read(pods.list(&ListParams::default().labels(&selector.join(",")))).await;
         let (mut pods, labels) = summed(&list.map_err(|why| why.to_string())?.items);
-        pods.template = self.template(key, pods.workload.as_deref()).await;
+        if let Some(template) = self.template(key, pods.workload.as_deref()).await {
+            pods.gates = other_gates(&template).collect();
+            pods.template = Some(template.containers.into_iter().map(|container| container.name).collect());
+        }
         Ok((pods, labels))
     }
 
-    /// The names of the containers in the template of a Deployment; `None`: it is none, or cannot be read.
-    async fn template(&self, key: &ServiceKey, workload: Option<&str>) -> Option<BTreeSet<String>> {
+    /// The template of a Deployment; `None`: it is none, or cannot be read.
+    async fn template(&self, key: &ServiceKey, workload: Option<&str>) -> Option<PodSpec> {
         let name = workload?.strip_prefix("deployment/")?;
         let deployments = Api::<Deployment>::namespaced(self.client.clone(), &key.namespace);
-        let spec = read(deployments.get_opt(name)).await.ok()??.spec?.template.spec?;
-        Some(spec.containers.into_iter().map(|container| container.name).collect())
+        read(deployments.get_opt(name)).await.ok()??.spec?.template.spec
     }
 
     async fn budgets(&self, key: &ServiceKey, labels: &BTreeMap<String, String>) -> Result<usize, String> {
@@ -373,6 +375,7 @@ pub(super) fn summed(pods: &[Pod]) -> (Pods, BTreeMap<String, String>) {
         sums.addresses.extend(status.pod_ips.iter().flatten().filter_map(|ip| ip.ip.parse::<IpAddr>().ok()));
         let gated = spec.readiness_gates.iter().flatten().any(|gate| gate.condition_type == CONDITION_REGISTERED);
         sums.gated += usize::from(gated);
+        sums.gates.extend(other_gates(&spec));
         sums.grace =
             sums.grace.min(spec.termination_grace_period_seconds.and_then(|it| it.try_into().ok()).unwrap_or(30));
         for container in &spec.containers {
@@ -388,6 +391,12 @@ pub(super) fn summed(pods: &[Pod]) -> (Pods, BTreeMap<String, String>) {
         sums.grace = 0;
     }
     (sums, labels)
+}
+
+/// The readiness gates that are not ours.
+fn other_gates(spec: &PodSpec) -> impl Iterator<Item = String> {
+    let gates = spec.readiness_gates.iter().flatten().map(|gate| gate.condition_type.clone());
+    gates.filter(|gate| gate != CONDITION_REGISTERED)
 }
 
 fn stop(container: &Container) -> Stop {

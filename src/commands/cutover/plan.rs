@@ -1,6 +1,6 @@
 //! Whether a name is ready to be moved: a pure judgement over what is known.
 
-use std::net::IpAddr;
+use std::{collections::BTreeSet, net::IpAddr};
 
 use serde_json::{Value, json};
 
@@ -422,6 +422,12 @@ fn stopping(facts: &Facts, pods: &Pods, found: &mut Findings) -> Option<String> 
             Some(false) => "start the controller with --readiness-gates, and then apply the patch below",
             None => "apply the patch below, if the controller runs with --readiness-gates",
         };
+        let others = if pods.template.is_none() && !pods.gates.is_empty() {
+            "; take those readiness gates out of it that are injected: they are not in the template"
+        } else {
+            ""
+        };
+        let remedy = format!("{remedy}{others}");
         found.add(Grade::Warning, "gate", text, remedy);
     } else if opens == Some(false) {
         let text = "pods have the readiness gate, and nobody opens it: the controller runs without --readiness-gates";
@@ -433,13 +439,14 @@ fn stopping(facts: &Facts, pods: &Pods, found: &mut Findings) -> Option<String> 
         return None;
     }
     let workload = quoted(pods.workload.as_deref().unwrap_or("deployment/NAME"));
-    let patch = patch(&early, needed, short.then_some(seconds + IN_FLIGHT), ungated);
+    let patch = patch(&early, needed, short.then_some(seconds + IN_FLIGHT), ungated.then_some(&pods.gates));
     let namespace = &facts.key.namespace;
     Some(format!("kubectl patch --namespace {namespace} {workload} --patch {}", quoted(&patch.to_string())))
 }
 
-/// What the pod template lacks: which containers sleep for so many seconds, after how many the pod is killed, and the gate.
-fn patch(early: &[(&String, &Stop)], seconds: u64, grace: Option<u64>, gate: bool) -> Value {
+/// What the pod template lacks: which containers sleep for so many seconds, after how many the pod is killed, and the gate,
+/// beside the others that the pods have.
+fn patch(early: &[(&String, &Stop)], seconds: u64, grace: Option<u64>, gate: Option<&BTreeSet<String>>) -> Value {
     let mut template = json!({"spec": {}});
     if !early.is_empty() {
         let container = |(name, stop): &(&String, &Stop)| {
@@ -454,9 +461,11 @@ fn patch(early: &[(&String, &Stop)], seconds: u64, grace: Option<u64>, gate: boo
     if let Some(grace) = grace {
         template["spec"]["terminationGracePeriodSeconds"] = json!(grace);
     }
-    if gate {
+    if let Some(others) = gate {
         template["metadata"] = json!({"labels": {LABEL_GATE: "registered"}});
-        template["spec"]["readinessGates"] = json!([{"conditionType": CONDITION_REGISTERED}]);
+        // The API server replaces this list as a whole.
+        let gates = others.iter().map(String::as_str).chain([CONDITION_REGISTERED]);
+        template["spec"]["readinessGates"] = gates.map(|gate| json!({"conditionType": gate})).collect();
     }
     json!({"spec": {"template": template}})
 }

@@ -173,6 +173,10 @@ fn the_patch_has_what_the_pods_lack_and_no_more() {
     assert_eq!(patched(|pods| pods.grace = 30), json!({"terminationGracePeriodSeconds": 150}));
     let gates = json!([{"conditionType": "cloudmap-mcs/registered"}]);
     assert_eq!(patched(|pods| pods.gated = 0), json!({"readinessGates": gates}));
+    // Otherwise the patch would take the other gates away.
+    let both = json!([{"conditionType": "example.com/warm"}, {"conditionType": "cloudmap-mcs/registered"}]);
+    let patch = patched(|pods| (pods.gated, pods.gates) = (0, ["example.com/warm".to_owned()].into()));
+    assert_eq!(patch, json!({"readinessGates": both}));
 }
 
 #[test]
@@ -251,7 +255,10 @@ async fn what_is_injected_into_pods_is_told_by_the_template_of_their_deployment(
                 "name": "orders-5d4-x", "labels": {"pod-template-hash": "5d4"},
                 "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "orders-5d4", "uid": "u", "controller": true}],
             },
-            "spec": {"containers": [{"name": "orders"}, {"name": "istio-proxy"}]},
+            "spec": {
+                "containers": [{"name": "orders"}, {"name": "istio-proxy"}],
+                "readinessGates": [{"conditionType": "cloudmap-mcs/registered"}, {"conditionType": "injected"}],
+            },
         });
         api.prepare(200, json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [pod]}));
         match deployment {
@@ -264,15 +271,16 @@ async fn what_is_injected_into_pods_is_told_by_the_template_of_their_deployment(
         let (pods, _) = observer.pods(&ServiceKey::new("shop", "orders"), selector).await.unwrap();
         assert_eq!(pods.containers.len(), 2);
         assert!(api.requests()[1].path.ends_with("/namespaces/shop/deployments/orders"), "{:?}", api.requests());
-        pods.template
+        (pods.template, pods.gates)
     };
-    let containers = json!([{"name": "orders"}]);
+    let (containers, gates) = (json!([{"name": "orders"}]), json!([{"conditionType": "example.com/warm"}]));
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "orders"},
-        "spec": {"selector": {}, "template": {"spec": {"containers": containers}}},
+        "spec": {"selector": {}, "template": {"spec": {"containers": containers, "readinessGates": gates}}},
     });
-    assert_eq!(template(Some(deployment)).await, Some(["orders".to_owned()].into()));
-    assert_eq!(template(None).await, None);
+    let set = |text: &str| BTreeSet::from([text.to_owned()]);
+    assert_eq!(template(Some(deployment)).await, (Some(set("orders")), set("example.com/warm")));
+    assert_eq!(template(None).await, (None, set("injected")));
 }
 
 #[test]
