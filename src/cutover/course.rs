@@ -22,6 +22,8 @@ pub const FAILOVER: Duration = Duration::from_secs(15);
 pub struct Settle(Duration);
 
 impl Settle {
+    /// The most that the flag takes.
+    pub const LONGEST: Self = Self(Self::MOST);
     /// Statuses have whole seconds, so that less could be nothing.
     const LEAST: Duration = Duration::from_secs(1);
     /// Pools keep their connections for half an hour and less. Who is later has to be looked for, not waited for.

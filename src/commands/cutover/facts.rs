@@ -9,7 +9,7 @@ use crate::{
     api::Cutover,
     cloudmap::{RecordType, Service},
     commands::installed::Settings,
-    cutover::Settle,
+    cutover::{Settle, hiding::obstacle},
     ecs,
     instances::share::{Families, Others},
     model::{ServiceKey, Target},
@@ -43,6 +43,11 @@ impl Facts {
     /// The Cutover, if there is one and it was read.
     pub(super) fn there(&self) -> Option<&Cutover> {
         self.cutover.as_ref().ok().and_then(Option::as_ref)
+    }
+
+    /// The Cutover, if it hides tasks and can.
+    pub(super) fn hides(&self) -> Option<&Cutover> {
+        self.there().filter(|cutover| cutover.spec.hide_tasks && obstacle(cutover).is_none())
     }
 
     /// Whether the controller runs with the flag of a variable; `None`: nobody knows.

@@ -4,7 +4,6 @@ use super::{edit, facts::Facts, scale};
 use crate::{
     api::conditions::{CutoverCondition, HidingReason},
     cli::shell::quoted,
-    cutover::hiding::obstacle,
     ecs,
 };
 
@@ -57,12 +56,9 @@ pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
 
 /// What `TasksHidden` says; `None`: the Cutover hides no task, or cannot.
 fn hiding(facts: &Facts) -> Option<String> {
-    let cutover = facts.there().filter(|cutover| cutover.spec.hide_tasks)?;
+    let cutover = facts.hides()?;
     let conditions = cutover.status.iter().flat_map(|status| &status.conditions);
     let said = conditions.into_iter().find(|said| said.type_ == CutoverCondition::TasksHidden.as_str());
-    if obstacle(cutover).is_some() {
-        return None;
-    }
     let key = &facts.key;
     let wait = scale::wait_until_hidden(key);
     Some(match said.filter(|said| HidingReason::Hidden.row().explains(said) && is_finished(facts)) {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     api::{Cutover, CutoverPhase, conditions::HidingReason},
-    cutover::hiding::{obstacle, stoppable_after},
+    cutover::{Settle, hiding::stoppable_after},
     ecs::{Controller, Ecs, Error, Found, Service},
     model::ServiceKey,
 };
@@ -108,8 +108,7 @@ pub(super) fn wait_until_hidden(key: &ServiceKey) -> String {
 
 /// Whether no client uses the hidden tasks any more.
 fn hidden_for_long_enough(facts: &Facts, registry: &Registry, now: Result<Timestamp, &String>) -> Result<(), String> {
-    let hides = facts.there().filter(|cutover| cutover.spec.hide_tasks && obstacle(cutover).is_none());
-    let Some(cutover) = hides else { return Ok(()) };
+    let Some(cutover) = facts.hides() else { return Ok(()) };
     let (key, status) = (&facts.key, cutover.status.clone().unwrap_or_default());
     let says = |reason: HidingReason| status.conditions.iter().any(|said| reason.row().explains(said));
     let since = status.hidden_since.as_ref().filter(|_| says(HidingReason::Hidden));
@@ -124,9 +123,21 @@ fn hidden_for_long_enough(facts: &Facts, registry: &Registry, now: Result<Timest
         ));
     }
     let Some(since) = since else { return Ok(()) };
-    let wait = SignedDuration::try_from(stoppable_after(registry.ttl(), facts.settle())).ok();
+    let (settle, assumed) = match &facts.settings {
+        Ok(settings) => (settings.settle(), String::new()),
+        // What is stopped too early cannot be taken back.
+        Err(why) => (
+            Settle::LONGEST,
+            format!(
+                " (as with the longest --settle, {} s, because {why}; the condition TasksHidden has the time by the flag that \
+                 is set)",
+                Settle::LONGEST.as_secs()
+            ),
+        ),
+    };
+    let wait = SignedDuration::try_from(stoppable_after(registry.ttl(), settle)).ok();
     let from = wait.and_then(|wait| since.0.checked_add(wait).ok()).unwrap_or(since.0);
-    let waits = format!("{key}: its hidden tasks may be stopped from {from} on");
+    let waits = format!("{key}: its hidden tasks may be stopped from {from} on{assumed}");
     match now {
         Ok(now) if now >= from => Ok(()),
         Ok(now) => Err(format!("{waits}, and the API server's clock says {now}: run this again then")),

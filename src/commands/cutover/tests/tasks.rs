@@ -153,7 +153,11 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
     let new = Facts { registry: Ok(registry(1, 60)), ..facts.clone() };
     assert!(ready(&new).unwrap_err().contains("1 of its tasks are visible in Cloud Map"));
     let mut assumed = Facts { settings: Err("deployments are forbidden".to_owned()), ..facts.clone() };
-    assert!(ready(&assumed).is_ok(), "the annotations name all");
+    // 30 s, the TTL of 60 s, and the longest --settle.
+    let why = ready(&assumed).unwrap_err();
+    assert!(why.contains("from 2026-11-24T11:01:30Z on") && why.contains("deployments are forbidden"), "{why}");
+    let later = scale::stoppable(&assumed, Ok("2026-11-24T11:01:30Z".parse().unwrap()), false);
+    assert!(later.is_ok(), "the annotations name all: {later:?}");
     assumed.counterpart.as_mut().unwrap().is_implied = true;
     let why = ready(&assumed).unwrap_err();
     assert!(why.contains("internal/orders is assumed") && why.contains("deployments are forbidden"), "{why}");
