@@ -11,7 +11,7 @@ use crate::{
     commands::installed::Settings,
     cutover::{Settle, hiding::obstacle},
     ecs,
-    instances::share::{Families, Others},
+    instances::share::Others,
     model::{ServiceKey, Target},
 };
 
@@ -144,6 +144,21 @@ impl Pods {
     }
 }
 
+/// What the controller of a cluster registered in a Cloud Map service.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Cluster {
+    pub(super) addresses: BTreeSet<IpAddr>,
+    /// The instances that are healthy.
+    pub(super) healthy: Others,
+}
+
+impl Cluster {
+    /// Whether it is the cluster of these pods, as far as one of them is registered.
+    pub(super) fn is_of(&self, pods: &Pods) -> bool {
+        !self.addresses.is_disjoint(&pods.addresses)
+    }
+}
+
 /// The Cloud Map service.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Registry {
@@ -155,10 +170,8 @@ pub(super) struct Registry {
     pub(super) ill: usize,
     /// How many of these are tasks of ECS.
     pub(super) tasks: usize,
-    /// Families that any of them has.
-    pub(super) families: Option<Families>,
-    /// The addresses that controllers of any cluster registered.
-    pub(super) registered: BTreeSet<IpAddr>,
+    /// What controllers registered, by the UIDs of their clusters.
+    pub(super) clusters: BTreeMap<String, Cluster>,
     /// IPv4 addresses of others.
     pub(super) addresses: BTreeSet<Ipv4Addr>,
     /// Ports of others.

@@ -1,7 +1,8 @@
 //! `cutover`: says whether a name is ready to be moved, writes Cutovers, says how far they are, and stops the tasks of ECS.
-//! It observes, plans (pure: [`mod@plan`], [`ecs`], [`edit`], [`mod@finish`], [`mod@back`], [`mod@status`]), and applies.
+//! It observes, plans (pure: [`mod@plan`], [`ecs`], [`capacity`], [`edit`], [`mod@finish`], [`mod@back`], [`mod@status`]), and applies.
 
 mod back;
+mod capacity;
 mod choice;
 mod ecs;
 mod edit;

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use super::{
     ecs::EcsReader,
-    facts::{Counterpart, Facts, Pods, Registry, Stop},
+    facts::{Cluster, Counterpart, Facts, Pods, Registry, Stop},
 };
 use crate::{
     api::{
@@ -34,16 +34,13 @@ use crate::{
             ANNOTATION_SHARE_OF_TRAFFIC, CONDITION_REGISTERED,
         },
     },
-    cloudmap::{CloudMap, Error, ErrorKind, Lane, Namespace, Operation, attributes},
+    cloudmap::{CloudMap, Error, ErrorKind, Instance, Lane, Namespace, Operation, attributes},
     cluster::reader::read,
     commands::{
         asking::{answered, workload},
         installed::Settings,
     },
-    instances::{
-        Named, Naming,
-        share::{Families, Others},
-    },
+    instances::{Named, Naming, share::Others},
     model::{ServiceKey, Target},
 };
 
@@ -256,16 +253,16 @@ impl Progress {
 /// What others have in a service.
 pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::Discovery) -> Registry {
     let healthy = found.instances.iter().filter(|there| !found.unhealthy.contains(&there.id));
-    // Pods of any cluster that has no share count as others of theirs; those with a share are not tasks.
     let others: Vec<_> = healthy.filter(|there| !there.attributes.contains_key(attributes::CLUSTER_UID)).collect();
     let attribute =
         |name: &str| -> Vec<String> { others.iter().filter_map(|there| there.attributes.get(name).cloned()).collect() };
-    let has = |name: &str| !attribute(name).is_empty();
-    let registered = found.instances.iter().filter(|there| there.attributes.contains_key(attributes::CLUSTER_UID));
-    let registered = registered.flat_map(|there| {
-        [attributes::IPV4, attributes::IPV6]
-            .map(|name| there.attributes.get(name).and_then(|it| it.parse::<IpAddr>().ok()))
-    });
+    let mut pods = BTreeMap::<&String, Vec<&Instance>>::new();
+    for there in &found.instances {
+        if let Some(uid) = there.attributes.get(attributes::CLUSTER_UID) {
+            pods.entry(uid).or_default().push(there);
+        }
+    }
+    let clusters = pods.into_iter().map(|(uid, pods)| (uid.clone(), cluster(&pods, &found.unhealthy)));
     // Hidden tasks are unhealthy.
     let of_others = found.instances.iter().filter(|there| !there.attributes.contains_key(attributes::CLUSTER_UID));
     let ill = of_others.clone().count() - others.len();
@@ -279,12 +276,21 @@ pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::
         others: Others::of(others.iter().copied()),
         ill,
         tasks: attribute(attributes::ECS_SERVICE).len(),
-        registered: registered.flatten().collect(),
-        families: Some(Families { v4: has(attributes::IPV4), v6: has(attributes::IPV6) }),
+        clusters: clusters.collect(),
         addresses: attribute(attributes::IPV4).iter().filter_map(|address| address.parse().ok()).collect(),
         ports: attribute(attributes::PORT).iter().filter_map(|port| port.parse().ok()).collect(),
         ecs: ecs.collect::<BTreeSet<_>>(),
     }
+}
+
+/// What a cluster has in a service.
+fn cluster(pods: &[&Instance], unhealthy: &BTreeSet<Arc<str>>) -> Cluster {
+    let addresses = pods.iter().flat_map(|there| {
+        [attributes::IPV4, attributes::IPV6]
+            .map(|name| there.attributes.get(name).and_then(|it| it.parse::<IpAddr>().ok()))
+    });
+    let healthy = pods.iter().copied().filter(|there| !unhealthy.contains(&there.id));
+    Cluster { addresses: addresses.flatten().collect(), healthy: Others::of(healthy) }
 }
 
 /// The Cloud Map service of an export, if an annotation names it, joins it or asks for a share in it. What none names is implied,

@@ -1,10 +1,11 @@
 //! Whether a name is ready to be moved: a pure judgement over what is known.
 
-use std::{collections::BTreeSet, net::IpAddr};
+use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
 use super::{
+    capacity::{self, Reachable},
     ecs,
     facts::{ASSUMED, Counterpart, Facts, Pods, Registry, Stop},
 };
@@ -22,7 +23,6 @@ use crate::{
         hiding::{obstacle, stoppable_after},
     },
     iam::Mode,
-    instances::Share,
 };
 
 /// What a pod has for requests in flight after it has slept, in seconds: as much as Kubernetes gives pods that do not sleep.
@@ -66,14 +66,6 @@ pub(super) struct Finding {
     pub(super) about: &'static str,
     pub(super) text: String,
     pub(super) remedy: Option<String>,
-}
-
-/// A step, and what it really reaches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Reachable {
-    pub(super) asked: u8,
-    pub(super) pods: usize,
-    pub(super) share: Share,
 }
 
 /// The judgement about one name.
@@ -137,7 +129,7 @@ pub(super) fn plan(facts: &Facts, steps: &[u8]) -> Plan {
     }
     ecs::judge(facts, &mut found);
     match (&facts.pods, &facts.registry) {
-        (Ok(pods), Ok(registry)) => capacity(pods, registry, &mut found),
+        (Ok(pods), Ok(registry)) => capacity::judge(facts, pods, registry, &mut found),
         (Err(why), _) => found.unread("pods", why),
         (Ok(_), Err(_)) => {}
     }
@@ -148,21 +140,11 @@ pub(super) fn plan(facts: &Facts, steps: &[u8]) -> Plan {
     surroundings(facts, &mut found);
     hiding(facts, &mut found);
     let steps = match (&facts.pods, &facts.registry) {
-        (Ok(pods), Ok(registry)) if pods.ready > 0 => {
-            steps.iter().map(|step| reachable(*step, pods, registry)).collect()
-        }
+        (Ok(pods), Ok(registry)) if pods.ready > 0 => capacity::reachable(facts, pods, registry, &steps),
         _ => Vec::new(),
     };
-    told_apart(&steps, &mut found);
+    capacity::told_apart(&steps, &mut found);
     Plan { findings: found.0, steps, patch }
-}
-
-/// What a step reaches with the pods that are ready now.
-fn reachable(asked: u8, pods: &Pods, registry: &Registry) -> Reachable {
-    let others = registry.others.count();
-    let number = if registry.others.whole == 0 { usize::MAX } else { Share::percent(asked).number(others) };
-    let number = number.min(pods.ready);
-    Reachable { asked, pods: number, share: Share::reached(number, others) }
 }
 
 fn cutover(facts: &Facts, steps: &[u8], found: &mut Findings) -> Vec<u8> {
@@ -299,7 +281,9 @@ fn the_registry(facts: &Facts, registry: &Registry, counterpart: &Counterpart, f
 fn the_role(facts: &Facts, registry: &Registry, counterpart: &Counterpart, found: &mut Findings) {
     let (Some(service), Some(target), Ok(pods)) = (&registry.service, &counterpart.target, &facts.pods) else { return };
     let is_refused = |(reason, _): &(String, String)| reason != RegisteredReason::Pending.as_str();
-    if !pods.addresses.is_disjoint(&registry.registered) || counterpart.refused.as_ref().is_some_and(is_refused) {
+    if registry.clusters.values().any(|cluster| cluster.is_of(pods))
+        || counterpart.refused.as_ref().is_some_and(is_refused)
+    {
         return;
     }
     let spec = facts.there().map(|there| &there.spec);
@@ -321,41 +305,6 @@ fn the_role(facts: &Facts, registry: &Registry, counterpart: &Counterpart, found
         service.id,
     );
     found.ok("role", text);
-}
-
-fn capacity(pods: &Pods, registry: &Registry, found: &mut Findings) {
-    let (about, Pods { ready, unready, .. }, tasks) = ("capacity", pods, registry.others.whole);
-    if *ready == 0 {
-        return found.add(Grade::Blocked, about, "no pod is ready", "deploy the pods first");
-    }
-    if tasks == 0 {
-        let text = "nobody else has a healthy instance: all pods are registered at the first step";
-        found.add(Grade::Warning, about, text, "look whether the tasks run, and register there");
-    } else if *ready < tasks {
-        let text = format!(
-            "{ready} ready pods beside {tasks} tasks: more than {} is not reached while all of these run",
-            most(pods, registry)
-        );
-        found.add(Grade::Warning, about, text, format!("scale the pods to {tasks}"));
-    } else {
-        found.ok(about, format!("{ready} ready pods beside {tasks} tasks"));
-    }
-    if *unready > 0 {
-        let text = format!("{unready} pods are not ready: no step begins before they are");
-        found.add(Grade::Warning, about, text, "repair them, or remove them");
-    }
-    let [v4, v6] = [IpAddr::is_ipv4, IpAddr::is_ipv6].map(|is_of| pods.addresses.iter().any(is_of));
-    let lacks = registry
-        .families
-        .is_some_and(|families| registry.others.whole > 0 && !(families.v4 && v4 || families.v6 && v6));
-    if lacks {
-        let text = "the pods have no IP family that the tasks have, so none is registered";
-        found.add(Grade::Blocked, "families", text, "give the Service that IP family");
-    }
-}
-
-fn most(pods: &Pods, registry: &Registry) -> Share {
-    Share::reached(pods.ready, registry.others.count())
 }
 
 /// How pods stop, and whether roll-outs wait for Cloud Map. Gives a patch for what is missing.
@@ -527,22 +476,6 @@ fn hiding(facts: &Facts, found: &mut Findings) {
             )
         };
         found.ok(about, text);
-    }
-}
-
-/// Steps that reach the same number of pods are one step. 100 % also holds when the tasks go.
-fn told_apart(steps: &[Reachable], found: &mut Findings) {
-    let pairs = steps.iter().zip(steps.iter().skip(1)).filter(|(_, other)| other.asked < 100);
-    let same = pairs.filter(|(one, other)| one.pods == other.pods).map(|(_, other)| format!("{} %", other.asked));
-    let same: Vec<_> = same.collect();
-    if !same.is_empty() {
-        let text = format!("as many pods are registered at {} as at the step before", same.join(", "));
-        found.add(
-            Grade::Warning,
-            "steps",
-            text,
-            "leave out what changes nothing, or run more tasks and pods meanwhile",
-        );
     }
 }
 

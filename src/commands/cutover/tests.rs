@@ -12,7 +12,7 @@ use clap::Parser as _;
 use serde_json::{Value, json};
 
 use super::{
-    facts::{Counterpart, Facts, Pods, Registry, Stop},
+    facts::{Cluster, Counterpart, Facts, Pods, Registry, Stop},
     finish::{check, commands},
     observe::{counterpart, summed, there},
     plan::{Grade, plan, text},
@@ -29,6 +29,7 @@ use crate::{
     commands::installed::Settings,
     ecs::{Found, fake},
     iam::{self, Mode, statements},
+    instances::share::Others,
     model::Target,
 };
 
@@ -39,7 +40,7 @@ fn instance(id: &str, attributes: &[(&str, &str)]) -> Instance {
     Instance { id: id.into(), attributes }
 }
 
-/// Cloud Map with so many tasks of ECS, and a pod of ours.
+/// Cloud Map with so many tasks of ECS, and a pod that is not healthy.
 fn registry(tasks: u8, ttl: u32) -> Registry {
     let task = |n: u8| {
         let address = format!("192.0.2.{n}");
@@ -54,7 +55,7 @@ fn registry(tasks: u8, ttl: u32) -> Registry {
     let mut instances: Vec<_> = (0..tasks).map(task).collect();
     instances.push(instance("pod", &[("AWS_INSTANCE_IPV4", "192.0.2.99"), ("CLOUDMAP_MCS_CLUSTER_UID", "u")]));
     instances.push(instance("ill", &[("AWS_INSTANCE_IPV4", "192.0.2.98"), ("ECS_SERVICE_NAME", "other")]));
-    let discovery = Discovery { instances, unhealthy: ["ill".into()].into(), truncated: false };
+    let discovery = Discovery { instances, unhealthy: ["ill".into(), "pod".into()].into(), truncated: false };
     let records = vec![DnsRecord { record_type: RecordType::A, ttl }];
     let dns = Some(DnsConfig { weighted: false, records });
     let (id, arn) = ("srv-aaaaaaaaaaaaaaaa".into(), ARN.into());

@@ -41,6 +41,25 @@ fn pods_are_summed_up_by_the_one_that_is_worst() {
     assert_eq!((nothing.stops_after(), nothing.grace), (0, 0));
 }
 
+#[test]
+fn what_each_cluster_registered_is_told_from_tasks() {
+    let pod = |id: &str, address: &str, cluster: &str, part: &[(&str, &str)]| {
+        let attributes = [("AWS_INSTANCE_IPV4", address), ("CLOUDMAP_MCS_CLUSTER_UID", cluster)];
+        instance(id, &[&attributes[..], part].concat())
+    };
+    let instances = vec![
+        instance("task", &[("AWS_INSTANCE_IPV4", "192.0.2.1"), ("ECS_SERVICE_NAME", "orders")]),
+        pod("a-1", "192.0.2.2", "a", &[]),
+        pod("a-2", "192.0.2.3", "a", &[]),
+        pod("b-1", "192.0.2.4", "b", &[("CLOUDMAP_MCS_PARTIAL", "true")]),
+    ];
+    let seen = there(mk_service(), &Discovery { instances, unhealthy: ["a-2".into()].into(), truncated: false });
+    assert_eq!((seen.others.count(), seen.ill, seen.tasks), (1, 0, 1));
+    let [a, b] = ["a", "b"].map(|uid| &seen.clusters[uid]);
+    assert_eq!((a.addresses.len(), a.healthy.whole, a.healthy.partial), (2, 1, 0));
+    assert_eq!((b.addresses.len(), b.healthy.whole, b.healthy.partial), (1, 0, 1));
+}
+
 /// Otherwise a hook of two minutes is called too short, and the patch replaces it.
 #[test]
 fn a_hook_sleeps_for_as_long_as_its_shell_says() {

@@ -11,6 +11,47 @@ fn what_lacks_nothing_is_ready_and_shows_what_its_steps_reach() {
     assert_eq!(reached, expected.map(|(asked, pods, share)| (asked, pods, share.to_owned())));
 }
 
+fn reached(facts: &Facts, steps: &[u8]) -> Vec<(u8, usize, String)> {
+    let steps = plan(facts, steps).steps;
+    steps.iter().map(|step| (step.asked, step.pods, step.share.to_string())).collect()
+}
+
+/// As the controller counts.
+#[test]
+fn the_pods_of_other_clusters_and_hidden_tasks_count_beside_the_pods() {
+    let capacity = |facts: &Facts| {
+        let findings = plan(facts, &[]).findings;
+        findings.into_iter().find(|finding| finding.about == "capacity").unwrap()
+    };
+    let cluster = |address: &str, whole| Cluster {
+        addresses: [address.parse().unwrap()].into(),
+        healthy: Others { whole, ..Others::default() },
+    };
+    let mut seen = registry(12, 60);
+    // One of them is the cluster of the pods.
+    seen.clusters = [("a".to_owned(), cluster("192.0.2.101", 5)), ("b".to_owned(), cluster("198.51.100.1", 12))].into();
+    let several = Facts { registry: Ok(seen), ..facts() };
+    assert_eq!(reached(&several, &[25, 50]), [(25, 8, "25 %".to_owned()), (50, 12, "33.33 %".to_owned())]);
+    assert_eq!(capacity(&several).text, "12 ready pods beside 12 tasks and 12 pods of other clusters");
+
+    let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
+    cutover.status.as_mut().unwrap().hidden = Some(12);
+    let all_hidden = Registry { ill: 12, ..registry(0, 60) };
+    let mut hidden = Facts { cutover: Ok(Some(cutover.clone())), registry: Ok(all_hidden), ..facts() };
+    assert_eq!(reached(&hidden, &[50, 100]), [(50, 12, "50 %".to_owned()), (100, 12, "50 %".to_owned())]);
+    assert_eq!(capacity(&hidden).text, "12 ready pods beside 12 tasks");
+    cutover.spec.hide_tasks = true;
+    hidden.cutover = Ok(Some(cutover));
+    assert_eq!(reached(&hidden, &[50, 100]), [(50, 12, "50 %".to_owned()), (100, 12, "100 %".to_owned())]);
+    // Steps above p/(p+t) differ by the tasks that they hide.
+    hidden.pods = Ok(pods(6));
+    let steps = [(50, 6, "50 %".to_owned()), (75, 6, "75 %".to_owned())];
+    assert_eq!(reached(&hidden, &[50, 75]), steps);
+    assert!(!wrong(&hidden).iter().any(|(about, _)| *about == "steps"), "{:?}", plan(&hidden, &[50, 75]).findings);
+    let few = capacity(&hidden);
+    assert!(few.grade == Grade::Warning && few.text.ends_with("each pod has more traffic than each task has now"));
+}
+
 /// Subnets of AWS are at most a /16.
 #[test]
 fn clients_that_stay_with_the_tasks_are_said_with_a_command_that_probes_from_there() {
