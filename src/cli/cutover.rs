@@ -18,7 +18,7 @@ use crate::{
 pub enum CutoverCommand {
     /// Say whether a name is ready to be moved, what is missing, and which shares its steps really reach. Changes nothing.
     #[command(
-        after_help = "Exit status: 0 if it is ready, 1 if there are warnings, 2 if something blocks it or nothing can be read."
+        after_help = "Exit status: 0 if it is ready, 1 if there are warnings, also about what could not be read, 2 if something blocks it or nothing can be read."
     )]
     Plan(CutoverPlanArgs),
     /// Begin a cutover, or continue one: what no flag says stays as it is. Ends a pause, a hold or a roll-back.
