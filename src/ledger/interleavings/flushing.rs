@@ -25,6 +25,26 @@ fn a_flush_that_goes_on_is_not_given_up_however_long_it_takes() {
     assert_eq!(leader.term.writer().figures().flushes_abandoned, 0);
 }
 
+#[test]
+fn a_ledger_that_is_written_again_is_not_begun_anew_however_long_that_takes() {
+    let mut world = World::default();
+    let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", narrow(), None);
+    leader.desire(&mut world, &state(0..100, 1));
+    pass(&mut world, &mut [&mut leader], 60);
+    // Somebody deletes its pages, which an audit finds.
+    world.pages.clear();
+    leader.hangs = is_page;
+    let mut rounds = 0;
+    while world.read("blue") != Some(Map::clone(&state(0..100, 1))) {
+        rounds += 1;
+        assert!(rounds < 100, "{} full flushes", leader.term.writer().figures().full_flushes);
+        pass(&mut world, &mut [&mut leader], 15);
+        leader.let_go_first(&mut world, 2);
+    }
+    assert!(rounds > 28, "five minutes until the audit has failed for long enough, and about three more");
+    assert_eq!(leader.term.writer().figures().full_flushes, 2);
+}
+
 /// A flush of a hundred records of which only the first pages were written.
 fn with_a_flush_that_stands_still() -> (World, Process) {
     let mut world = World::default();

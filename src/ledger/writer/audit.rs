@@ -31,7 +31,9 @@ impl Writer {
     pub(super) fn audit(&mut self, now: Now, own: Option<&Arc<Head>>, out: &mut Outbox) {
         let audit = &mut self.run.audit;
         let Some(head) = own.filter(|head| head.is_live() && head.uid == self.me.uid) else { return };
-        if now.mono < audit.next || audit.fetch.is_some() {
+        // What is written again already would begin anew, and never end where that takes longer than an audit may fail.
+        let written_again = self.run.baseless || self.run.rewrite;
+        if written_again || now.mono < audit.next || audit.fetch.is_some() {
             return;
         }
         // A former leader may have claimed services that this one does not know.
