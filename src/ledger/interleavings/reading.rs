@@ -45,6 +45,31 @@ fn who_could_not_be_asked_whose_an_id_is_asks_again_soon_also_at_the_begin_of_a_
 }
 
 #[test]
+fn a_record_that_can_only_be_read_is_tried_less_and_less_and_the_reason_stays() {
+    let mut world = World::default();
+    let mut blue = with_pages(&mut world, "blue", 15);
+    let mut green = Process::elect(&mut world, "green");
+    pass(&mut world, &mut [&mut blue, &mut green], 5);
+    blue.desire(&mut world, &state(1..15, 1));
+    green.hangs = is_record;
+    let mut attempts = 0;
+    for _ in 0..60 {
+        pass(&mut world, &mut [&mut green], 1);
+        // Also while it is tried again.
+        assert_eq!(green.term.error().is_some(), attempts > 0);
+        for (id, _) in green.hanging.drain(..).collect::<Vec<_>>() {
+            attempts += 1;
+            let failure = Failure { message: "a webhook denied it".to_owned(), uncertain: true };
+            green.term.done(world.now(), id, &Outcome::Failed(failure));
+        }
+    }
+    assert!((5..15).contains(&attempts), "{attempts}");
+    green.hangs = |_| false;
+    pass(&mut world, &mut [&mut green], 10);
+    assert_eq!((green.term.error(), green.applies("blue")), (None, Some(state(1..15, 1))));
+}
+
+#[test]
 fn a_running_reader_does_not_go_back_either() {
     let mut world = World::default();
     let mut blue = with_pages(&mut world, "blue", 15);

@@ -111,8 +111,15 @@ impl Term {
                     self.out.call(Call::StoreRecord { record: Box::new(wanted.clone()), expected: version.clone() });
                 self.keeper.call = Some(RecordCall { id, made: now.mono, storing: Some(wanted) });
             }
-            _ if stored_already || now.mono >= self.keeper.next_poll => self.load_record(now),
-            _ => self.out.wake_at(self.keeper.next_poll),
+            _ => {
+                // Not before nothing is left to be stored: that a record can be read does not mean that it can be stored.
+                (self.keeper.failures, self.keeper.error) = (0, None);
+                if stored_already || now.mono >= self.keeper.next_poll {
+                    self.load_record(now);
+                } else {
+                    self.out.wake_at(self.keeper.next_poll);
+                }
+            }
         }
     }
 
@@ -172,8 +179,6 @@ impl Term {
         self.keeper.late = if late { self.keeper.late + 1 } else { 0 };
         match (outcome, storing) {
             (Outcome::Loaded { record, version }, None) => {
-                self.keeper.failures = 0;
-                self.keeper.error = None;
                 self.keeper.next_poll = now.mono + self.timing.record_poll;
                 let before = self.keeper.stored.take().map(|(record, _)| record).or(self.keeper.before.take());
                 let before = before.map(|record| record.bound_to(&self.member));
