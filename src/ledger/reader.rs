@@ -67,6 +67,8 @@ pub struct Reader {
 #[derive(Debug, Default)]
 struct Creator {
     uid: Option<String>,
+    /// Whether there was an answer.
+    answered: bool,
     call: Option<CallId>,
     /// When to ask again at the earliest.
     next: Duration,
@@ -311,7 +313,7 @@ impl Reader {
             let hidden = peer.and_then(Peer::pin).is_some();
             let counts = match head {
                 Ok(head) if head.uid == self.me.uid => false,
-                Ok(head) => hidden || head.is_live() && !self.ignored.contains_key(id),
+                Ok(head) => hidden || head.is_live() && !self.is_refused(id),
                 Err(_) => hidden,
             };
             !counts || peer.is_some_and(|peer| peer.applied.is_some() && !peer.returns() || peer.stale.is_some())
@@ -323,8 +325,13 @@ impl Reader {
         let accepted = self.peers.get(id).is_some_and(|peer| peer.accepted.is_some());
         let own = *id == self.me.cluster || head.as_ref().is_ok_and(|head| head.uid == self.me.uid);
         // A head that says `left` and has no owner: the cluster was purged.
-        let purged = head.as_ref().is_ok_and(|head| !head.is_live()) && self.ignored.contains_key(id);
+        let purged = head.as_ref().is_ok_and(|head| !head.is_live()) && self.is_refused(id);
         !accepted && !own && !purged
+    }
+
+    /// Whether the head under this id is ignored, and not only because AWS does not say who created the id's service.
+    fn is_refused(&self, id: &Arc<str>) -> bool {
+        self.ignored.contains_key(id) && self.creators.get(id).is_none_or(|creator| creator.answered)
     }
 
     /// R7: the own clock advances only between two advances of the own head as read back.
@@ -390,7 +397,11 @@ impl Reader {
         }
         if creator.call.is_none() {
             let owner = creator.uid.as_deref().unwrap_or("nobody");
-            let message = format!("its head comes from UID {}, but the id belongs to {owner}", head.uid);
+            let message = if creator.answered {
+                format!("its head comes from UID {}, but the id belongs to {owner}", head.uid)
+            } else {
+                format!("AWS did not answer who created exports-0.{}, so its head does not count yet", head.cluster)
+            };
             self.ignored.insert(head.cluster.clone(), message);
         }
         false

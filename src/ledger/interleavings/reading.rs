@@ -45,6 +45,28 @@ fn who_could_not_be_asked_whose_an_id_is_asks_again_soon_also_at_the_begin_of_a_
 }
 
 #[test]
+fn who_could_not_be_asked_whose_an_id_is_lets_no_claim_pass_meanwhile() {
+    let mut world = World::default();
+    let mut blue = Process::elect(&mut world, "blue");
+    blue.desire(&mut world, &state(0..3, 1));
+    pass(&mut world, &mut [&mut blue], 5);
+    assert!(world.heads.contains_key("blue"));
+    let mut green = Process::elect(&mut world, "green");
+    green.fails = |call| matches!(call, Call::Creator { .. });
+    let mut reasons = BTreeSet::new();
+    for _ in 0..30 {
+        pass(&mut world, &mut [&mut blue, &mut green], 1);
+        assert!(!green.term.remotes().all_live_verified);
+        reasons.extend(green.term.reader().ignored().get("blue").cloned());
+    }
+    let why = "AWS did not answer who created exports-0.blue, so its head does not count yet";
+    assert_eq!(reasons, [why.to_owned()].into());
+    green.fails = |_| false;
+    pass(&mut world, &mut [&mut blue, &mut green], 10);
+    assert!(green.term.remotes().all_live_verified && green.applies("blue").is_some());
+}
+
+#[test]
 fn a_record_that_can_only_be_read_is_tried_less_and_less_and_the_reason_stays() {
     let mut world = World::default();
     let mut blue = with_pages(&mut world, "blue", 15);

@@ -160,6 +160,7 @@ impl Reader {
             creator.call = None;
             if let Outcome::Creator(uid) = outcome {
                 creator.uid.clone_from(uid);
+                creator.answered = true;
             } else {
                 creator.next = now.mono + self.timing.backoff_max;
             }
