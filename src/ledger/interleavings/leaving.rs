@@ -268,6 +268,20 @@ fn who_comes_back_is_not_verified_before_its_state_is_read() {
     assert!(green.remote("blue").unwrap().state.is_some() && green.term.remotes().all_live_verified);
 }
 
+#[test]
+fn a_page_whose_deletion_takes_long_is_not_deleted_again_meanwhile() {
+    let mut world = World::default();
+    let (mut blue, _) = leave(&mut world);
+    blue.hangs = |call| matches!(call, Call::DeletePage { .. });
+    blue.desire(&mut world, &Arc::default());
+    pass(&mut world, &mut [&mut blue], 50);
+    let pages: BTreeSet<_> = blue.hanging.iter().map(|(_, call)| format!("{call:?}")).collect();
+    assert!(!pages.is_empty() && blue.hanging.len() == pages.len(), "{} of {}", blue.hanging.len(), pages.len());
+    blue.let_go(&mut world);
+    pass(&mut world, &mut [&mut blue], 90);
+    assert_eq!((blue.term.writer().stage(), world.count_pages("blue")), (Stage::Left, 0));
+}
+
 /// The role of a cluster with another id may not write what it wrote under the former one.
 #[test]
 fn deletions_that_are_refused_are_tried_less_and_less() {

@@ -98,7 +98,8 @@ struct Sweep {
 
 impl Sweep {
     fn advance(&mut self, now: Duration, timing: &Timing, cluster: &Arc<str>, shards: u32, out: &mut Outbox) {
-        if !self.lists.is_empty() {
+        // A page that is being deleted would be listed, and deleted, again: the account's room for writes is that of all.
+        if !self.lists.is_empty() || !self.deletions.is_empty() {
             return;
         }
         let clean = self.clean >= CLEAN_READS;
