@@ -93,6 +93,7 @@ impl Writer {
             if pending {
                 out.wake_at(due_later);
             }
+            self.run.waits = None;
             return;
         }
         if now.mono < self.run.next_flush {
@@ -123,13 +124,15 @@ impl Writer {
         let mut last = None;
         let place = || place(&mut free, &mut last);
         let Some(mut appended) = runs.plan(packed, &id, written, place, &self.limits) else {
-            return self.wait_for_room(now);
+            // Heads go on meanwhile, and their success must not hide it.
+            self.run.waits = Some(self.wait_for_room(now));
+            return;
         };
         let before = if anew { 0 } else { self.run.layout.pages().count() };
         if before + appended.pages.len() > self.limits.root_pages {
             return self.exceed(now, anew, out);
         }
-        self.run.exceeds = None;
+        self.run.waits = None;
         if anew {
             self.run.figures.full_flushes += 1;
         }
@@ -142,7 +145,7 @@ impl Writer {
     /// The root would name more pages than anybody reads. In a full flush it names none of those that there are.
     fn exceed(&mut self, now: Now, anew: bool, out: &mut Outbox) {
         if anew {
-            self.run.exceeds = Some(format!(
+            self.run.waits = Some(format!(
                 "the exports of this cluster take more than {} pages of the ledger, and nobody reads more: what does not fit \
                  into the head is not published until there are fewer",
                 self.limits.root_pages
@@ -189,17 +192,16 @@ impl Writer {
     }
 
     /// There is no room for pages: garbage goes at once, and a further service comes. Where no garbage can be deleted, a
-    /// further service would fill with it, too, and the namespace's room is that of all clusters.
-    pub(super) fn wait_for_room(&mut self, now: Now) {
+    /// further service would fill with it, too, and the namespace's room is that of all clusters. Returns why it waits.
+    pub(super) fn wait_for_room(&mut self, now: Now) -> String {
         self.run.figures.flush_quota_waits += 1;
-        if let Some(refused) = self.run.garbage.refused() {
-            self.error = Some(format!("the ledger waits for room; its garbage pages cannot be deleted: {refused}"));
-        } else {
-            self.error = Some("the ledger waits for room; garbage pages are being deleted".to_owned());
-            self.run.garbage.expect(now.mono);
-            self.want_shards(self.shards + 1);
-        }
         self.space_flushes(now);
+        if let Some(refused) = self.run.garbage.refused() {
+            return format!("the ledger waits for room; its garbage pages cannot be deleted: {refused}");
+        }
+        self.run.garbage.expect(now.mono);
+        self.want_shards(self.shards + 1);
+        "the ledger waits for room; garbage pages are being deleted".to_owned()
     }
 
     /// There should be so many services, or the next power of two.

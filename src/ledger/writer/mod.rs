@@ -155,8 +155,8 @@ struct Run {
     baseless: bool,
     /// The next flush writes every page again.
     rewrite: bool,
-    /// Why the state has more pages than a root may name.
-    exceeds: Option<String>,
+    /// Why a flush that is due cannot begin: there is no room, or the root would name more pages than it may.
+    waits: Option<String>,
     measured: Option<Measured>,
     /// The last state sent, on the current base.
     sent: Option<Sent>,
@@ -214,7 +214,7 @@ impl Run {
             layout,
             baseless: false,
             rewrite: false,
-            exceeds: None,
+            waits: None,
             measured: None,
             sent: None,
             publication: None,
