@@ -14,6 +14,7 @@ use std::{
 
 use k8s_openapi::{
     api::{
+        coordination::v1::Lease,
         core::v1::{Namespace, ObjectReference},
         events::v1::Event,
     },
@@ -28,7 +29,7 @@ use tokio::{
 };
 use tracing::warn;
 
-use super::{apply::Cause, metrics::Metrics, objects::ObjectKey};
+use super::{apply::Cause, lease::LEASE, metrics::Metrics, objects::ObjectKey};
 use crate::{
     api::{Cutover, ServiceExport, ServiceImport, events::EventReason, names},
     env,
@@ -64,7 +65,7 @@ const WAITING_ALIKE: usize = 8;
 /// An Event to be emitted.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EventRecord {
-    /// The object, with kind, name and uid. `kubectl describe` finds the Event by the uid.
+    /// The object, with kind, name and uid. `kubectl describe` finds the Event by the uid. Only the Lease may lack it here.
     pub regarding: ObjectReference,
     /// The reason: that of the condition that changed, if there is one.
     pub reason: EventReason,
@@ -171,10 +172,10 @@ pub fn cutover(key: &ServiceKey, uid: &str) -> ObjectReference {
     reference::<Cutover>(key, uid)
 }
 
-/// A reference to the controller's Lease in its own namespace, for Events that concern no user's object.
+/// A reference to the controller's Lease in its own namespace, for Events that concern no user's object. [`Publisher`] adds
+/// the uid.
 pub fn lease(namespace: &str) -> ObjectReference {
-    let key = ServiceKey::new(namespace, super::lease::LEASE);
-    ObjectReference { uid: None, ..reference::<k8s_openapi::api::coordination::v1::Lease>(&key, "") }
+    ObjectReference { uid: None, ..reference::<Lease>(&ServiceKey::new(namespace, LEASE), "") }
 }
 
 /// A reference to a Namespace from within it. Events about objects without a namespace would be in `default`, where
@@ -225,6 +226,9 @@ impl Publisher {
             return;
         }
         let namespace = note.regarding.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        if note.regarding.uid.is_none() {
+            note.regarding.uid = self.lease_uid(&namespace).await;
+        }
         let event = event(note, &self.instance, env::timestamp());
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
         let mut attempt = 1;
@@ -249,6 +253,13 @@ impl Publisher {
             break if matches!(error, Cause::Timeout) { "timeout" } else { "failed" };
         };
         self.metrics.events.with_label_values(&[outcome]).inc();
+    }
+
+    /// It is another one after somebody deleted the Lease, so it is not kept. Without an answer the Event is created all the
+    /// same.
+    async fn lease_uid(&self, namespace: &str) -> Option<String> {
+        let api: Api<Lease> = Api::namespaced(self.client.clone(), namespace);
+        timeout(CALL_TIMEOUT, api.get(LEASE)).await.ok()?.ok()?.metadata.uid
     }
 }
 
@@ -434,6 +445,23 @@ mod tests {
         outbox.send(note("a"));
         assert_eq!(next.await.unwrap(), "a");
         assert_eq!(outbox.0.dropped.get(), 0);
+    }
+
+    /// `kubectl describe lease` shows only Events with the uid of the Lease.
+    #[tokio::test]
+    async fn an_event_about_the_lease_has_its_uid_if_the_api_server_says_it() {
+        let api = crate::cluster::fake_api::FakeApi::default();
+        let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+        let publisher = Publisher::new(api.client(), "pod", metrics.clone());
+        let about = |text: &str| EventRecord { regarding: lease("system"), ..note(text) };
+        publisher.publish(about("a")).await;
+        api.refuse(403, "Forbidden", "no");
+        publisher.publish(about("b")).await;
+        let requests = api.requests();
+        assert_eq!(requests[0].path, "/apis/coordination.k8s.io/v1/namespaces/system/leases/cloudmap-mcs");
+        assert_eq!(requests[1].body["regarding"]["uid"], "uid");
+        assert!(requests[3].body["regarding"]["uid"].is_null(), "{}", requests[3].body);
+        assert_eq!(metrics.events.with_label_values(&["ok"]).get(), 2);
     }
 
     #[tokio::test(start_paused = true)]
