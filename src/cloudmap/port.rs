@@ -380,7 +380,7 @@ pub enum ErrorKind {
     Throttled,
     /// IAM does not allow the call.
     AccessDenied,
-    /// Whoever gives the credentials does not answer. The call itself, or its last attempt, was not sent.
+    /// Whoever gives the credentials does not answer, or fails. The call itself, or its last attempt, was not sent.
     NoCredentials,
     /// The request itself is wrong. Repeating it does not help.
     InvalidInput,

@@ -12,6 +12,17 @@ use crate::cloudmap::{Error, ErrorKind, Operation};
 /// What the SDK says if none came in time.
 const LATE: &str = "identity resolver timed out";
 
+/// What the SDK says if whoever gives credentials fails or throttles: the codes of STS, and the statuses of the EKS Pod Identity
+/// Agent.
+const FAILING: [&str; 6] = [
+    "(Throttling",
+    "(InternalFailure",
+    "(ServiceUnavailable",
+    "IDPCommunicationError",
+    "credential provider: StatusCode(429",
+    "credential provider: StatusCode(5",
+];
+
 /// Sorts a failed call. `detail` reads what only a typed error contains (who owns a name, which operation runs).
 pub(super) fn sort<E>(
     operation: Operation,
@@ -137,7 +148,7 @@ fn not_answered(words: &str, unknown: bool) -> (ErrorKind, String) {
     let unconnected = ["(Connect)", "connect timeout", "dns error"].iter().any(|text| words.contains(text));
     if let Some(why) = unsigned(words) {
         // Whoever gives them said no, or says nothing for now.
-        let silent = unconnected || words.contains(LATE);
+        let silent = unconnected || words.contains(LATE) || FAILING.iter().any(|text| words.contains(text));
         return (if silent { ErrorKind::NoCredentials } else { ErrorKind::AccessDenied }, why);
     }
     if unconnected {
@@ -172,4 +183,26 @@ pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
         cause = error.source();
     }
     words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_that_fails_to_give_credentials_denies_nothing() {
+        for (status, kind) in [
+            (500, ErrorKind::NoCredentials),
+            (503, ErrorKind::NoCredentials),
+            (429, ErrorKind::NoCredentials),
+            (400, ErrorKind::AccessDenied),
+            (404, ErrorKind::AccessDenied),
+        ] {
+            let words = format!(
+                "dispatch failure: other: an error occurred while loading credentials: Non-success status from HTTP credential \
+                 provider: StatusCode({status})"
+            );
+            assert_eq!(not_answered(&words, false).0, kind, "{status}");
+        }
+    }
 }

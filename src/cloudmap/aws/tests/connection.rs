@@ -127,6 +127,21 @@ async fn missing_credentials_are_reported_as_such() {
     assert!(server.requests.lock().unwrap().is_empty());
 }
 
+/// How a call fails that needs credentials from this STS.
+async fn without_credentials(sts: &str, settings: AwsSettings) -> Error {
+    let loaded = aws_config::defaults(BehaviorVersion::latest())
+        .region(Region::new("eu-west-1"))
+        .credentials_provider(Credentials::new("base", "base", None, None, "test"))
+        .retry_config(retries(0))
+        .endpoint_url(sts)
+        .load()
+        .await;
+    let role = Some("arn:aws:iam::123456789012:role/registry".to_owned());
+    let settings = AwsSettings { assume_role_arn: role, ..settings };
+    let cloudmap = AwsCloudMap::configured(&loaded, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
+    cloudmap.list_namespaces(Lane::Instances).await.unwrap_err()
+}
+
 /// Nothing is wrong with Cloud Map then, nor with the role, and its giver may answer at any moment.
 #[tokio::test]
 async fn credentials_that_nobody_gives_are_not_mistaken_for_an_endpoint_that_does_not_answer() {
@@ -135,25 +150,32 @@ async fn credentials_that_nobody_gives_are_not_mistaken_for_an_endpoint_that_doe
     let silent = format!("http://{}", listener.local_addr().unwrap());
     let (_, registry) = answering(200, &json!({"Namespaces": []})).await;
     for sts in [closed, silent] {
-        let loaded = aws_config::defaults(BehaviorVersion::latest())
-            .region(Region::new("eu-west-1"))
-            .credentials_provider(Credentials::new("base", "base", None, None, "test"))
-            .retry_config(retries(0))
-            .endpoint_url(&sts)
-            .load()
-            .await;
-        let settings = AwsSettings {
-            endpoint: Some(registry.url.clone()),
-            assume_role_arn: Some("arn:aws:iam::123456789012:role/registry".to_owned()),
-            ..AwsSettings::default()
-        };
-        let cloudmap = AwsCloudMap::configured(&loaded, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
-        let error = cloudmap.list_namespaces(Lane::Instances).await.unwrap_err();
+        let settings = AwsSettings { endpoint: Some(registry.url.clone()), ..AwsSettings::default() };
+        let error = without_credentials(&sts, settings).await;
         assert_eq!(error.kind, ErrorKind::NoCredentials, "{error}");
         assert!(error.message.starts_with("cannot get AWS credentials: "), "{error}");
     }
     assert!(registry.requests.lock().unwrap().is_empty());
     drop(listener);
+}
+
+/// The writes of a target stop for a minute after a denial, and its users are told at once.
+#[tokio::test]
+async fn credentials_that_sts_fails_to_give_are_not_mistaken_for_denied_ones() {
+    let (_, registry) = answering(200, &json!({"Namespaces": []})).await;
+    for (status, code, kind) in [
+        (400, "Throttling", ErrorKind::NoCredentials),
+        (400, "IDPCommunicationError", ErrorKind::NoCredentials),
+        (500, "InternalFailure", ErrorKind::NoCredentials),
+        (503, "ServiceUnavailable", ErrorKind::NoCredentials),
+        (403, "AccessDenied", ErrorKind::AccessDenied),
+    ] {
+        let said = format!("<ErrorResponse><Error><Code>{code}</Code><Message>no</Message></Error></ErrorResponse>");
+        let sts = serve(vec![(status, said)]).await;
+        let error = without_credentials(&sts.url, settings(&registry.url)).await;
+        assert_eq!(error.kind, kind, "{error}");
+        assert!(error.message.starts_with("cannot get AWS credentials: "), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -97,8 +97,8 @@ fn unanswered(registry: &Registry, error: &Error) -> Finding {
             "credentials",
             error.message.clone(),
             format!(
-                "whoever gives them does not answer: allow HTTPS to {} ({NETWORK}), or look whether the EKS Pod Identity \
-                 Agent runs on this node; {OF_NODE}",
+                "whoever gives them does not answer, or fails: allow HTTPS to {} ({NETWORK}), or look whether the EKS Pod \
+                 Identity Agent runs on this node; {OF_NODE}",
                 host("sts", registry)
             ),
         ),
