@@ -181,13 +181,11 @@ pub enum Outcome {
     Failed(Failure),
 }
 
-/// Why a call failed.
+/// Why a call failed. Nobody asks whether it took effect, or may still do so: nothing is assumed about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     /// The reason, as a text.
     pub message: String,
-    /// Whether the call may still take effect.
-    pub uncertain: bool,
 }
 
 /// The calls to make, and when the machine wants to be polled again.

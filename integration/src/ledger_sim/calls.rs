@@ -20,8 +20,8 @@ use super::{
 pub(super) const CALL_LIMIT: f64 = 5.0;
 const OPERATION_LIMIT: f64 = 60.0;
 
-pub(super) fn failed(message: &str, uncertain: bool) -> Outcome {
-    Outcome::Failed(Failure { message: message.to_owned(), uncertain })
+pub(super) fn failed(message: &str) -> Outcome {
+    Outcome::Failed(Failure { message: message.to_owned() })
 }
 
 impl Sim {
@@ -47,7 +47,7 @@ impl Sim {
                 let creator = self.registry.services.get(&Service::Exports { cluster, shard: 0 });
                 let creator = creator.map(ToString::to_string);
                 let bad = self.throttled(caller, true);
-                let outcome = if bad { failed("throttled", false) } else { Outcome::Creator(creator) };
+                let outcome = if bad { failed("throttled") } else { Outcome::Creator(creator) };
                 (self.rng.uniform(0.02, 0.5), outcome)
             }
             Call::Announce => {
@@ -74,7 +74,7 @@ impl Sim {
                     Value::Head(head) => Some(head),
                     Value::Key(_) | Value::Page(_) => None,
                 });
-                (self.rng.uniform(0.02, 0.3), if bad { failed("throttled", false) } else { Outcome::Copy(head) })
+                (self.rng.uniform(0.02, 0.3), if bad { failed("throttled") } else { Outcome::Copy(head) })
             }
             Call::Announced { cluster, uid: _ } => {
                 let bad = self.throttled(caller, false);
@@ -83,7 +83,7 @@ impl Sim {
                     Value::Key(key) => Some(Announced::clone(&key)),
                     Value::Head(_) | Value::Page(_) => None,
                 });
-                (self.rng.uniform(0.02, 0.3), if bad { failed("throttled", false) } else { Outcome::Announced(key) })
+                (self.rng.uniform(0.02, 0.3), if bad { failed("throttled") } else { Outcome::Announced(key) })
             }
             Call::Depart { .. } => (0.1, Outcome::Done),
             Call::RemoveFormer { cluster } => {
@@ -95,7 +95,7 @@ impl Sim {
                     let is_page = |value: &Value| matches!(value, Value::Page(_));
                     let mut services = self.registry.committed.iter();
                     if services.any(|(service, rows)| of_it(service) && rows.values().any(is_page)) {
-                        let outcome = failed("the service is in use", false);
+                        let outcome = failed("the service is in use");
                         return self.at(0.5, Event::Done { caller, id, outcome });
                     }
                     self.registry.services.retain(|service, _| !of_it(service));
@@ -147,13 +147,13 @@ impl Sim {
 
     fn claim(&mut self, caller: Caller, own: &Arc<str>, uid: &Arc<str>, shard: u32) -> (f64, Outcome) {
         if self.throttled(caller, true) {
-            return (self.rng.uniform(0.05, 1.0), failed("throttled", false));
+            return (self.rng.uniform(0.05, 1.0), failed("throttled"));
         }
         let service = Service::Exports { cluster: own.clone(), shard };
         let created = !self.registry.services.contains_key(&service);
         let owner = self.registry.services.entry(service).or_insert_with(|| uid.clone()).clone();
         if !self.calm && self.rng.chance(self.scenario.unknown) {
-            return (1.0, failed("time-out", true));
+            return (1.0, failed("time-out"));
         }
         let exists = |shard: &u32| {
             self.registry.services.contains_key(&Service::Exports { cluster: own.clone(), shard: *shard })
@@ -169,7 +169,7 @@ impl Sim {
 
     fn read_pages(&mut self, caller: Caller, cluster: &Arc<str>, shard: u32, flush: Option<&str>) -> Outcome {
         if self.throttled(caller, false) {
-            return failed("throttled", false);
+            return failed("throttled");
         }
         let service = Service::Exports { cluster: cluster.clone(), shard };
         let rows = self.registry.discover(self.now, &mut self.rng, &service);
@@ -214,7 +214,7 @@ impl Sim {
                 if value.is_some() {
                     self.registry.services.insert(owned, uid);
                 }
-                return self.at(0.1, Event::Done { caller, id, outcome: failed("there is no such service", false) });
+                return self.at(0.1, Event::Done { caller, id, outcome: failed("there is no such service") });
             }
             None => {}
             Some(_) => {
@@ -234,13 +234,13 @@ impl Sim {
         let unknown = if self.calm { 0.0 } else { self.scenario.unknown };
         if self.throttled(caller, true) {
             let delay = self.rng.uniform(0.05, 1.0);
-            return self.at(delay, Event::Done { caller, id, outcome: failed("throttled", false) });
+            return self.at(delay, Event::Done { caller, id, outcome: failed("throttled") });
         }
         if self.rng.chance(unknown / 2.0) {
-            return self.at(CALL_LIMIT, Event::Done { caller, id, outcome: failed("time-out", true) });
+            return self.at(CALL_LIMIT, Event::Done { caller, id, outcome: failed("time-out") });
         }
         if !self.registry.in_flight.insert(key.clone()) {
-            return self.at(0.1, Event::Done { caller, id, outcome: failed("another operation is running", false) });
+            return self.at(0.1, Event::Done { caller, id, outcome: failed("another operation is running") });
         }
         let mut latency = 0.1 + (self.scenario.latency - 0.1) * self.rng.fraction().powi(2);
         if !self.calm && self.rng.chance(self.scenario.slow) {
@@ -253,7 +253,7 @@ impl Sim {
         let lost = self.rng.chance(unknown / 2.0) || self.scenario.unobserved;
         let limit = if lost { CALL_LIMIT } else { OPERATION_LIMIT };
         let answer = if lost || latency > OPERATION_LIMIT {
-            self.at(limit, Event::Done { caller, id, outcome: failed("time-out", true) });
+            self.at(limit, Event::Done { caller, id, outcome: failed("time-out") });
             None
         } else {
             Some((caller, id))
@@ -285,7 +285,7 @@ impl Sim {
         }
         if let Some((caller, id)) = answer {
             let delay = self.rng.uniform(0.0, 0.5);
-            let outcome = if fails { failed("the operation failed", false) } else { Outcome::Done };
+            let outcome = if fails { failed("the operation failed") } else { Outcome::Done };
             self.at(delay, Event::Done { caller, id, outcome });
         }
     }
@@ -307,7 +307,7 @@ impl Sim {
         let mut given_up = Vec::new();
         let c = &mut self.clusters[cluster];
         let outcome = match call {
-            _ if down || fails => failed("the API server does not answer", true),
+            _ if down || fails => failed("the API server does not answer"),
             Call::StoreRecord { record, expected } => {
                 let stored = c.record.as_ref().map(|(_, version)| version.to_string());
                 if stored == expected {
@@ -329,7 +329,7 @@ impl Sim {
                     c.record_version += 1;
                     c.record = Some((*record, c.record_version));
                     let version = Some(c.record_version.to_string());
-                    if lost { failed("the answer was lost", true) } else { Outcome::Stored { version } }
+                    if lost { failed("the answer was lost") } else { Outcome::Stored { version } }
                 } else {
                     Outcome::Conflict
                 }

@@ -451,7 +451,7 @@ impl Sim {
         for (id, call) in calls {
             let stalls = call.writes() && !self.calm && self.rng.chance(self.scenario.gap);
             if call.writes() && !self.holds(proc, CALL_LIMIT) {
-                self.at(0.01, Event::Done { caller, id, outcome: failed("not leading", false) });
+                self.at(0.01, Event::Done { caller, id, outcome: failed("not leading") });
             } else if stalls {
                 // Between the check and the call: whatever happened meanwhile, the call goes out.
                 let pause = self.rng.uniform(3.0, self.scenario.gap_max);

@@ -98,7 +98,7 @@ pub(super) async fn depart(
             held(leadership)?;
             let copied = registry.put_copy(&farewell).await;
             for said in [announced, copied] {
-                if let Err(Failure { message, .. }) = said {
+                if let Err(Failure { message }) = said {
                     tracing::warn!(error = message, clusterset, "cannot announce the key in the former ClusterSet");
                 }
             }
@@ -118,7 +118,7 @@ pub(super) async fn depart(
             if *looks >= LOOKS {
                 let message =
                     format!("the ledger of the former ClusterSet {clusterset} does not show yet that {cluster} left");
-                return Err(Failure { message, uncertain: true });
+                return Err(Failure { message });
             }
         }
         sleep(LOOK).await;
@@ -128,5 +128,5 @@ pub(super) async fn depart(
 /// To be asked immediately before each write.
 fn held(leadership: &dyn Leadership) -> Result<(), Failure> {
     let message = "the Lease is not held: nothing is written".to_owned();
-    if holds(leadership) { Ok(()) } else { Err(Failure { message, uncertain: false }) }
+    if holds(leadership) { Ok(()) } else { Err(Failure { message }) }
 }

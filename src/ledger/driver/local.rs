@@ -169,8 +169,7 @@ impl<L: Leadership> Keeper<L> {
             let mut attempts = 0;
             loop {
                 let next = &from[attempts % from.len()];
-                let Err(Failure { message, .. }) = depart(&cloudmap, next, &uid, keys.clone(), &*leadership).await
-                else {
+                let Err(Failure { message }) = depart(&cloudmap, next, &uid, keys.clone(), &*leadership).await else {
                     return next.clone();
                 };
                 warn!(

@@ -306,7 +306,7 @@ impl Driver {
                 Some(done) = self.calls.next(), if !self.calls.is_empty() => {
                     let Some((id, outcome)) = done else { continue };
                     self.cancel.remove(&id);
-                    if let Outcome::Failed(Failure { message, .. }) = &outcome {
+                    if let Outcome::Failed(Failure { message }) = &outcome {
                         tracing::warn!(error = message, "ledger call failed");
                     }
                     self.term.done(self.now(), id, &outcome);
@@ -482,7 +482,7 @@ impl Ports {
     async fn make(self: Arc<Self>, id: CallId, call: Call) -> (CallId, Outcome) {
         if call.writes() && !holds(&*self.leadership) {
             let message = "the Lease is not held; nothing is written".to_owned();
-            return (id, Outcome::Failed(Failure { message, uncertain: false }));
+            return (id, Outcome::Failed(Failure { message }));
         }
         let outcome = match call {
             Call::ConfirmLease => Ok(Outcome::Lease { held: self.leadership.confirm().await }),
@@ -492,14 +492,14 @@ impl Ports {
                     self.registry.remember(&record).await;
                     Ok(Outcome::Loaded { record, version })
                 }
-                Err(error) => Err(Failure { message: error.to_string(), uncertain: false }),
+                Err(error) => Err(Failure { message: error.to_string() }),
             },
             Call::StoreRecord { record, expected } => {
                 let record = self.registry.with_services(*record).await;
                 match self.record.store(&record, &expected).await {
                     Ok(version) => Ok(Outcome::Stored { version }),
                     Err(StoreError::Conflict) => Ok(Outcome::Conflict),
-                    Err(error) => Err(Failure { message: error.to_string(), uncertain: true }),
+                    Err(error) => Err(Failure { message: error.to_string() }),
                 }
             }
             Call::Claim { shard } => self.registry.claim(shard).await,

@@ -77,12 +77,12 @@ pub(in crate::ledger) struct Registry {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        Self { uncertain: error.kind == ErrorKind::Unknown, message: error.to_string() }
+        Self { message: error.to_string() }
     }
 }
 
 fn failure(message: String) -> Failure {
-    Failure { message, uncertain: false }
+    Failure { message }
 }
 
 impl Registry {
@@ -302,7 +302,7 @@ impl Registry {
                 // That took a while, so the Lease comes first again: who marks a former id tries until it is marked.
                 Ok(Some(written)) => return Ok(written),
                 // Whoever knows the key already believes the head all the same.
-                Err(Failure { message, .. }) => {
+                Err(Failure { message }) => {
                     tracing::warn!(error = message, cluster = %head.cluster, "cannot announce the key under a former id");
                 }
             }
@@ -462,7 +462,7 @@ impl Registry {
             }
             if Instant::now() >= deadline {
                 let message = format!("the operation {operation} is not finished after {OPERATION_LIMIT:?}");
-                return Err(Failure { message, uncertain: true });
+                return Err(Failure { message });
             }
             at_first = false;
             pause = looks().again(began.elapsed());

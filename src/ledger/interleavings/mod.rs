@@ -302,7 +302,7 @@ impl Process {
                 if (self.hangs)(&call) {
                     self.hanging.push((id, call));
                 } else if (self.fails)(&call) {
-                    let failure = Failure { message: "throttled".to_owned(), uncertain: false };
+                    let failure = Failure { message: "throttled".to_owned() };
                     self.term.done(world.now(), id, &Outcome::Failed(failure));
                 } else if (self.loses)(&call) {
                     world.make(self, &call);
@@ -319,7 +319,7 @@ impl Process {
         self.hangs = |_| false;
         let hanging = std::mem::take(&mut self.hanging);
         for (id, _) in &hanging {
-            let failure = Failure { message: "time-out".to_owned(), uncertain: true };
+            let failure = Failure { message: "time-out".to_owned() };
             self.term.done(world.now(), *id, &Outcome::Failed(failure));
         }
         self.settle(world);
@@ -383,7 +383,7 @@ fn refuse(world: &mut World, process: &mut Process, which: fn(&Call) -> bool, se
             refused.push(world.now.as_secs());
         }
         for (id, _) in calls {
-            let failure = Failure { message: "AccessDeniedException".to_owned(), uncertain: false };
+            let failure = Failure { message: "AccessDeniedException".to_owned() };
             process.term.done(world.now(), id, &Outcome::Failed(failure));
         }
         process.settle(world);

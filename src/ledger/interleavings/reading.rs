@@ -37,7 +37,7 @@ fn who_could_not_be_asked_whose_an_id_is_asks_again_soon_also_at_the_begin_of_a_
     let creator = green.hanging.iter().position(|(_, call)| matches!(call, Call::Creator { .. })).unwrap();
     let (id, _) = green.hanging.remove(creator);
     green.hangs = |_| false;
-    let failure = Failure { message: "throttled".to_owned(), uncertain: false };
+    let failure = Failure { message: "throttled".to_owned() };
     green.term.done(world.now(), id, &Outcome::Failed(failure));
     green.let_go(&mut world);
     pass(&mut world, &mut [&mut blue, &mut green], 6);

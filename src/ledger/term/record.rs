@@ -218,7 +218,7 @@ impl Term {
                 self.keeper.failures += 1;
                 let factor = 2u32.pow(self.keeper.failures.min(6) - 1);
                 self.keeper.retry_at = now.mono + (self.timing.retry_min * factor).min(self.timing.retry_max);
-                if let Outcome::Failed(Failure { message, .. }) = outcome {
+                if let Outcome::Failed(Failure { message }) = outcome {
                     self.keeper.error = Some(message.clone());
                 }
             }

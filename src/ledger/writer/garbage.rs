@@ -113,7 +113,7 @@ impl Garbage {
     fn deletion_done(&mut self, outcome: &Outcome) {
         match outcome {
             Outcome::Done => (self.deleted, self.vain) = (true, 0),
-            Outcome::Failed(Failure { message, .. }) => self.failure = Some(message.clone()),
+            Outcome::Failed(Failure { message }) => self.failure = Some(message.clone()),
             _ => {}
         }
     }

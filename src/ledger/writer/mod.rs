@@ -461,7 +461,7 @@ impl Writer {
     }
 
     fn note(&mut self, outcome: &Outcome) {
-        if let Outcome::Failed(Failure { message, .. }) = outcome {
+        if let Outcome::Failed(Failure { message }) = outcome {
             self.error = Some(message.clone());
         }
     }
