@@ -75,17 +75,6 @@ pub enum IdentityError {
     InvalidUid(InvalidClusterId),
 }
 
-impl IdentityError {
-    /// A fixed word for metrics and reasons.
-    pub const fn category(&self) -> &'static str {
-        match self {
-            Self::InvalidProperty { .. } => "invalid_property",
-            Self::Disagreement { .. } => "disagreement",
-            Self::InvalidUid(_) => "invalid_uid",
-        }
-    }
-}
-
 impl Identity {
     /// A warning for administrators about an identity that is valid but has disadvantages.
     pub fn warning(&self) -> Option<String> {
@@ -278,7 +267,9 @@ mod tests {
                 assert_eq!(&*uid, UID);
                 format!("{cluster} in {}", clusterset.map_or_else(|| "none".to_owned(), |id| id.to_string()))
             }
-            Err(error) => error.category().to_owned(),
+            Err(IdentityError::Disagreement { .. }) => "disagreement".to_owned(),
+            Err(IdentityError::InvalidProperty { .. }) => "invalid property".to_owned(),
+            Err(error) => error.to_string(),
         }
     }
 
@@ -296,8 +287,8 @@ mod tests {
             (vec![cluster_id("c1"), clusterset_id("prod")], flags("c1", "prod"), "c1 in prod".to_owned()),
             (vec![cluster_id("c1")], flags("c2", ""), "disagreement".to_owned()),
             (vec![clusterset_id("prod")], flags("c1", "test"), "disagreement".to_owned()),
-            (vec![cluster_id("Not_An_Id")], none.clone(), "invalid_property".to_owned()),
-            (vec![clusterset_id("")], none, "invalid_property".to_owned()),
+            (vec![cluster_id("Not_An_Id")], none.clone(), "invalid property".to_owned()),
+            (vec![clusterset_id("")], none, "invalid property".to_owned()),
         ];
         for (properties, flags, expected) in table {
             assert_eq!(words(resolve(&properties, &flags, UID)), expected, "{properties:?} {flags:?}");

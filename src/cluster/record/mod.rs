@@ -267,16 +267,6 @@ pub enum StoreError {
     Failed(String),
 }
 
-impl StoreError {
-    /// A fixed word for metrics and reasons.
-    pub const fn category(&self) -> &'static str {
-        match self {
-            Self::Conflict => "conflict",
-            Self::Forbidden(_) | Self::Failed(_) => "failed",
-        }
-    }
-}
-
 /// Where the record is stored.
 #[async_trait]
 pub trait RecordStore: Send + Sync + 'static {
