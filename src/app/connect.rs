@@ -36,8 +36,8 @@ pub(crate) async fn cluster(args: &ClusterArgs) -> anyhow::Result<Client> {
 
 /// How often a command repeats a call: for about half a minute.
 const REPEAT: u32 = 24;
-/// How often `status`, the page and `cutover` repeat a call. All give an answer half a minute, and why calls fail must be known
-/// before.
+/// How often `status`, the page, `cutover` and `users` repeat a call. All give an answer half a minute, and why calls fail must
+/// be known before.
 const REPEAT_STATUS: u32 = 8;
 
 fn settings(args: &AwsArgs) -> AwsSettings {
@@ -61,7 +61,7 @@ pub(crate) async fn registry_for_command(args: &AwsArgs) -> anyhow::Result<Arc<d
     Ok(repeating(args, REPEAT).await?.cloudmap)
 }
 
-/// The same for `status`, the page and `cutover`.
+/// The same for `status`, the page, `cutover` and `users`.
 pub(crate) async fn registry_for_status(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
     Ok(repeating(args, REPEAT_STATUS).await?.cloudmap)
 }

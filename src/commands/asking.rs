@@ -38,6 +38,11 @@ pub(super) async fn answered<T>(
     timeout(PATIENCE, call).await.map_err(late)?
 }
 
+/// Whether the next call would wait as long for the same answer, because nobody is there.
+pub(super) const fn is_away(error: &Error) -> bool {
+    matches!(error.kind, ErrorKind::Unknown | ErrorKind::NoCredentials)
+}
+
 /// What made a pod, by kind and name: the Deployment of its ReplicaSet, or its other owner.
 pub(super) fn workload(pod: &Pod) -> Option<(&str, &str)> {
     let owners = pod.metadata.owner_references.as_ref()?;

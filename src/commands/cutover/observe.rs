@@ -37,7 +37,7 @@ use crate::{
     cloudmap::{CloudMap, Error, ErrorKind, Instance, Lane, Namespace, Operation, attributes},
     cluster::reader::read,
     commands::{
-        asking::{answered, workload},
+        asking::{answered, is_away, workload},
         installed::Settings,
     },
     instances::{Named, Naming, share::Others},
@@ -183,7 +183,7 @@ impl Observer {
         let cloudmap = self.cloudmap.clone()?;
         let seen = self.look(&*cloudmap, target).await;
         seen.map_err(|error| {
-            if !matches!(error.kind, ErrorKind::Unknown | ErrorKind::NoCredentials) {
+            if !is_away(&error) {
                 return error.to_string();
             }
             // It would take as long for each of hundreds of names.

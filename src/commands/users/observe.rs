@@ -14,9 +14,9 @@ use super::{
 use crate::{
     app::connect,
     cli::{ClusterArgs, TaskAddress, UsersArgs},
-    cloudmap::{CloudMap, Lane, Namespace, attributes},
+    cloudmap::{CloudMap, Lane, Namespace, Operation, attributes},
     cluster::reader::{Unread, each},
-    commands::asking::in_time,
+    commands::asking::{answered, in_time, is_away},
 };
 
 /// How many services are asked at once.
@@ -47,7 +47,7 @@ pub(super) async fn observe(args: &UsersArgs, subject: &mut Subject) -> Surround
             Err(error) => seen.left_out.push(format!("{}: {error:#}", titled("the cluster", name))),
         }
     }
-    match connect::registry_for_command(&args.aws).await {
+    match connect::registry_for_status(&args.aws).await {
         Ok(cloudmap) => registry(&*cloudmap, subject, &mut seen).await,
         Err(error) => seen.left_out.push(format!("Cloud Map: {error:#}")),
     }
@@ -79,6 +79,7 @@ pub(super) async fn registry(cloudmap: &dyn CloudMap, subject: &mut Subject, see
         Ok(namespaces) => namespaces,
         Err(why) => return seen.left_out.push(format!("Cloud Map: {why}")),
     };
+    let mut listed = true;
     for namespace in &namespaces {
         if !subject.may_be_in(&namespace.name) {
             continue;
@@ -88,10 +89,14 @@ pub(super) async fn registry(cloudmap: &dyn CloudMap, subject: &mut Subject, see
                 let services = services.into_iter().map(|service| service.name).collect();
                 instances(cloudmap, namespace, services, subject, seen).await;
             }
-            Err(why) => seen.left_out.push(format!("the Cloud Map namespace {}: {why}", namespace.name)),
+            Err(why) => {
+                listed = false;
+                seen.left_out.push(format!("the Cloud Map namespace {}: {why}", namespace.name));
+            }
         }
     }
-    if subject.found.is_empty() {
+    // A namespace that was not listed may have it.
+    if listed && subject.found.is_empty() {
         seen.left_out.push(format!(
             "the tasks behind {}: Cloud Map shows no such service in this account and region",
             subject.dns
@@ -106,22 +111,29 @@ async fn instances(
     subject: &mut Subject,
     seen: &mut Surroundings,
 ) {
+    let wanted: Vec<_> = services.iter().filter(|service| subject.is(&namespace.name, service)).cloned().collect();
+    subject.found.extend(wanted.iter().map(|service| (namespace.http_name.to_string(), service.to_string())));
     let none = BTreeMap::new();
     let none = &none;
     let mut answers = stream::iter(services)
         .map(async |service| {
             let call = cloudmap.discover_instances(&namespace.http_name, &service, none, Lane::Instances);
-            let found = in_time(call).await;
+            let found = answered(Operation::DiscoverInstances, call).await;
             (service, found)
         })
         .buffered(AT_ONCE);
     while let Some((service, found)) = answers.next().await {
-        let wanted = subject.is(&namespace.name, &service);
-        if wanted {
-            subject.found.insert((namespace.http_name.to_string(), service.to_string()));
-        }
+        let wanted = wanted.contains(&service);
         let discovery = match found {
             Ok(discovery) => discovery,
+            // It would take as long for each of hundreds of services.
+            Err(error) if is_away(&error) => {
+                let namespace = &namespace.name;
+                seen.left_out.push(format!(
+                    "instances of the Cloud Map namespace {namespace}: {error} (`cloudmap-mcs doctor` says what is in the way)"
+                ));
+                return;
+            }
             Err(why) => {
                 seen.left_out.push(format!("the instances of {}/{service}: {why}", namespace.name));
                 continue;

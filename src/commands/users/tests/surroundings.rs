@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::{
-    cloudmap::{NamespaceKind, fake::Fake},
+    cloudmap::{
+        ErrorKind, NamespaceKind, Operation,
+        fake::{Fake, Fault},
+    },
     cluster::fake_api::FakeApi,
     commands::users::observe::{self, Surroundings},
 };
@@ -56,4 +59,32 @@ async fn cloud_map_gives_the_tasks_of_the_name_and_others_of_its_namespace() {
     let mut seen = Surroundings::default();
     observe::registry(&fake, &mut Subject::new("internal/carts"), &mut seen).await;
     assert!(seen.left_out[0].contains("no such service"), "{:?}", seen.left_out);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_registry_that_does_not_answer_is_not_asked_for_each_service_and_not_taken_for_one_without_the_name() {
+    use Operation::{DiscoverInstances, ListServices};
+    // The faults, the most calls of DiscoverInstances that are made, and how many lines say so.
+    for (operation, kind, faults, most, lines) in [
+        (ListServices, ErrorKind::AccessDenied, 1, 0, 1),
+        (DiscoverInstances, ErrorKind::Unknown, 100, 16, 1),
+        // The next one may be allowed.
+        (DiscoverInstances, ErrorKind::AccessDenied, 100, 100, 100),
+    ] {
+        let fake = Fake::new();
+        let internal = fake.registry().add_namespace("internal", NamespaceKind::DnsPrivate);
+        for number in 0..99 {
+            fake.registry().add_service(&internal, &format!("other-{number}"), "x", "");
+        }
+        fake.registry().add_service(&internal, "orders", "x", "");
+        for _ in 0..faults {
+            fake.fault(operation, Fault::Refused(kind.clone()));
+        }
+        let (mut seen, mut subject) = (Surroundings::default(), Subject::new("orders.internal"));
+        observe::registry(&fake, &mut subject, &mut seen).await;
+        let asked = fake.registry().count(DiscoverInstances);
+        assert!(asked <= most, "{operation:?} {kind:?}: {asked}");
+        assert_eq!(seen.left_out.len(), lines, "{:?}", seen.left_out);
+        assert!(!seen.left_out.iter().any(|why| why.contains("no such service")), "{:?}", seen.left_out);
+    }
 }
