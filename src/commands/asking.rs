@@ -1,15 +1,41 @@
 //! What several commands ask of Cloud Map and of pods.
 
-use std::{fmt::Display, time::Duration};
+use std::{
+    fmt::Display,
+    io::{self, Write},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::cloudmap::{Error, ErrorKind, Operation};
 
 /// How long a call of AWS may take, its repetitions included; also a reading of the whole ledger.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often a command says that it goes on.
+pub(super) const SAY: Duration = Duration::from_secs(10);
+
+/// Does work that may take minutes, and says meanwhile `what` it does, because silence looks like a hang.
+pub(super) async fn aloud<T>(out: &mut impl Write, what: &str, mut work: impl Future<Output = T> + Unpin) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Ok(done) = timeout(SAY, &mut work).await {
+            return done;
+        }
+        // The work is worth more than these words.
+        drop(writeln!(out, "{what}: {} s so far", begun.elapsed().as_secs()));
+    }
+}
+
+/// Does work that asks Cloud Map, however long that takes, and says so meanwhile on stderr.
+pub(super) fn patiently<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
+    const WHAT: &str = "asking Cloud Map, again where AWS throttles or does not answer";
+    let work = Box::pin(work);
+    async move { aloud(&mut io::stderr(), WHAT, work).await }
+}
 
 /// Asks Cloud Map, with a deadline.
 ///
@@ -53,4 +79,22 @@ pub(super) fn workload(pod: &Pod) -> Option<(&str, &str)> {
         .filter(|_| owner.kind == "ReplicaSet")
         .and_then(|hash| owner.name.strip_suffix(hash.as_str())?.strip_suffix('-'));
     Some(of_deployment.map_or((&*owner.kind, &*owner.name), |name| ("Deployment", name)))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::sleep;
+
+    use super::*;
+
+    /// Calls that AWS throttles are repeated for half a minute each.
+    #[tokio::test(start_paused = true)]
+    async fn work_that_takes_long_says_so_every_ten_seconds() {
+        let mut said = Vec::<u8>::new();
+        let work = async |seconds| sleep(Duration::from_secs(seconds)).await;
+        aloud(&mut said, "waiting", Box::pin(work(9))).await;
+        assert!(said.is_empty(), "it is done soon");
+        aloud(&mut said, "waiting", Box::pin(work(25))).await;
+        assert_eq!(String::from_utf8(said).unwrap(), "waiting: 10 s so far\nwaiting: 20 s so far\n");
+    }
 }

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, io::Write as _, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use tokio::time::sleep;
 
+use super::asking::patiently;
 use crate::{
     app::connect,
     cli::{ForgetArgs, KubeArgs},
@@ -38,10 +39,10 @@ async fn mark(
              follows when {cluster} is stale there, that is, silent for 5 minutes."
         ));
     }
-    let deleted = match show::forget(Arc::clone(cloudmap), clusterset, cluster).await {
+    let deleted = match patiently(show::forget(Arc::clone(cloudmap), clusterset, cluster)).await {
         Err(no_head @ show::Error::NoHead(_)) => {
             let Some(recorded) = recorded(kube, clusterset, cluster).await else { return Err(no_head.into()) };
-            show::forget_recorded(Arc::clone(cloudmap), clusterset, cluster, &recorded).await?;
+            patiently(show::forget_recorded(Arc::clone(cloudmap), clusterset, cluster, &recorded)).await?;
             0
         }
         deleted => deleted?,
@@ -143,7 +144,7 @@ async fn live(
     clusterset: &ClusterSetId,
     cluster: Option<&ClusterId>,
 ) -> anyhow::Result<BTreeMap<Arc<str>, Arc<Head>>> {
-    let views = match show::read_all(Arc::clone(cloudmap), clusterset).await {
+    let views = match patiently(show::read_all(Arc::clone(cloudmap), clusterset)).await {
         Err(show::Error::NoLedger(_)) => Vec::new(),
         views => views?,
     };

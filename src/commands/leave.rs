@@ -8,6 +8,7 @@ use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
+use super::asking::aloud;
 use crate::{
     api::{ServiceImport, names},
     app::connect,
@@ -50,28 +51,42 @@ pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
         "{news}. The leader withdraws the exports, the instances, the imports and the ledger of cluster {}.",
         identity.cluster
     )?;
-    let deadline = Instant::now() + args.timeout;
+    let waiting = Box::pin(wait(&client, &cloudmap, &clusterset, &identity.cluster, args.timeout));
+    let here = aloud(&mut std::io::stderr(), "waiting for the leader", waiting).await?;
+    if here.as_ref().is_some_and(|left| left.as_ref().is_ok_and(Vec::is_empty)) {
+        writeln!(
+            out,
+            "Done: nothing of this cluster is left in the registry, and no import is left here. You can now remove the \
+             controller."
+        )?;
+        return Ok(());
+    }
+    Err(anyhow::Error::msg(not_done(here.as_ref(), args.timeout, &args.place.kube.cluster.flags())))
+}
+
+/// Waits until nothing of the cluster is left in the registry, and then until no import is left here. Returns what is left of
+/// imports; `None` if the leader is not done.
+async fn wait(
+    client: &Client,
+    cloudmap: &Arc<dyn CloudMap>,
+    clusterset: &ClusterSetId,
+    cluster: &ClusterId,
+    patience: Duration,
+) -> anyhow::Result<Option<Result<Vec<String>, Unread>>> {
+    let deadline = Instant::now() + patience;
     let mut here = None;
     while Instant::now() < deadline {
-        if here.is_some() || has_left(&cloudmap, &clusterset, &identity.cluster).await? {
-            let left = Box::pin(imported(&client)).await;
-            if left.as_ref().is_ok_and(Vec::is_empty) {
-                writeln!(
-                    out,
-                    "Done: nothing of this cluster is left in the registry, and no import is left here. You can now remove the \
-                     controller."
-                )?;
-                return Ok(());
-            }
-            let refused = matches!(left, Err(Unread::Forbidden(_)));
+        if here.is_some() || has_left(cloudmap, clusterset, cluster).await? {
+            let left = Box::pin(imported(client)).await;
+            let is_known = left.as_ref().map_or_else(|why| matches!(why, Unread::Forbidden(_)), Vec::is_empty);
             here = Some(left);
-            if refused {
+            if is_known {
                 break;
             }
         }
         sleep(POLL).await;
     }
-    Err(anyhow::Error::msg(not_done(here.as_ref(), args.timeout, &args.place.kube.cluster.flags())))
+    Ok(here)
 }
 
 /// What is said when `leave` waits no longer. `here` is what is left of imports, once the registry has nothing of the cluster.

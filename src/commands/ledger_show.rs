@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use super::table::{self, Table, human, time};
+use super::{
+    asking::patiently,
+    table::{self, Table, human, time},
+};
 use crate::{
     app::connect,
     cli::ShowArgs,
@@ -16,7 +19,7 @@ use crate::{
 pub(super) async fn show(args: ShowArgs) -> anyhow::Result<()> {
     let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
-    let mut views = read_all(cloudmap, &clusterset).await?;
+    let mut views = patiently(read_all(cloudmap, &clusterset)).await?;
     if let Some(cluster) = &args.cluster {
         views.retain(|view| *view.id == *cluster.as_str());
         anyhow::ensure!(!views.is_empty(), "the ClusterSet {clusterset} has no cluster {cluster}");

@@ -8,7 +8,10 @@ use std::{
 use anyhow::Context as _;
 use serde_json::json;
 
-use super::table::{self, Table};
+use super::{
+    asking::patiently,
+    table::{self, Table},
+};
 use crate::{
     app::connect,
     cli::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRotateArgs},
@@ -84,7 +87,7 @@ async fn list(args: TrustListArgs) -> anyhow::Result<()> {
     let record = RecordObject::new(client, &args.place.kube.controller.namespace).load().await?;
     let record = record.map(|(record, _)| record).filter(|record| record.is_of(clusterset.as_str()));
     let accepted = record.map(|record| record.accepted).unwrap_or_default();
-    let rows = rows(&show::read_all(cloudmap, &clusterset).await?, &accepted, &uid);
+    let rows = rows(&patiently(show::read_all(cloudmap, &clusterset)).await?, &accepted, &uid);
     let text = |key: Option<PublicKey>| key.map_or_else(|| "-".to_owned(), |key| key.to_string());
     let tables = || {
         let mut table = Table::new(["CLUSTER", "SIGNS WITH", "PINNED HERE", "NOTE"]);
@@ -104,7 +107,7 @@ async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
     let id = &args.cluster;
     let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
-    let views = show::read_all(cloudmap, &clusterset).await?;
+    let views = patiently(show::read_all(cloudmap, &clusterset)).await?;
     let head = views.into_iter().find(|view| *view.id == *id.as_str()).and_then(|view| view.head);
     let head =
         head.with_context(|| format!("the ClusterSet {clusterset} has no head of a cluster {id} that can be read"))?;

@@ -5,7 +5,6 @@ use std::{
     io::{self, Write},
     net::IpAddr,
     sync::Arc,
-    time::Duration,
 };
 
 use k8s_openapi::api::{
@@ -37,15 +36,12 @@ use crate::{
     cloudmap::{CloudMap, Error, ErrorKind, Instance, Lane, Namespace, Operation, attributes},
     cluster::reader::read,
     commands::{
-        asking::{answered, is_away, workload},
+        asking::{SAY, answered, is_away, workload},
         installed::Settings,
     },
     instances::{Named, Naming, share::Others},
     model::{ServiceKey, Target},
 };
-
-/// How often is said how far a reading is.
-const SAY: Duration = Duration::from_secs(10);
 
 /// The clusters and the registry that are asked.
 pub(super) struct Observer {

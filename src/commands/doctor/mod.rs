@@ -30,7 +30,7 @@ use crate::{
     api::names,
     app::connect,
     cli::{ClusterArgs, DoctorArgs, ProbeArgs, ProbeCommand},
-    commands::table,
+    commands::{asking::aloud, table},
     iam::Mode,
 };
 
@@ -46,7 +46,8 @@ pub(super) async fn probe(command: ProbeCommand) -> anyhow::Result<()> {
 }
 
 pub(super) async fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {
-    let report = examine(&args).await?;
+    let what = "checking the clusters and AWS, with temporary pods if they are wanted";
+    let report = aloud(&mut std::io::stderr(), what, Box::pin(examine(&args))).await?;
     table::print(args.output, || report.table(), || report.json())?;
     Ok(if report.count(State::Fail) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -23,6 +23,7 @@ use serde_json::json;
 
 use self::bundle::Bundle;
 use super::{
+    asking::aloud,
     installed, ledger_show,
     status::{self, Observer},
 };
@@ -57,7 +58,7 @@ pub(super) async fn gather(args: GatherArgs) -> anyhow::Result<()> {
     // Before everything is read, which may take minutes.
     let file = if output == Path::new("-") { None } else { Some(create(&output)?) };
     let observer = Observer::new(client, &place).await;
-    let bundle = collect(&observer, &namespace).await;
+    let bundle = aloud(&mut std::io::stderr(), "gathering", Box::pin(collect(&observer, &namespace))).await;
     let mut stdout = std::io::stdout();
     let Some(file) = file else {
         bundle.write(&name, stdout)?;

@@ -10,7 +10,7 @@ use std::{
 use anyhow::Context as _;
 use tokio::time::{Instant, sleep};
 
-use super::forget::refuse_if_alive;
+use super::{asking::patiently, forget::refuse_if_alive};
 use crate::{
     app::connect,
     cli::PurgeArgs,
@@ -65,7 +65,7 @@ pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     let mut out = std::io::stdout();
     let cluster = args.cluster.as_ref();
-    let remains = Remains::find(&cloudmap, &clusterset, cluster).await?;
+    let remains = patiently(Remains::find(&cloudmap, &clusterset, cluster)).await?;
     remains.list(&mut out)?;
     if args.dry_run {
         return Ok(());
@@ -74,7 +74,7 @@ pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
     if remains.headless || !remains.ledger.is_empty() {
         refuse_if_alive(&cloudmap, &clusterset, cluster, remains.headless).await?;
     }
-    remains.remove(&*cloudmap, &mut out).await
+    patiently(remains.remove(&*cloudmap, &mut out)).await
 }
 
 /// Whether another cluster says that this one is gone for good.

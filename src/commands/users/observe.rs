@@ -16,7 +16,7 @@ use crate::{
     cli::{ClusterArgs, TaskAddress, UsersArgs},
     cloudmap::{CloudMap, Lane, Namespace, Operation, attributes},
     cluster::reader::{Unread, each},
-    commands::asking::{answered, in_time, is_away},
+    commands::asking::{answered, in_time, is_away, patiently},
 };
 
 /// How many services are asked at once.
@@ -48,7 +48,7 @@ pub(super) async fn observe(args: &UsersArgs, subject: &mut Subject) -> Surround
         }
     }
     match connect::registry_for_status(&args.aws).await {
-        Ok(cloudmap) => registry(&*cloudmap, subject, &mut seen).await,
+        Ok(cloudmap) => patiently(registry(&*cloudmap, subject, &mut seen)).await,
         Err(error) => seen.left_out.push(format!("Cloud Map: {error:#}")),
     }
     seen
