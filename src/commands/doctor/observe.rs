@@ -107,6 +107,8 @@ pub(super) struct Crd {
 pub(super) struct Controller {
     pub(super) wanted: i32,
     pub(super) ready: i32,
+    /// The pods that a roll-out has not replaced yet.
+    pub(super) former: i32,
     pub(super) image: String,
     pub(super) account: String,
     pub(super) settings: Settings,
@@ -221,14 +223,16 @@ fn narrow(crd: CustomResourceDefinition) -> Crd {
 
 async fn controller(client: &Client, own: &str) -> Read<Option<Controller>> {
     let Some(deployment) = installed::deployment(client, own).await? else { return Ok(None) };
-    let ready = deployment.status.and_then(|status| status.ready_replicas).unwrap_or_default();
+    let status = deployment.status.unwrap_or_default();
+    let former = status.replicas.unwrap_or_default() - status.updated_replicas.unwrap_or_default();
     let spec = deployment.spec.unwrap_or_default();
     let template = spec.template.spec.unwrap_or_default();
     let container = template.containers.first().cloned().unwrap_or_default();
     let account = template.service_account_name.clone().unwrap_or_else(|| "default".to_owned());
     Ok(Some(Controller {
         wanted: spec.replicas.unwrap_or(1),
-        ready,
+        ready: status.ready_replicas.unwrap_or_default(),
+        former,
         settings: installed::settings(client, own, &container).await,
         image: container.image.unwrap_or_default(),
         account,

@@ -136,6 +136,18 @@ async fn the_flags_of_the_controller_say_which_modes_its_role_needs() {
     assert!(wanted.flags.keys().eq([&Mode::Gates]), "{wanted:?}");
 }
 
+/// A policy or a quota may refuse the new pods of an upgrade. The former ones stay ready, and the image is the new one.
+#[tokio::test(start_paused = true)]
+async fn pods_that_a_roll_out_has_not_replaced_are_counted() {
+    let api = FakeApi::default();
+    api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
+    let spec = json!({"selector": {}, "template": {"spec": {"containers": [{"name": "cloudmap-mcs"}]}}});
+    let status = json!({"replicas": 2, "readyReplicas": 2});
+    api.prepare(200, json!({"metadata": {"name": "cloudmap-mcs"}, "spec": spec, "status": status}));
+    let controller = observe(&api.client(), OWN).await.unwrap().controller.unwrap().unwrap();
+    assert_eq!((controller.ready, controller.former), (2, 2));
+}
+
 #[test]
 fn credentials_that_are_rejected_and_the_403_of_a_proxy_are_no_refusals_by_iam() {
     for (code, expected) in

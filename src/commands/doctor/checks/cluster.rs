@@ -151,6 +151,13 @@ fn controller(cluster: &Cluster, seen: &Seen) -> Finding {
                 }
                 (0, _) => Finding::fail(place, "controller", what, logs),
                 (ready, wanted) if ready < wanted => Finding::warn(place, "controller", what, logs),
+                _ if controller.former > 0 => {
+                    let what =
+                        format!("{what}; {} of the pods are still those before the last change", controller.former);
+                    let remedy =
+                        format!("kubectl{flags} -n {own} describe replicasets: their Events say what refuses new pods");
+                    Finding::warn(place, "controller", what, remedy)
+                }
                 _ => Finding::ok(place, "controller", what),
             }
         }

@@ -90,6 +90,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
         ),
         (|it| controller(it).ready = 0, Fail, "a", "0 of 2 ready", "logs deployment/cloudmap-mcs"),
         (|it| controller(it).ready = 1, Warn, "a", "1 of 2 ready", "describe pods"),
+        (|it| controller(it).former = 2, Warn, "a", "2 of the pods are still those before", "describe replicasets"),
         (|it| controller(it).wanted = 0, Fail, "a", "2 of 0 ready", "--replicas=2"),
         (|it| controller(it).image = "cloudmap-mcs:0.2.0".to_owned(), Warn, "a, b", "0.1.0: b; 0.2.0: a", "upgrade"),
         (
