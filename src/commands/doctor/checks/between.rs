@@ -81,7 +81,9 @@ fn ids(clusters: &Clusters<'_>) -> Option<Finding> {
             "give all clusters the same ClusterProperty clusterset.k8s.io",
         ));
     }
-    (known.len() > 1).then(|| Finding::ok(&all, "ids", "the ids differ, the ClusterSet is the same"))
+    let members = known.iter().filter(|(_, identity)| identity.clusterset.is_some()).map(|(name, _)| *name);
+    let members: Vec<_> = members.collect();
+    (members.len() > 1).then(|| Finding::ok(&names(members), "ids", "the ids differ, the ClusterSet is the same"))
 }
 
 /// The tag or digest of an image.

@@ -238,6 +238,14 @@ fn a_cluster_without_a_known_image_is_skipped_aloud() {
 }
 
 #[test]
+fn a_cluster_in_no_cluster_set_is_not_said_to_be_in_that_of_the_others() {
+    let mut observation = healthy();
+    first(&mut observation).properties = Ok(vec![property("cluster.clusterset.k8s.io", "c1")]);
+    let report = plan(&observation);
+    assert!(!report.0.iter().any(|finding| finding.what.contains("ClusterSet is the same")), "{}", report.table());
+}
+
+#[test]
 fn the_chart_asks_for_the_same_version_of_kubernetes() {
     let chart = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("config/chart/Chart.yaml")).unwrap();
     assert!(chart.contains(&format!("kubeVersion: \">=1.{SINCE}.0-0\"")), "{chart}");
