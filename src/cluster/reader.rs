@@ -1,7 +1,7 @@
 //! Reads for commands: each has a deadline, and each failure says whether somebody has to allow something, so that one
 //! that fails ends no other.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, time::Duration};
 
 use axum::http::{Request, header};
 use k8s_openapi::{
@@ -63,9 +63,17 @@ impl From<AskError> for Unread {
 ///
 /// # Errors
 /// Why there is no answer.
-pub async fn read<T>(call: impl Future<Output = kube::Result<T>>) -> Result<T, Unread> {
-    let late = |_| Unread::Failed(format!("no answer within {} s", CALL_TIMEOUT.as_secs()));
-    Ok(timeout(CALL_TIMEOUT, call).await.map_err(late)??)
+pub fn read<T>(call: impl Future<Output = kube::Result<T>>) -> impl Future<Output = Result<T, Unread>> {
+    read_within(CALL_TIMEOUT, call)
+}
+
+/// Makes one read whose answer may be so large that it needs a deadline of its own.
+///
+/// # Errors
+/// Why there is no answer.
+pub async fn read_within<T>(patience: Duration, call: impl Future<Output = kube::Result<T>>) -> Result<T, Unread> {
+    let late = |_| Unread::Failed(format!("no answer within {} s", patience.as_secs()));
+    Ok(timeout(patience, call).await.map_err(late)??)
 }
 
 /// Reads all objects page by page, with a deadline for each page. `keep` takes what is needed of an object, so that never

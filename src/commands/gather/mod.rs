@@ -5,7 +5,7 @@ mod redact;
 #[cfg(test)]
 mod tests;
 
-use std::{fs::File, io::Write as _, path::Path};
+use std::{fs::File, io::Write as _, path::Path, time::Duration};
 
 use anyhow::Context as _;
 use k8s_openapi::api::{
@@ -33,7 +33,7 @@ use crate::{
     cli::GatherArgs,
     cluster::{
         lease::LEASE,
-        reader::{Unread, read},
+        reader::{Unread, read, read_within},
         record::RECORD,
     },
     env,
@@ -46,6 +46,8 @@ const ADMIN: &str = "admin";
 /// How much of each log is taken, from its end.
 const LOG_LINES: i64 = 20_000;
 const LOG_BYTES: i64 = 8 << 20;
+/// How long a log may take. From a workstation, some megabytes need more than any other read.
+const LOG_PATIENCE: Duration = Duration::from_mins(2);
 /// How many objects of a kind are taken, because all of them are in memory at once; and how many come in one answer.
 const MOST: usize = 10_000;
 const PAGE: u32 = 500;
@@ -146,10 +148,11 @@ async fn of_pod(bundle: &mut Bundle, client: &Client, pods: &Api<Pod>, pod: &Pod
             ..LogParams::default()
         };
         let path = format!("controller/{name}/{}", container.name);
-        bundle.text(format!("{path}.log"), read(pods.logs(&name, &log)).await);
+        bundle.text(format!("{path}.log"), read_within(LOG_PATIENCE, pods.logs(&name, &log)).await);
         if restarted.contains(&container.name) {
             let previous = LogParams { previous: true, ..log };
-            bundle.text(format!("{path}-previous.log"), read(pods.logs(&name, &previous)).await);
+            let text = read_within(LOG_PATIENCE, pods.logs(&name, &previous)).await;
+            bundle.text(format!("{path}-previous.log"), text);
         }
         let ports = container.ports.iter().flatten();
         for port in ports.filter(|port| port.name.as_deref() == Some(ADMIN)).map(|port| port.container_port) {

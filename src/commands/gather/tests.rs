@@ -128,6 +128,19 @@ async fn the_document_shows_what_is_printed() {
     assert_eq!(kept(shown)[1..], kept(&printed)[1..], "{printed}");
 }
 
+/// A log of megabytes needs longer than other answers on the way to a workstation.
+#[tokio::test(start_paused = true)]
+async fn a_log_has_two_minutes_to_arrive() {
+    let (api, mut bundle) = (FakeApi::default(), Bundle::default());
+    let container = json!({"name": "controller"});
+    let pod = json!({"metadata": {"name": "x", "namespace": OWN}, "spec": {"containers": [container]}});
+    let pods = Api::namespaced(api.client(), OWN);
+    api.hang();
+    of_pod(&mut bundle, &api.client(), &pods, &serde_json::from_value(pod).unwrap()).await;
+    let index = bundle.index();
+    assert!(index.contains("controller/x/controller.log: NOT READ: no answer within 120 s"), "{index}");
+}
+
 #[test]
 fn a_file_that_cannot_be_written_is_named() {
     let error = format!("{:#}", create(Path::new("/there/is/none/x.tar.gz")).unwrap_err());
