@@ -148,11 +148,10 @@ async fn of_pod(bundle: &mut Bundle, client: &Client, pods: &Api<Pod>, pod: &Pod
             ..LogParams::default()
         };
         let path = format!("controller/{name}/{}", container.name);
-        bundle.text(format!("{path}.log"), read_within(LOG_PATIENCE, pods.logs(&name, &log)).await);
+        bundle.text(format!("{path}.log"), end_of_log(pods, &name, log.clone()).await);
         if restarted.contains(&container.name) {
             let previous = LogParams { previous: true, ..log };
-            let text = read_within(LOG_PATIENCE, pods.logs(&name, &previous)).await;
-            bundle.text(format!("{path}-previous.log"), text);
+            bundle.text(format!("{path}-previous.log"), end_of_log(pods, &name, previous).await);
         }
         let ports = container.ports.iter().flatten();
         for port in ports.filter(|port| port.name.as_deref() == Some(ADMIN)).map(|port| port.container_port) {
@@ -164,6 +163,18 @@ async fn of_pod(bundle: &mut Bundle, client: &Client, pods: &Api<Pod>, pod: &Pod
             };
             bundle.text(format!("controller/{name}/metrics.txt"), metrics);
         }
+    }
+}
+
+/// Reads a log, from as many of its last lines as fit. Kubernetes cuts what does not fit at the end, where the newest lines are.
+async fn end_of_log(pods: &Api<Pod>, name: &str, mut log: LogParams) -> Result<String, Unread> {
+    loop {
+        let text = read_within(LOG_PATIENCE, pods.logs(name, &log)).await?;
+        let fewer = log.tail_lines.unwrap_or(LOG_LINES) / 4;
+        if fewer == 0 || i64::try_from(text.len()).is_ok_and(|bytes| bytes < LOG_BYTES) {
+            return Ok(text);
+        }
+        log.tail_lines = Some(fewer);
     }
 }
 

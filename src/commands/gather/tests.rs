@@ -141,6 +141,19 @@ async fn a_log_has_two_minutes_to_arrive() {
     assert!(index.contains("controller/x/controller.log: NOT READ: no answer within 120 s"), "{index}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn of_a_log_with_long_lines_the_newest_are_taken() {
+    let api = FakeApi::default();
+    // The fake quotes it.
+    api.prepare(200, json!("x".repeat(8 << 20)));
+    api.prepare(200, json!("its end"));
+    let log = LogParams { tail_lines: Some(LOG_LINES), ..LogParams::default() };
+    let text = end_of_log(&Api::namespaced(api.client(), OWN), "x", log).await.unwrap();
+    assert_eq!(text, "\"its end\"");
+    let asked = api.requests();
+    assert!(asked[1].query.contains("tailLines=5000"), "{}", asked[1].query);
+}
+
 #[test]
 fn a_file_that_cannot_be_written_is_named() {
     let error = format!("{:#}", create(Path::new("/there/is/none/x.tar.gz")).unwrap_err());
