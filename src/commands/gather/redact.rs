@@ -6,7 +6,8 @@ use serde_json::Value;
 pub(super) const REDACTED: &str = "REDACTED";
 
 /// Parts of names that mean a secret, and whole words that do.
-const PARTS: [&str; 8] = ["secret", "token", "passw", "credential", "private", "externalid", "cookie", "signature"];
+const PARTS: [&str; 10] =
+    ["secret", "token", "passw", "credential", "private", "externalid", "cookie", "signature", "apikey", "accesskey"];
 const WORDS: [&str; 6] = ["key", "keys", "auth", "authorization", "pass", "sig"];
 
 /// Annotations that repeat the whole object as text, some of them compressed: of kubectl, kapp, Rancher and Banzai Cloud.
@@ -194,6 +195,9 @@ mod tests {
             "AWS_SESSION_TOKEN",
             "DB_PASSWORD",
             "api-key",
+            "apiKey",
+            "NEW_RELIC_APIKEY",
+            "accessKeyId",
             "apiToken",
             "Authorization",
             "CLOUDMAP_MCS_ASSUME_ROLE_EXTERNAL_ID",
