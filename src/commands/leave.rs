@@ -94,8 +94,8 @@ fn not_done(here: Option<&Result<Vec<String>, Unread>>, after: Duration, flags: 
     let after = after.as_secs();
     match here {
         None => format!(
-            "the leader is not done after {after} s. It continues by itself; look at its logs, and at `cloudmap-mcs purge \
-             --dry-run`"
+            "the leader is not done after {after} s. If there is one, which `cloudmap-mcs status{flags}` says, it continues by \
+             itself: look at its logs, and at `cloudmap-mcs purge --dry-run`"
         ),
         Some(Ok(left)) => {
             let more = left.len().saturating_sub(NAMED);
@@ -267,7 +267,8 @@ mod tests {
             text.contains("you may not list them") && text.contains("kubectl --context a get serviceimports,services"),
             "{text}"
         );
-        assert!(said(None).contains("purge --dry-run"));
+        let text = said(None);
+        assert!(text.contains("purge --dry-run") && text.contains("`cloudmap-mcs status --context a`"), "{text}");
         assert_eq!(imported(&api.client()).await, Ok(Vec::new()));
     }
 
