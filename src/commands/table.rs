@@ -45,15 +45,13 @@ impl<const N: usize> Table<N> {
         Self { rows: vec![header.map(str::to_owned)] }
     }
 
+    /// Errors of AWS have several lines: they become one.
     pub(super) fn row(&mut self, cells: [String; N]) {
-        self.rows.push(cells);
+        self.rows.push(cells.map(|cell| cell.split_whitespace().collect::<Vec<_>>().join(" ")));
     }
 
-    /// A row whose last cell is a text, and below that what to do. Errors of AWS have several lines: they become one.
-    pub(super) fn finding(&mut self, mut cells: [String; N], remedy: Option<&String>) {
-        if let Some(text) = cells.last_mut() {
-            *text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-        }
+    /// A row, and below its last cell what to do.
+    pub(super) fn finding(&mut self, cells: [String; N], remedy: Option<&String>) {
         self.row(cells);
         if let Some(remedy) = remedy {
             let mut cells = [const { String::new() }; N];
@@ -92,7 +90,8 @@ mod tests {
     fn columns_line_up() {
         let mut table = Table::new(["A", "LONGER"]);
         table.row(["value".to_owned(), "x".to_owned()]);
-        assert_eq!(table.to_string(), "A       LONGER\nvalue   x\n");
+        table.row(["its\n    lines".to_owned(), "y".to_owned()]);
+        assert_eq!(table.to_string(), "A           LONGER\nvalue       x\nits lines   y\n");
     }
 
     #[test]
