@@ -19,9 +19,14 @@ pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
     let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     let said = mark(&cloudmap, &clusterset, &args.place.kube, &args.cluster).await?;
-    let purge = format!("cloudmap-mcs purge --cluster {} --dry-run", args.cluster);
-    writeln!(std::io::stdout(), "{said}\nTo list what else it left behind: {purge}")?;
+    writeln!(std::io::stdout(), "{said}\nTo list what else it left behind: {}", listing(&clusterset, &args.cluster))?;
     Ok(())
+}
+
+/// The command that lists what a cluster left behind. It names the ClusterSet: in that of another context, another cluster may
+/// have the id.
+fn listing(clusterset: &ClusterSetId, cluster: &ClusterId) -> String {
+    format!("cloudmap-mcs purge --clusterset-id {clusterset} --cluster {cluster} --dry-run")
 }
 
 /// Marks a cluster as left unless it is alive, and returns what follows from that.
@@ -183,6 +188,14 @@ mod tests {
         ledger::trust,
         model::PublicKey,
     };
+
+    #[test]
+    fn the_command_that_lists_the_rest_leads_to_the_same_cluster_set() {
+        let said = listing(&clusterset(), &"blue".parse().unwrap());
+        let Command::Purge(args) = Cli::parse_from(said.split(' ')).command else { panic!("not purge") };
+        assert_eq!((args.place.identity.clusterset_id, args.dry_run), (Some(clusterset()), true));
+        assert_eq!(args.cluster.unwrap().as_str(), "blue");
+    }
 
     #[test]
     fn a_cluster_is_gone_since_the_last_head_that_it_signed() {
