@@ -131,7 +131,7 @@ table! {
         "text"; ""; "why the leader [would rather not lead](../operations.md#frozen-watches-and-who-leads)";
     /// On the Lease: who would lead instead.
     ANNOTATION_BID = "cloudmap-mcs/bid" on "Lease":
-        "name of a replica"; ""; "the replica that offers to lead instead: its caches are fresh";
+        "name of a replica"; ""; "the replica that offers to lead instead";
     /// On the Lease: the clusters with whose leaders the leader is connected.
     ANNOTATION_STREAMS = "cloudmap-mcs/streams" on "Lease":
         "cluster ids, separated by spaces"; ""; "the clusters with whose leaders the leader is connected by \

@@ -19,7 +19,7 @@ use crate::{
         events::Publisher,
         identity,
         keys::KeyStore,
-        lease::{Elector, KubernetesLease, Timing},
+        lease::{self, Elector, KubernetesLease, Timing},
         record::{HiddenObject, RecordObject},
         service_network,
     },
@@ -39,7 +39,7 @@ pub struct Metrics {
     cluster: cluster::Metrics,
     controller: controller::Metrics,
     figures: LeaderMetrics,
-    /// Counters for the calls of whoever connects to the registry.
+    /// Counters for the calls of whoever connects to the registry. The election reads them.
     pub cloudmap: cloudmap::Metrics,
 }
 
@@ -134,7 +134,9 @@ impl Replica {
             let caches = caches.clone();
             move || caches.trouble()
         });
-        let (elector, leadership) = Elector::new(lease, holder, Timing::default(), trouble, metrics.cluster.clone());
+        let reached = Some(lease::Registry::new(Arc::clone(&cloudmap), metrics.cloudmap));
+        let (elector, leadership) =
+            Elector::new(lease, holder, Timing::default(), trouble, reached, metrics.cluster.clone());
 
         let mut stopping = stop.clone();
         tokio::select! {

@@ -75,7 +75,7 @@ impl<C: CloudMap> Limited<C> {
     }
 }
 
-/// Counts every call by operation and outcome, and measures its duration.
+/// Counts every call by operation and outcome, measures its duration, and notes whether AWS answered.
 #[derive(Debug)]
 pub struct Counted<C> {
     inner: C,
@@ -102,6 +102,8 @@ impl<C: CloudMap> Counted<C> {
         let result = call.await;
         let outcome = result.as_ref().map_or_else(|error| error.kind.category(), |_| "ok");
         self.metrics.called(operation, outcome, since.elapsed());
+        // A refusal is an answer. Who sent an error of the server, or one of no known kind, is not certain.
+        self.metrics.ended(!matches!(&result, Err(error) if error.kind.may_come_late()));
         result
     }
 }
@@ -223,7 +225,32 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cloudmap::{NamespaceKind, Rates, fake::Fake};
+    use crate::cloudmap::{
+        NamespaceKind, Rates,
+        fake::{Fake, Fault},
+    };
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refusal_is_an_answer_of_aws_but_no_credentials_and_no_connection_are_none() {
+        let (fake, metrics) = (Fake::new(), Metrics::new(&prometheus::Registry::new()).unwrap());
+        let counted = Counted::new(fake.clone(), metrics.clone());
+        for (kind, answered) in [
+            (None, true),
+            (Some(ErrorKind::Throttled), true),
+            (Some(ErrorKind::AccessDenied), true),
+            (Some(ErrorKind::NotFound), true),
+            (Some(ErrorKind::NoCredentials), false),
+            (Some(ErrorKind::Unknown), false),
+            // The connection was refused, or there is none.
+            (Some(ErrorKind::Other), false),
+        ] {
+            if let Some(kind) = kind.clone() {
+                fake.fault(Operation::ListNamespaces, Fault::Refused(kind));
+            }
+            assert_eq!(counted.list_namespaces(Lane::Instances).await.is_ok(), kind.is_none());
+            assert_eq!(metrics.answers().last() == Some(Instant::now()), answered, "{kind:?}");
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn callers_that_wait_for_a_listing_of_the_namespaces_share_it_and_never_get_an_older_one() {

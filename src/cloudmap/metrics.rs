@@ -1,21 +1,27 @@
 //! Counters of the calls to Cloud Map, and their cost.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, core::Collector};
+use tokio::time::Instant;
 
-use super::{Lane, Operation, Plane};
+use super::{Answers, Lane, Operation, Plane};
 use crate::metrics::Register;
 
 /// A month as AWS bills it, 730 hours.
 const MONTH: Duration = Duration::from_hours(730);
 
-/// Counters of calls, their durations, and their waits for the request rate. Clones share the counters.
+/// Counters of calls, their durations and their waits for the request rate, and whether AWS answers. Clones share them.
 #[derive(Debug, Clone)]
 pub struct Metrics {
     calls: IntCounterVec,
     duration: HistogramVec,
     wait: HistogramVec,
+    answers: Arc<Mutex<Answers>>,
 }
 
 impl Metrics {
@@ -47,6 +53,7 @@ impl Metrics {
                 .buckets(buckets()),
                 &["operation", "lane"],
             )?,
+            answers: Arc::default(),
         };
         registry.register(Box::new(metrics.calls.clone()))?;
         registry.register(Box::new(metrics.duration.clone()))?;
@@ -57,6 +64,16 @@ impl Metrics {
     pub(super) fn called(&self, operation: Operation, outcome: &'static str, duration: Duration) {
         self.calls.with_label_values(&[operation.name(), outcome]).inc();
         self.duration.with_label_values(&[operation.name()]).observe(duration.as_secs_f64());
+    }
+
+    /// A call has ended: AWS answered, or did not.
+    pub(super) fn ended(&self, answered: bool) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).ended(answered, Instant::now());
+    }
+
+    /// When AWS last answered, and since when it has not.
+    pub fn answers(&self) -> Answers {
+        *self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts a request of a listing that another one follows. The last one counts as the call itself.

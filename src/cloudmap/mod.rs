@@ -5,6 +5,7 @@
 //! [`connect`] builds what the product uses: the AWS adapter, with counted calls, limited to the request rates that AWS
 //! allows. A part of each rate is only for the ledger.
 
+mod answers;
 pub mod attributes;
 mod aws;
 #[cfg(test)]
@@ -19,6 +20,7 @@ pub mod quotas;
 
 use std::sync::Arc;
 
+pub use answers::{Answers, OUT_OF_REACH_AFTER};
 pub use aws::{AwsCloudMap, AwsSettings, ConnectError, Endpoint, answered};
 pub(crate) use aws::{chain, identified, is_denied, load, of_credentials, retries, unsigned, words};
 pub use limited::{Counted, Limited};

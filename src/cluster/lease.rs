@@ -12,8 +12,13 @@
 //! A replica whose caches cannot be trusted does not take the Lease. If it holds the Lease, it says so in its renewals
 //! ([`Record::yields`]) and continues. A replica with better caches answers with a bid ([`Record::bid`]), and the
 //! leader releases the Lease. So the leader stays the same while all replicas have the same trouble.
+//!
+//! A leader yields also if AWS does not answer it. A standby then asks AWS itself, and bids only if AWS answers. Who
+//! released the Lease for this reason leaves it to others for a minute. After that it may take it: a leader without AWS
+//! is better than none.
 
 mod object;
+mod registry;
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,7 +30,7 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-pub use self::object::KubernetesLease;
+pub use self::{object::KubernetesLease, registry::Registry};
 use super::metrics::Metrics;
 use crate::env;
 
@@ -65,6 +70,9 @@ const CALL_TIMEOUT: Duration = Duration::from_millis(2500);
 /// Time from a failed renewal to the next attempt.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
+/// For so long a replica leaves the Lease to others that it released because AWS does not answer it.
+const LEAVES_FOR: Duration = Duration::from_mins(1);
+
 /// The Lease could not be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -90,9 +98,9 @@ pub struct Record {
     pub transitions: i32,
     /// When the leader took the Lease; for people, and never compared with a clock.
     pub acquired: Timestamp,
-    /// Why the leader would rather not lead, as a text: its caches cannot be trusted.
+    /// Why the leader would rather not lead, as a text: its caches cannot be trusted, or AWS does not answer it.
     pub yields: Option<String>,
-    /// A replica with better caches.
+    /// A replica that can do better.
     pub bid: Option<String>,
     /// The clusters with whose leaders the leader is connected, for people; `None` where leaders do not talk to each other.
     pub streams: Option<String>,
@@ -197,7 +205,7 @@ impl Leadership {
     }
 }
 
-/// Returns why a replica should not lead, as a text; `None` if it may.
+/// Returns why the caches of a replica cannot be trusted, as a text; `None` if they can.
 pub type Trouble = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// Takes part in the election.
@@ -207,6 +215,7 @@ pub struct Elector<S> {
     timing: Timing,
     leadership: Leadership,
     trouble: Trouble,
+    registry: Option<Registry>,
     metrics: Metrics,
     /// The last own write, while the term lasts. With it, a renewal is a single call.
     held: Option<(Record, String)>,
@@ -214,6 +223,8 @@ pub struct Elector<S> {
     observed: Option<(String, Instant)>,
     /// When another replica was last seen to hold the Lease, or may have held it unseen.
     rival: Option<Instant>,
+    /// When this replica last released the Lease to another one, if it did so because AWS does not answer it.
+    left: Option<Instant>,
     /// Whether a write that takes the Lease was sent, and its answer is not known.
     claiming: bool,
     /// Whether this replica acts, as last logged.
@@ -228,8 +239,16 @@ impl<S> std::fmt::Debug for Elector<S> {
 
 impl<S: LeaseStore + Clone> Elector<S> {
     /// `identity` must be unique to this process, not only to this pod: a restarted container must not mistake its
-    /// predecessor's claim for its own. `trouble` is called before each attempt.
-    pub fn new(store: S, identity: String, timing: Timing, trouble: Trouble, metrics: Metrics) -> (Self, Leadership) {
+    /// predecessor's claim for its own. `trouble` is called before each attempt. Without a `registry`, only the caches
+    /// count.
+    pub fn new(
+        store: S,
+        identity: String,
+        timing: Timing,
+        trouble: Trouble,
+        registry: Option<Registry>,
+        metrics: Metrics,
+    ) -> (Self, Leadership) {
         let confirm = Confirm { store: Box::new(store.clone()), identity: identity.clone() };
         let claim = Arc::new(watch::Sender::new(Claim::default()));
         let leadership = Leadership { claim, streams: Arc::default(), confirm: Some(Arc::new(confirm)) };
@@ -239,10 +258,12 @@ impl<S: LeaseStore + Clone> Elector<S> {
             timing,
             leadership: leadership.clone(),
             trouble,
+            registry,
             metrics,
             held: None,
             observed: None,
             rival: None,
+            left: None,
             claiming: false,
             acting: false,
         };
@@ -296,17 +317,19 @@ impl<S: LeaseStore + Clone> Elector<S> {
         match record.holder.as_deref() {
             // The holder is this replica: an own write whose answer was lost, or a bid.
             Some(holder) if holder == self.identity => {
-                let better = record.bid.as_ref().filter(|_| (self.trouble)().is_some());
-                if let Some(better) = better {
-                    info!(better, "another replica has better caches; releasing the Lease");
-                    self.end_term("another replica has better caches");
+                if let Some(better) = &record.bid
+                    && let Some(why) = self.yields()
+                {
+                    info!(better, why, "another replica can do better; releasing the Lease");
+                    self.left = Registry::is_why(&why).then(Instant::now);
+                    self.end_term("another replica can do better");
                     return call(self.store.write(&record.released(), Some(&version))).await.map(drop);
                 }
                 self.claim(record, Some(version)).await
             }
             None => {
                 self.end_term("it was released");
-                if (self.trouble)().is_some() {
+                if self.leaves() {
                     return Ok(());
                 }
                 self.claim(self.fresh(record.transitions + 1), Some(version)).await
@@ -325,7 +348,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
             self.end_term("it was deleted");
         }
         let held_by_another = self.rival.is_some_and(|seen| seen.elapsed() < self.timing.duration);
-        if self.held.is_none() && (held_by_another || (self.trouble)().is_some()) {
+        if self.held.is_none() && (held_by_another || self.leaves()) {
             return Ok(());
         }
         let transitions = self.held.as_ref().map_or(0, |(record, _)| record.transitions);
@@ -345,7 +368,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
                 now
             }
         };
-        if (self.trouble)().is_some() {
+        if self.leaves() {
             return Ok(());
         }
         if now.duration_since(since) >= record.duration {
@@ -354,6 +377,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
         }
         if let Some(why) = &record.yields
             && record.bid.is_none()
+            && self.is_better(why)
         {
             info!(holder = record.holder, why, "offering to lead instead");
             let offer = Record { bid: Some(self.identity.clone()), ..record };
@@ -361,6 +385,21 @@ impl<S: LeaseStore + Clone> Elector<S> {
             self.observed = Some((version, now));
         }
         Ok(())
+    }
+
+    /// Why this replica, as the leader, would rather not lead. Caches come first: no other replica needs to look at AWS.
+    fn yields(&self) -> Option<String> {
+        (self.trouble)().or_else(|| self.registry.as_ref()?.trouble())
+    }
+
+    /// Whether this replica leaves the Lease to others.
+    fn leaves(&self) -> bool {
+        (self.trouble)().is_some() || self.left.is_some_and(|left| left.elapsed() < LEAVES_FOR)
+    }
+
+    /// Whether this replica, whose caches are fresh, is better than a leader that yields because of this.
+    fn is_better(&mut self, why: &str) -> bool {
+        !Registry::is_why(why) || self.registry.as_mut().is_some_and(Registry::answers)
     }
 
     /// A record with this replica as the holder.
@@ -378,7 +417,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
 
     async fn claim(&mut self, record: Record, version: Option<String>) -> Result<(), Error> {
         let streams = self.leadership.streams.borrow().clone();
-        let record = Record { yields: (self.trouble)(), bid: None, streams, ..record };
+        let record = Record { yields: self.yields(), bid: None, streams, ..record };
         // The time counts from before the call: others see the write later than this.
         let begun = Instant::now();
         self.claiming = self.held.is_none();

@@ -6,6 +6,7 @@ use std::sync::{
 use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
 
 use super::*;
+use crate::cloudmap::{self, CloudMap, ErrorKind, Lane, Operation, Rates, fake::Fake};
 
 /// A Lease that replicas share, with a connection for each replica.
 #[derive(Clone, Default)]
@@ -74,6 +75,9 @@ struct Replica {
     leadership: Leadership,
     connection: Shared,
     trouble: Arc<AtomicBool>,
+    /// AWS, as this replica reaches it.
+    aws: Fake,
+    cloudmap: Arc<dyn CloudMap>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -87,13 +91,46 @@ impl Replica {
             let troubled = Arc::clone(&troubled);
             move || troubled.load(Ordering::Relaxed).then(|| "a frozen cache".to_owned())
         });
+        let aws = Fake::new();
+        let calls = cloudmap::Metrics::new(&prometheus::Registry::new()).unwrap();
+        let cloudmap = cloudmap::limited(aws.clone(), &Rates::default(), calls.clone());
+        let registry = Some(Registry::new(Arc::clone(&cloudmap), calls));
         let (elector, leadership) =
-            Elector::new(connection.clone(), identity.to_owned(), Timing::default(), trouble, metrics);
+            Elector::new(connection.clone(), identity.to_owned(), Timing::default(), trouble, registry, metrics);
         let (stop, stopped) = oneshot::channel();
         let task = tokio::spawn(elector.run(async {
             let _ = stopped.await;
         }));
-        Self { leadership, connection, trouble: troubled, stop: Some(stop), task }
+        Self { leadership, connection, trouble: troubled, aws, cloudmap, stop: Some(stop), task }
+    }
+
+    /// The same, with calls of AWS while it leads.
+    fn start_working(shared: &Shared, identity: &str) -> Self {
+        let replica = Self::start(shared, identity);
+        let (leadership, cloudmap) = (replica.leadership.clone(), Arc::clone(&replica.cloudmap));
+        tokio::spawn(async move {
+            loop {
+                leadership.acquired().await;
+                let _ = cloudmap.list_namespaces(Lane::Instances).await;
+                seconds(8).await;
+            }
+        });
+        replica
+    }
+
+    /// Lets AWS answer it, or lets it have no credentials.
+    fn reach_aws(&self, reached: bool) {
+        let mut registry = self.aws.registry();
+        if reached {
+            registry.failing.clear();
+        } else {
+            registry.failing.insert("".into(), ErrorKind::NoCredentials);
+        }
+    }
+
+    /// How often it has called AWS.
+    fn calls(&self) -> usize {
+        self.aws.registry().count(Operation::ListNamespaces)
     }
 
     async fn stop(mut self) {
@@ -348,6 +385,111 @@ async fn the_leader_stays_while_all_replicas_have_the_same_trouble() {
     second.trouble.store(false, Ordering::Relaxed);
     seconds(60).await;
     assert!(first.leadership.is_leader(), "it recovered first");
+}
+
+/// As in a zone whose NAT gateway is down, or on a node whose EKS Pod Identity Agent has crashed.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_aws_does_not_answer_makes_room_for_one_that_it_answers() {
+    let shared = Shared::default();
+    let first = Replica::start_working(&shared, "a");
+    first.leadership.acquired().await;
+    let second = Replica::start_working(&shared, "b");
+    seconds(300).await;
+    assert!(first.leadership.is_leader());
+    assert_eq!(second.calls(), 0, "the leader is well");
+    first.reach_aws(false);
+    let unanswered = Instant::now();
+    let mut asked = 0;
+    while !second.leadership.is_leader() {
+        asked = second.calls();
+        sleep(Duration::from_millis(100)).await;
+        assert!(!(first.leadership.is_leader() && second.leadership.is_leader()));
+    }
+    assert!((60..105).contains(&unanswered.elapsed().as_secs()), "{:?}", unanswered.elapsed());
+    assert_eq!(asked, 1);
+    for _ in 0..300 {
+        seconds(1).await;
+        assert!(second.leadership.is_leader() && !first.leadership.is_leader());
+    }
+    let (record, _) = shared.lease.lock().unwrap().clone().unwrap();
+    assert_eq!((record.yields, record.bid), (None, None));
+    second.kill();
+    let died = Instant::now();
+    first.leadership.acquired().await;
+    assert!(died.elapsed() < Duration::from_secs(17), "a leader without AWS is better than none: {:?}", died.elapsed());
+}
+
+/// A new leader would know less than the one that has read the registry.
+#[tokio::test(start_paused = true)]
+async fn the_leader_stays_while_aws_answers_nobody_and_when_aws_is_back() {
+    let shared = Shared::default();
+    let first = Replica::start_working(&shared, "a");
+    first.leadership.acquired().await;
+    let second = Replica::start_working(&shared, "b");
+    let lease = || shared.lease.lock().unwrap().clone().unwrap().0;
+    let reach_aws = |reached| [&first, &second].into_iter().for_each(|replica| replica.reach_aws(reached));
+    reach_aws(false);
+    for _ in 0..3600 {
+        seconds(1).await;
+        assert!(first.leadership.is_leader() && !second.leadership.is_leader());
+        assert_eq!(lease().bid, None);
+    }
+    let yields = lease().yields.unwrap();
+    assert!(yields.starts_with("AWS has answered none of its calls for 35"), "{yields}");
+    assert!((100..=120).contains(&second.calls()), "{} calls: one in half a minute", second.calls());
+    // At each moment between two calls of the standby.
+    for phase in 0..30 {
+        reach_aws(true);
+        seconds(60).await;
+        assert!(first.leadership.is_leader(), "phase {phase}");
+        assert_eq!(lease().yields, None);
+        reach_aws(false);
+        seconds(120 + phase).await;
+        assert!(first.leadership.is_leader() && lease().yields.is_some(), "phase {phase}");
+    }
+    [&first, &second].into_iter().for_each(|replica| replica.trouble.store(true, Ordering::Relaxed));
+    seconds(4).await;
+    assert_eq!(lease().yields.as_deref(), Some("a frozen cache"), "it comes first");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_that_aws_does_not_answer_either_replaces_a_dead_leader() {
+    let shared = Shared::default();
+    let first = Replica::start_working(&shared, "a");
+    first.leadership.acquired().await;
+    let second = Replica::start_working(&shared, "b");
+    first.reach_aws(false);
+    second.reach_aws(false);
+    seconds(300).await;
+    assert!(first.leadership.is_leader() && second.calls() > 0);
+    first.kill();
+    let died = Instant::now();
+    second.leadership.acquired().await;
+    assert!(died.elapsed() < Duration::from_secs(17), "{:?}", died.elapsed());
+}
+
+/// Another replica has offered to lead, and died.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_released_because_aws_does_not_answer_is_left_to_others_for_a_minute() {
+    let shared = Shared::default();
+    let first = Replica::start_working(&shared, "a");
+    first.leadership.acquired().await;
+    first.reach_aws(false);
+    seconds(90).await;
+    {
+        let mut lease = shared.lease.lock().unwrap();
+        let (record, version) = lease.as_mut().unwrap();
+        record.bid = Some("b".to_owned());
+        *version += 1;
+    }
+    seconds(4).await;
+    for _ in 0..54 {
+        assert_eq!(shared.holder(), None);
+        assert!(!first.leadership.is_leader());
+        seconds(1).await;
+    }
+    seconds(10).await;
+    assert!(first.leadership.is_leader());
 }
 
 #[tokio::test(start_paused = true)]

@@ -153,7 +153,8 @@ async fn one_replica_leads_and_the_other_takes_over_when_it_is_cut_off() {
     let start = |replica: &str| {
         let lease = KubernetesLease::new(server.client(replica, OWN), OWN);
         let healthy = Arc::new(|| None::<String>);
-        let (elector, leadership) = Elector::new(lease, format!("{replica}_1"), Timing::default(), healthy, metrics());
+        let (elector, leadership) =
+            Elector::new(lease, format!("{replica}_1"), Timing::default(), healthy, None, metrics());
         (tokio::spawn(elector.run(std::future::pending())), leadership)
     };
     let (first, a) = start("a");
