@@ -171,9 +171,9 @@ condition! {
         "The message names exported labels and annotations that are left out: malformed ones, and those of `cloudmap-mcs` and \
          `multicluster.kubernetes.io/`.";
     NoService => False, "NoService", Some(EventReason::NoService),
-        "this cluster has no Service of that name", "Create it, or delete the export", "";
+        "this cluster has no Service of that name", "Create the Service, or delete the ServiceExport", "";
     InvalidServiceType => False, "InvalidServiceType", Some(EventReason::InvalidServiceType),
-        "a Service of type ExternalName cannot be exported", "Give the Service another type, or delete the export", "";
+        "a Service of type ExternalName cannot be exported", "Give the Service another type, or delete the ServiceExport", "";
 }
 
 condition! {
@@ -182,7 +182,7 @@ condition! {
     Exported => True, "Exported", Some(EventReason::Exported), "the registry contains exactly this export", "", "";
     Pending => False, "Pending", None,
         "the export has been on its way for more than 3 s",
-        "Wait. If it lasts, look at who leads, and at the log of the leader",
+        "Wait. If the export stays on its way, find the leader with `cloudmap-mcs status`, and read the leader's log",
         "In the first 3 s, neither this nor an error is reported. The condition is also `Pending` while the cluster leaves its ClusterSet (`leave --undo` ends that).";
     Outside => False, "Pending", Some(EventReason::NoClusterSet),
         "the cluster is in no ClusterSet", "Create the ClusterProperty `clusterset.k8s.io`, or set `--clusterset-id`", "";
@@ -214,23 +214,23 @@ condition! {
          TTL that cannot be changed, records of other types than requested.";
     Pending => False, "Pending", None,
         "the registration is under way, or it waits for what the message names",
-        "Wait, or look in `ledger show` for the older claim",
+        "Wait, or look for the older claim with `cloudmap-mcs ledger show`",
         "A new claim to a target that an annotation names must be visible to the other clusters for `--claim-delay`. Or a cluster that \
          cannot be read may have an older claim. The condition is also `Pending` while the cluster leaves its ClusterSet or is in none.";
     Disabled => False, "Disabled", None, "no instances are requested, because of the annotation `cloudmap-mcs/instances` or of `--instances=annotated`", "",
         "With `--instances=none` there is no such condition.";
     NameConflict => False, "NameConflict", Some(EventReason::NameConflict),
-        "another claim holds the target", "Choose another service by annotation, or have the other claim removed",
+        "another claim holds the target", "Name another Cloud Map service with the annotation `cloudmap-mcs/service`, or have the other claim removed",
         "The other claim is older, or it is of the Kubernetes namespace whose own name the target is. The message names it.";
     ForeignOwner => False, "ForeignOwner", Some(EventReason::ForeignOwner),
         "the Cloud Map service belongs to somebody else",
-        "Join it with `cloudmap-mcs/share` or `cloudmap-mcs/service`, or name another one",
+        "Join the service with the annotation `cloudmap-mcs/share` or `cloudmap-mcs/service`, or name another service",
         "A service of another ClusterSet needs `cloudmap-mcs/share`. A service of external-dns needs `cloudmap-mcs/share`, or \
          `cloudmap-mcs/adopt` if that is [allowed](../operations.md#annotations-on-a-namespace). A service of ECS Service \
          Connect is never joined. The controller looks again every 5 minutes.";
     NoNamespace => False, "NoNamespace", Some(EventReason::NoNamespace),
         "the Cloud Map namespace does not exist, and the controller does not create it",
-        "Create it, or name another one with `cloudmap-mcs/namespace`", "";
+        "Create the Cloud Map namespace, or name another one with the annotation `cloudmap-mcs/namespace`", "";
     LimitExceeded => False, "LimitExceeded", Some(EventReason::LimitExceeded),
         "a Cloud Map quota is exhausted", "Have AWS raise the quota, or spread the instances over several services",
         "The controller tries again every minute.";
@@ -286,11 +286,11 @@ condition! {
         "the pod is registered in Cloud Map, and discovery shows it", "", "";
     HeldBack => True, "HeldBack", None,
         "the pod is not registered, because fewer pods are enough for the share of the traffic that the Service requests",
-        "If it should be registered, raise `cloudmap-mcs/share-of-traffic`",
+        "If the pod should be registered, raise `cloudmap-mcs/share-of-traffic`",
         "The pod is registered when another pod goes, or when a larger share is requested.";
     NotRegistered => True, "NotRegistered", Some(EventReason::NotRegistered),
         "no Service of the pod is registered in Cloud Map by this cluster",
-        "If it should be, create the ServiceExport or the annotation; otherwise remove the gate from the pod template",
+        "If the pod should be registered, create the ServiceExport or the annotation; otherwise remove the gate from the pod template",
         "The same holds if the Service is no longer registered. The gate opens 10 s after the pod began to wait only for it.";
     Refused => True, "Refused", Some(EventReason::Refused),
         "the pod cannot be registered; the message says why", "Follow the message, and see the Service or ServiceExport",
@@ -308,7 +308,7 @@ condition! {
         "the share of the step is reached, or as near as possible. The step lasts until its interval is over", "",
         "The message has the requested share, the chosen one and the next, and the interval if it was raised.";
     Registering => True, "Registering", None,
-        "the pods of the step are not all registered yet", "If it lasts, look at the ServiceExport or the annotated object",
+        "the pods of the step are not all registered yet", "If this lasts, look at the ServiceExport or the annotated object",
         "The interval begins when all are registered. Time in which some are not does not count.";
     AwaitsWave => True, "AwaitsWave", None,
         "a Cutover of a lower wave is not finished",
@@ -326,14 +326,14 @@ condition! {
     LastInstance => False, "LastInstance", Some(EventReason::LastInstance),
         "one pod stays registered, because without it the name would have no instance",
         "Start the tasks again. The pod is deregistered when one of them is healthy", "";
-    Paused => False, "Paused", None, "`spec.paused` is set", "Remove it: `cloudmap-mcs cutover resume`", "";
-    Held => False, "Held", None, "`spec.shareOfTraffic` is set and holds the share", "Remove it: `cloudmap-mcs cutover resume`", "";
+    Paused => False, "Paused", None, "`spec.paused` is set", "Remove the field: `cloudmap-mcs cutover resume`", "";
+    Held => False, "Held", None, "`spec.shareOfTraffic` is set and holds the share", "Remove the field: `cloudmap-mcs cutover resume`", "";
     PodsNotReady => False, "PodsNotReady", None,
         "pods of the Service are not ready, or there are none",
-        "Repair them; then the steps go on by themselves", "No more pods get traffic while some are not ready.";
+        "Repair the pods; then the steps go on by themselves", "No more pods get traffic while some are not ready.";
     GuardUnclear => False, "GuardUnclear", None,
         "the guard has not found that all is well; the message says what is missing",
-        "If it lasts, follow the message", "The steps go on when the guard finds that all is well. The time until then does not count.";
+        "If this lasts, follow the message", "The steps go on when the guard finds that all is well. The time until then does not count.";
     GuardFailed => False, "GuardFailed", Some(EventReason::GuardFailed),
         "the guard found something wrong, and took the traffic back",
         "Repair what the message says, then `cloudmap-mcs cutover resume`, or change the spec", "The share is 0 % until then.";
@@ -341,7 +341,7 @@ condition! {
         "the spec is invalid", "The message says what to write", "The share stays as it is.";
     NoObject => False, "NoObject", Some(EventReason::CutoverBlocked),
         "there is no ServiceExport, and no annotated Service or Ingress, of this name",
-        "Create it, or give the Cutover its name", "The share stays as it is.";
+        "Create one that names the Cloud Map service, or create the Cutover under the name of the right one", "The share stays as it is.";
     NotRegistered => False, "NotRegistered", Some(EventReason::CutoverBlocked),
         "the object of this name joins no Cloud Map service; the message says why",
         "Follow the message, and see the object", "The share stays as it is.";

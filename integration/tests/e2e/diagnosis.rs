@@ -180,7 +180,7 @@ async fn follow(world: &World, reader: &str) -> Result<()> {
 
     world.apply(source, manifests::export("ghost")).await?;
     world.export_condition(source, "ghost", "Valid", "False", "NoService").await?;
-    let words = ["the first is Service", "Create it, or delete the export"];
+    let words = ["the first is Service", "Create the Service, or delete the ServiceExport"];
     comes_to_say(source, reader, &["status", "ghost", "-n", namespace], 1, &words).await?;
     let export = format!("ServiceExport {namespace}/ghost");
     let words: [&str; 2] = [&export, "Valid=False NoService"];

@@ -197,7 +197,7 @@ async fn look(world: &World, browser: &Browser, url: &str) -> Result<()> {
     browser.shows(&[&name, &exporter, "ClusterSetIP"]).await?;
     world.apply(source, manifests::export("ghost")).await?;
     let ghost = format!("ServiceExport {namespace}/ghost");
-    browser.shows(&[&ghost, "Valid=False NoService", "Create it, or delete the export"]).await?;
+    browser.shows(&[&ghost, "Valid=False NoService", "Create the Service, or delete the ServiceExport"]).await?;
 
     // The search leaves only what it asks for.
     let search = format!(

@@ -269,7 +269,12 @@ fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
             "not read: no",
             "cloudmap-mcs-reader",
         ),
-        (|_, name| name.service = Ok(None), "Service", "no Service of that name", "Create it, or delete the export"),
+        (
+            |_, name| name.service = Ok(None),
+            "Service",
+            "no Service of that name",
+            "Create the Service, or delete the ServiceExport",
+        ),
         (
             |_, name| {
                 name.export = Ok(Some(parsed(export(&json!([condition("Valid", "False", "InvalidServiceType")])))));
