@@ -275,7 +275,7 @@ condition! {
     ImportStaleReason, ImportCondition::Stale;
     ClusterSilent => True, "ClusterSilent", Some(EventReason::ClusterSilent),
         "the clusters named in the message have been silent for 5 minutes or more",
-        "Check the controller there and its access to AWS. If a cluster is gone for good, `forget` it",
+        "Check the controller of the silent cluster and its access to AWS. If the cluster is gone for good, remove it with `cloudmap-mcs forget`",
         "Their endpoints stay, unless `--stale-cluster-ttl` is set. The condition is absent while no cluster is silent.";
 }
 

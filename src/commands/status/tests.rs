@@ -335,7 +335,7 @@ fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
             |seen, _| seen.ledger.as_mut().unwrap()[1].age = Some(Duration::from_mins(6)),
             "ledger of two",
             "silent: 1 of 2 endpoints ready when",
-            "Check the controller there",
+            "Check the controller of the silent cluster",
         ),
         (
             |seen, _| sign_with_another_key(seen),
