@@ -206,7 +206,8 @@ pub struct CutoverFinishArgs {
     #[command(flatten)]
     pub ecs: EcsArgs,
     /// Finish even if fewer pods are ready than tasks have traffic, if pods are not ready, if either cannot be counted,
-    /// or if the traffic was taken back. Also stop tasks that serve others, such as a load balancer, or print how.
+    /// or if the traffic was taken back. Also stop tasks that cannot be hidden, or that serve others, such as a load balancer,
+    /// or print how.
     #[arg(long)]
     pub force: bool,
     /// Set the desired count of the ECS services to 0, with your own role, and wait until no task runs. Only for Cutovers that

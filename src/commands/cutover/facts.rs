@@ -5,6 +5,8 @@ use std::{
     net::{IpAddr, Ipv4Addr},
 };
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+
 use crate::{
     api::Cutover,
     cloudmap::{RecordType, Service},
@@ -48,6 +50,11 @@ impl Facts {
     /// The Cutover, if it hides tasks and can.
     pub(super) fn hides(&self) -> Option<&Cutover> {
         self.there().filter(|cutover| cutover.spec.hide_tasks && obstacle(cutover).is_none())
+    }
+
+    /// Why no task is hidden, if the Cutover is to hide some.
+    pub(super) fn cannot_hide(&self) -> Option<&Condition> {
+        self.there().filter(|cutover| cutover.spec.hide_tasks).and_then(obstacle)
     }
 
     /// Whether the controller runs with the flag of a variable; `None`: nobody knows.

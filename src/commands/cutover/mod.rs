@@ -334,6 +334,7 @@ async fn still_stoppable(observer: &mut Observer, facts: &Facts, force: bool) ->
     let mut seen = Facts { cutover, registry, ..facts.clone() };
     let registry = seen.registry.as_ref().map_err(|why| format!("{key}: no task is stopped: {why}"))?;
     scale::may_stop(&seen, registry, now.as_ref().copied())?;
+    scale::are_hidden_if_wanted(&seen, force)?;
     seen.pods = observer.pods_of(key).await;
     finish::check(&seen, force)?;
     scale::some_pod_is_ready(&seen)

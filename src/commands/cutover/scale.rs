@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, io::Write, time::Duration};
 
-use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    apimachinery::pkg::apis::meta::v1::Condition,
+    jiff::{SignedDuration, Timestamp},
+};
 use tokio::time::{Instant, sleep};
 
 use super::{
@@ -57,6 +60,7 @@ pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: b
     let running: Vec<_> = services.iter().filter(|service| !service.is_at_zero()).cloned().collect();
     if !running.is_empty() {
         some_pod_is_ready(facts)?;
+        are_hidden_if_wanted(facts, force)?;
     }
     for service in running.iter().filter(|service| service.active) {
         if let Some(why) = hindered(service, &there.arn, force) {
@@ -76,6 +80,19 @@ pub(super) fn some_pod_is_ready(facts: &Facts) -> Result<(), String> {
         return Err(format!("{key}: no task is stopped while no pod is ready: repair the pods, or scale them"));
     }
     Ok(())
+}
+
+/// Whoever wants hidden tasks wants no request to fail. The steps go on without it, and the end must not.
+///
+/// # Errors
+/// Why the tasks cannot be hidden, and what to do.
+pub(super) fn are_hidden_if_wanted(facts: &Facts, force: bool) -> Result<(), String> {
+    let Some(Condition { reason, message, .. }) = facts.cannot_hide().filter(|_| !force) else { return Ok(()) };
+    let key = &facts.key;
+    Err(format!(
+        "{key}: no task is stopped, because the tasks cannot be hidden ({reason}): {message} With --force, they are stopped all \
+         the same, and requests of clients that have just resolved fail"
+    ))
 }
 
 /// Whether the Cutover is Finished, and no client uses hidden tasks any more.
