@@ -171,7 +171,7 @@ impl Reader<'_> {
     pub(super) fn read(&mut self, frame: Frame, bytes: &[u8]) -> Result<Option<Read>, String> {
         match frame {
             Frame::Broken(why) => Err(why.to_owned()),
-            Frame::Json => self.object(bytes),
+            Frame::Json => self.object(bytes, None),
             Frame::Line => {
                 let line = std::str::from_utf8(bytes).map_err(|_| "it is not text in UTF-8".to_owned())?;
                 self.line(line.trim(), None)
@@ -179,7 +179,8 @@ impl Reader<'_> {
         }
     }
 
-    fn object(&mut self, bytes: &[u8]) -> Result<Option<Read>, String> {
+    /// `outer`: the time of what it is in.
+    fn object(&mut self, bytes: &[u8], outer: Option<Timestamp>) -> Result<Option<Read>, String> {
         let fields: Fields = serde_json::from_slice(bytes).map_err(|error| invalid(&error))?;
         if let Some(read) = self.of_aws(fields, bytes) {
             return read.map(Some);
@@ -189,8 +190,8 @@ impl Reader<'_> {
         }
         let Envelope { message, log, timestamp, time } =
             serde_json::from_slice(bytes).map_err(|error| invalid(&error))?;
-        let at = timestamp.as_ref().and_then(moment).or_else(|| time.as_ref().and_then(moment));
-        self.line(message.or(log).unwrap_or_default().trim(), at)
+        let own = timestamp.as_ref().and_then(moment).or_else(|| time.as_ref().and_then(moment));
+        self.line(message.or(log).unwrap_or_default().trim(), own.or(outer))
     }
 
     /// A record that AWS writes as JSON; `None` if it is none.
@@ -209,13 +210,14 @@ impl Reader<'_> {
         if line.is_empty() {
             return Ok(None);
         }
-        // `aws logs tail` and exports of CloudWatch Logs put the time before each line, and maybe the name of the stream.
-        if let Some(start) = line.find('{')
-            && line.get(..start).is_some_and(is_prefix)
+        // `aws logs tail` and exports of CloudWatch Logs put the time before each line, and maybe the name of the stream. The
+        // agents of EKS write a line of CoreDNS as an object, which is in an event then. Each level escapes the quotes of the
+        // next one, so there are few.
+        if let Some((before, _)) = line.split_once('{')
+            && is_prefix(before)
         {
-            let bytes = line.get(start..).unwrap_or_default().as_bytes();
-            let fields: Fields = serde_json::from_slice(bytes).map_err(|error| invalid(&error))?;
-            return self.of_aws(fields, bytes).unwrap_or_else(|| Err(UNKNOWN_JSON.to_owned())).map(Some);
+            let time = before.split_whitespace().next().and_then(|time| time.parse().ok());
+            return self.object(line.get(before.len()..).unwrap_or_default().as_bytes(), time.or(at));
         }
         if !flow::is_likely(line, self.columns.as_ref()) {
             match coredns::read(line, at, self.subject) {

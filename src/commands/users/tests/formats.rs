@@ -54,6 +54,9 @@ fn coredns_lines_are_read_with_what_others_put_before_them() {
     let query = line("orders.internal.", "NOERROR qr,rd,ra 64 0.001s");
     let time = "2026-11-23T08:00:00.123456789Z";
     let docker = json!({"log": format!("{query}\n"), "stream": "stdout", "time": time});
+    // As the agents of EKS send it to CloudWatch Logs.
+    let agent = json!({"log": query, "kubernetes": {"pod_name": "coredns-1"}});
+    let event = |message: &Value| json!({"events": [{"timestamp": 1, "message": message.to_string()}]}).to_string();
     for (text, dated) in [
         (query.clone(), false),
         (format!("{time} {query}"), true),
@@ -61,6 +64,10 @@ fn coredns_lines_are_read_with_what_others_put_before_them() {
         (format!("{time} stdout F {query}"), true),
         (format!("coredns-1 coredns {query}"), false),
         (docker.to_string(), true),
+        (event(&docker), true),
+        (format!("{time} coredns-1 {docker}"), true),
+        (format!("{time} coredns-1 {agent}"), true),
+        (agent.to_string(), false),
         (format!("{query} \"0\""), false),
         (query.replace("udp", "tcp").replace("orders.internal.", "ORDERS.Internal."), false),
     ] {
