@@ -380,6 +380,7 @@ pub(super) fn summed(pods: &[Pod]) -> (Pods, BTreeMap<String, String>) {
         sums.gates.extend(other_gates(&spec));
         sums.grace =
             sums.grace.min(spec.termination_grace_period_seconds.and_then(|it| it.try_into().ok()).unwrap_or(30));
+        // Sidecars among the init containers get their SIGTERM when all of these have stopped, so they need no hook.
         for container in &spec.containers {
             let stop = stop(container);
             let known = sums.containers.entry(container.name.clone()).or_insert(stop);

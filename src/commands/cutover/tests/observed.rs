@@ -20,6 +20,8 @@ fn pods_are_summed_up_by_the_one_that_is_worst() {
                     {"name": "orders", "lifecycle": {"preStop": {"exec": {"command": ["sh", "-c", format!("sleep {seconds}; true")]}}}},
                     {"name": "linger", "lifecycle": {"preStop": {"httpGet": {"port": 15020}}}},
                 ],
+                // It stops after the others, by itself.
+                "initContainers": [{"name": "proxy", "restartPolicy": "Always"}],
             },
             "status": {"podIPs": [{"ip": "192.0.2.1"}], "conditions": [{"type": "Ready", "status": ready}]},
         });
