@@ -30,6 +30,11 @@ impl Report<'_> {
         users
     }
 
+    /// Whether there is a record of this kind. Without its plugin `log`, CoreDNS writes lines, and no query.
+    fn has(&self, kind: Kind) -> bool {
+        self.seen.coverage.get(&kind).is_some_and(|of| of.records > 0)
+    }
+
     /// The answer first, then the users, then what the logs cover and what they cannot show.
     pub(super) fn table(&self) -> String {
         let users = self.users();
@@ -120,8 +125,7 @@ impl Report<'_> {
                 about.extend(service_account.as_ref().map(|account| format!("service account {account}")));
             }
             Who::ClusterDns { .. } => {
-                let given = self.seen.coverage.contains_key(&Kind::CoreDns);
-                let log = if given { "its log shows them" } else { "give its log" };
+                let log = if self.has(Kind::CoreDns) { "its log shows them" } else { "give its log" };
                 about.push(format!("queries of pods come through it: {log}"));
             }
             Who::Node { .. } => about.push("itself, or pods in its network".to_owned()),
@@ -168,7 +172,7 @@ impl Report<'_> {
     fn notes(&self) -> Vec<String> {
         let Seen { users, more_users, suffixed, below, unnamed, coverage, broken } = self.seen;
         let name = &self.subject.dns;
-        let given = |kind| coverage.contains_key(&kind);
+        let given = |kind| self.has(kind);
         let mut notes = Vec::new();
         if given(Kind::Resolver) || given(Kind::CoreDns) {
             notes.push(
@@ -177,7 +181,13 @@ impl Report<'_> {
                     .to_owned(),
             );
         }
-        if given(Kind::Resolver)
+        let is_silent = coverage.contains_key(&Kind::CoreDns) && !given(Kind::CoreDns);
+        if is_silent {
+            notes.push(
+                "The logs of CoreDNS have no query, so they show no pod: turn on its plugin `log`, and give what it writes from then on."
+                    .to_owned(),
+            );
+        } else if given(Kind::Resolver)
             && !given(Kind::CoreDns)
             && users.keys().any(|who| matches!(who, Who::ClusterDns { .. }))
         {
@@ -190,7 +200,7 @@ impl Report<'_> {
         for (kind, who) in missing.into_iter().filter(|(kind, _)| !given(*kind)) {
             notes.push(format!("No {} were given: {who} are not seen.", kind.as_str()));
         }
-        if !given(Kind::Resolver) && !given(Kind::CoreDns) {
+        if !given(Kind::Resolver) && !given(Kind::CoreDns) && !is_silent {
             notes.push("No logs of DNS were given: those who ask for the name are not seen.".to_owned());
         }
         if given(Kind::Flow) && self.subject.tasks.is_empty() {

@@ -86,6 +86,12 @@ fn the_notes_say_what_the_logs_cannot_show() {
         assert!(resolver.contains(words), "{words}: {resolver}");
     }
     assert!(notes(COREDNS, &orders()).contains("orders.internal.cluster.local"));
+    // Its plugin `log` is off, as it is at first: that is no proof that no pod asks.
+    let started: Vec<_> = COREDNS.lines().filter(|line| !line.contains('"')).collect();
+    let silent = notes(&format!("{RESOLVER}{}", started.join("\n")), &orders());
+    for words in ["give its log", "The logs of CoreDNS have no query", "turn on its plugin `log`"] {
+        assert!(silent.contains(words), "{words}: {silent}");
+    }
     assert!(notes(FLOW, &Subject::new("orders.internal")).contains("give them with --address"));
     assert!(notes(FLOW, &Subject::new("orders.internal")).starts_with("orders.internal: nobody was seen\n"));
 }
