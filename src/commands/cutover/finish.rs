@@ -126,11 +126,18 @@ pub(super) fn commands(facts: &Facts, force: bool) -> String {
 /// What to know before tasks are stopped. `ttl`: of the records, in seconds.
 pub(super) fn before_tasks_stop(facts: &Facts, ttl: u32) -> String {
     let key = &facts.key;
-    hiding(facts).unwrap_or_else(|| format!(
-        "# {key}: ECS deregisters a task and stops it at once, so clients that have just resolved fail for up to {} s.\n\
+    if let Some(said) = hiding(facts) {
+        return said;
+    }
+    let cannot_hide = facts.cannot_hide();
+    let visible =
+        cannot_hide.map(|said| format!("# {key}: the tasks cannot be hidden ({}): {}\n", said.reason, said.message));
+    format!(
+        "{}# {key}: ECS deregisters a task and stops it at once, so clients that have just resolved fail for up to {} s.\n\
          # Stop a few at a time; a sidecar delays the SIGTERM (docs/moving-from-ecs.md). Autoscaling must not bring tasks back.\n",
+        visible.unwrap_or_default(),
         facts.settle().beyond(ttl).as_secs()
-    ))
+    )
 }
 
 /// The command that sets how many tasks an ECS service is to have, which is in the region of the Cloud Map service with this

@@ -179,20 +179,28 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
 /// Otherwise requests fail that `hideTasks` was to save.
 #[test]
 fn tasks_that_cannot_be_hidden_are_stopped_by_force_only() {
-    let stoppable = |hide_tasks: bool, tasks: u32, force: bool| {
+    let mk_facts = |hide_tasks: bool, tasks: u32| {
         let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
         let denied = json!({"type": "TasksHidden", "status": "False", "reason": "NotPermitted", "message": "AWS denies it.",
             "lastTransitionTime": "2026-11-24T10:00:00Z"});
         cutover.status.as_mut().unwrap().conditions.push(serde_json::from_value(denied).unwrap());
         cutover.spec.hide_tasks = hide_tasks;
-        let facts = Facts { cutover: Ok(Some(cutover)), ecs: Ok(Some(found([ecs_service(tasks)]))), ..facts() };
-        scale::stoppable(&facts, Ok("2026-11-24T10:02:00Z".parse().unwrap()), force)
+        Facts { cutover: Ok(Some(cutover)), ecs: Ok(Some(found([ecs_service(tasks)]))), ..facts() }
+    };
+    let stoppable = |hide_tasks, tasks, force| {
+        scale::stoppable(&mk_facts(hide_tasks, tasks), Ok("2026-11-24T10:02:00Z".parse().unwrap()), force)
     };
     let why = stoppable(true, 12, false).unwrap_err();
     assert!(why.contains("(NotPermitted): AWS denies it. With --force"), "{why}");
     assert_eq!(stoppable(true, 12, true), Ok(vec![ecs_service(12)]));
     assert_eq!(stoppable(false, 12, false), Ok(vec![ecs_service(12)]), "nobody asked for it");
     assert_eq!(stoppable(true, 0, false), Ok(Vec::new()), "nothing is left to stop");
+    for hide_tasks in [true, false] {
+        let said = commands(&mk_facts(hide_tasks, 12), false);
+        assert!(said.contains("update-service") && said.contains("fail for up to 90 s"), "{said}");
+        let why = "# shop/orders: the tasks cannot be hidden (NotPermitted): AWS denies it.\n";
+        assert_eq!(said.contains(why), hide_tasks, "{said}");
+    }
 }
 
 #[test]
