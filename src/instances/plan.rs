@@ -171,6 +171,20 @@ pub fn replaced(adopted: &Adopted, desired: &[InstanceSpec], own: &Own) -> Vec<A
     adopted.iter().filter(|(_, addresses)| had(addresses)).map(|(id, _)| id.clone()).collect()
 }
 
+/// Which of the instances that go last can go although some endpoints cannot be registered: all but those that may serve
+/// such an endpoint. None if nothing of ours is there, so that the name is not empty.
+pub fn unneeded(adopted: &Adopted, desired: &[InstanceSpec], own: &Own) -> Vec<Arc<str>> {
+    let is_there = |spec: &&InstanceSpec| matches!(own.get(spec.id()), Some(Some(_)));
+    let (there, missing): (Vec<_>, Vec<_>) = desired.iter().filter(|spec| spec.is_ready()).partition(is_there);
+    if there.is_empty() {
+        return Vec::new();
+    }
+    let missing: BTreeSet<IpAddr> = missing.into_iter().flat_map(InstanceSpec::addresses).collect();
+    let goes =
+        |addresses: &[IpAddr]| !addresses.is_empty() && addresses.iter().all(|address| !missing.contains(address));
+    adopted.iter().filter(|(_, addresses)| goes(addresses)).map(|(id, _)| id.clone()).collect()
+}
+
 /// Which registered instances have another health status than their pods. `told` is the last status that was set for
 /// each. Only for services with a custom health check.
 pub fn ill_told<'a>(
@@ -290,6 +304,21 @@ mod tests {
         // Without the flag they are foreign.
         let reading = read(&listing, &desired, &us, None);
         assert_eq!(reading.taken.len(), 3);
+    }
+
+    #[test]
+    fn of_the_instances_that_go_last_only_those_of_endpoints_that_do_not_fit_stay() {
+        let desired = specs("uid-1", &[1, 2].into(), "a");
+        let registered = |spec: &InstanceSpec| (spec.id().clone(), Some(spec.digest(ServiceTraits::default())));
+        let theirs = |last: u8| (Arc::<str>::from(format!("10.0.0.{last}")), vec![IpAddr::from([10, 0, 0, last])]);
+        let mut adopted: Adopted = [1, 2, 9].map(theirs).into();
+        adopted.insert("lb.example.org".into(), Vec::new());
+        let own = Own::from([registered(&desired[0])]);
+        assert_eq!(unneeded(&adopted, &desired, &own), ["10.0.0.1".into(), "10.0.0.9".into()]);
+        // The name would be empty.
+        for own in [Own::new(), Own::from([(desired[0].id().clone(), None)])] {
+            assert_eq!(unneeded(&adopted, &desired, &own), Vec::<Arc<str>>::new());
+        }
     }
 
     /// As pods on the host network of a node.

@@ -23,7 +23,7 @@ use crate::{
         InstanceSpec,
         attributes::{Digest, ServiceTraits},
         ownership::is_of,
-        plan::{self, Own, Plan, find, ill_told, plan, replaced, writable},
+        plan::{self, Own, Plan, find, ill_told, plan, replaced, unneeded, writable},
     },
     model::Target,
 };
@@ -109,6 +109,8 @@ impl Engine {
             replaced(&state.adopted, &desired.instances, &state.own)
         } else if state.at_rest() && state.unfit.is_none() {
             state.adopted.keys().cloned().collect()
+        } else if state.at_rest() {
+            unneeded(&state.adopted, &desired.instances, &state.own)
         } else {
             Vec::new()
         };

@@ -1,7 +1,10 @@
 //! Taking over from another controller.
 
 use super::*;
-use crate::model::{EndpointPort, Protocol, ServicePort};
+use crate::{
+    cloudmap::{DnsRecord, RecordType},
+    model::{EndpointPort, Protocol, ServicePort},
+};
 
 fn theirs(last: u32) -> Instance {
     let address = format!("10.0.0.{last}");
@@ -65,6 +68,32 @@ async fn what_was_to_be_taken_over_is_left_alone_when_the_permission_goes() {
     world.fake.registry().faults.clear();
     sleep(Duration::from_mins(20)).await;
     assert_eq!(world.instances("web").iter().filter(|instance| is_theirs(instance)).count(), 3);
+}
+
+/// All of theirs stayed as long as any endpoint did not fit, and pointed at dead pods.
+#[tokio::test(start_paused = true)]
+async fn an_endpoint_that_does_not_fit_keeps_no_instance_of_a_dead_pod() {
+    let fake = Fake::new();
+    {
+        let mut registry = fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::DnsPrivate);
+        let web = registry.add_service(&ns, "web", "x", "heritage=external-dns,external-dns/owner=eks");
+        let records = vec![DnsRecord { record_type: RecordType::A, ttl: 300 }];
+        registry.services.get_mut(&web).unwrap().dns = Some(DnsConfig { weighted: false, records });
+        for instance in [1, 9].map(theirs) {
+            registry.instances.insert((web.clone(), instance.id), instance.attributes);
+        }
+    }
+    let (world, web) = (World::new(fake), target("shop", "web"));
+    let (identity, service) = (identity("uid-1"), ServiceKey::new("shop", "web"));
+    let source = Source { identity: &identity, service: &service, ports: &[], region: None };
+    let unfit = Endpoint { ipv4: None, ipv6: Some("fd00::1".parse().unwrap()), ..fixtures::mk_endpoint(0) };
+    let instances = source.instances(&[fixtures::mk_endpoint([10, 0, 0, 1]), unfit]).unwrap();
+    let consent = Consent { named: true, adopt: Some("external-dns/eks".parse().unwrap()), ..Consent::default() };
+    world.desire([(web.clone(), TargetDesired { consent, ..active(instances.into()) })]);
+    world.refused(&web, Reason::UnfitEndpoints).await;
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(addresses(&world), (["10.0.0.1".to_owned()].into(), 1));
 }
 
 /// As when one of two pods on the host network of a node goes: it was away until its new registration succeeded.
