@@ -90,6 +90,8 @@ pub struct Plan {
     pub renamed: Adopted,
     /// Desired instances that are missing or have other attributes.
     pub register: Vec<Arc<str>>,
+    /// Those of them that overwrite an endpoint which gets another id, and is not registered under that yet.
+    pub displacing: Vec<Arc<str>>,
     /// Desired instances that cannot be registered, with the reason.
     pub refused: Vec<(Arc<str>, &'static str)>,
     /// Number of desired instances that can be registered.
@@ -137,8 +139,20 @@ pub fn plan(desired: &[InstanceSpec], own: &Own, taken: &BTreeSet<Arc<str>>, ser
             None => plan.deregister.push(id.clone()),
         }
     }
+    let displacing = plan.register.iter().filter(|id| displaces(id, &plan.register, desired, own, service));
+    plan.displacing = displacing.cloned().collect();
     plan.wanted = wanted.len();
     plan
+}
+
+/// Whether an endpoint gets the id of another one, because it has a lower port at the same address, while the other one is
+/// still to be registered under its new id, which ends with its port.
+fn displaces(id: &str, register: &[Arc<str>], desired: &[InstanceSpec], own: &Own, service: ServiceTraits) -> bool {
+    let Some(Some(said)) = own.get(id) else { return false };
+    let after = &register[register.partition_point(|other| **other <= *id)..];
+    let with_port = |other: &&Arc<str>| other.strip_prefix(id).is_some_and(|rest| rest.starts_with('-'));
+    let is_it = |other: &Arc<str>| find(desired, other).is_some_and(|spec| spec.digest(service) == *said);
+    after.iter().take_while(with_port).any(is_it)
 }
 
 /// The instance that is to be registered for the endpoint of an own instance, whose id ends with the port. The endpoint
@@ -348,6 +362,28 @@ mod tests {
         let other = source.instances(&[on_host(7070)]).unwrap();
         let steps = plan(&other, &own, &BTreeSet::new(), traits);
         assert_eq!((steps.deregister, steps.renamed), (vec![with_port], Adopted::new()), "it is another endpoint");
+    }
+
+    #[test]
+    fn an_endpoint_that_gives_its_id_to_one_with_a_lower_port_is_registered_under_its_next_id_before() {
+        let us = identity("uid-1");
+        let service = ServiceKey::new("shop", "web");
+        let ports = [ServicePort { name: "".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None }];
+        let source = Source { identity: &us, service: &service, ports: &ports, region: None };
+        let on_host = |port| {
+            let port = EndpointPort { name: "".into(), protocol: Protocol::Tcp, port, app_protocol: None };
+            Endpoint { ports: [port].into(), ..fixtures::mk_endpoint([10, 0, 0, 1]) }
+        };
+        let (traits, taken) = (ServiceTraits::default(), BTreeSet::new());
+        let one = source.instances(&[on_host(9090)]).unwrap();
+        let both = source.instances(&[on_host(8080), on_host(9090)]).unwrap();
+        let [base, with_port] = [0, 1].map(|at: usize| both[at].id().clone());
+        let mut own = Own::from([(base.clone(), Some(one[0].digest(traits)))]);
+        let steps = plan(&both, &own, &taken, traits);
+        assert_eq!((steps.register, steps.displacing), (vec![base.clone(), with_port.clone()], vec![base.clone()]));
+        own.insert(with_port, Some(both[1].digest(traits)));
+        let steps = plan(&both, &own, &taken, traits);
+        assert_eq!((steps.register, steps.displacing), (vec![base], vec![]));
     }
 
     /// Ids in the AWS controller's form are the same in all clusters: a pod can get the address that another cluster's

@@ -242,7 +242,8 @@ pub(super) struct State {
     /// Ids that are still to be written; `None` if they must be planned.
     pub(super) pending: Option<VecDeque<Arc<str>>>,
     /// Whether none of the desired instances is there yet. Then `pending` does not contain those that are no longer
-    /// desired. Or whether pods of a share wait that are replaced: the others are registered first.
+    /// desired. Or whether pods of a share wait that are replaced, or an id waits until the endpoint that had it is registered
+    /// under another one: the others are registered first.
     pub(super) waits_for_first: bool,
     pub(super) retry: BTreeMap<Arc<str>, Retry>,
     pub(super) failures: u32,

@@ -174,6 +174,10 @@ impl Engine {
         let deregister = if state.waits_for_first { Vec::new() } else { plan.deregister };
         let others_first = !alive.is_empty() && !plan.register.is_empty() && unhindered;
         state.waits_for_first |= others_first;
+        if unhindered && !plan.displacing.is_empty() {
+            plan.register.retain(|id| !plan.displacing.contains(id));
+            state.waits_for_first = true;
+        }
         let alive = if others_first { Vec::new() } else { alive };
         let pending: VecDeque<_> = deregister.into_iter().chain(plan.register).chain(alive).collect();
         if !state.retry.is_empty() || was_denied {
