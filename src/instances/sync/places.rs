@@ -372,8 +372,8 @@ impl Engine {
         }
     }
 
-    /// A service that keeps instances out is looked at again. What is known of it counts until the answer is here, so
-    /// that what it takes is written meanwhile. `None` if nothing is to be asked now.
+    /// A service that keeps instances out, or to which a write was invalid, is looked at again. What is known of it counts
+    /// until the answer is here, so that what it takes is written meanwhile. `None` if nothing is to be asked now.
     pub(super) fn look_again(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Want> {
         let service_id = self.targets.get(target)?.service_id.clone();
         let namespaces = self.namespaces.rows.as_ref().map(|(_, namespaces)| namespaces);
@@ -406,14 +406,14 @@ impl Engine {
     /// A look again failed. What is known of the service counts until the next one.
     fn keep_place(&mut self, target: &Target, error: &Error, now: Instant) {
         let Some(Phase::Resolved(place)) = self.targets.get_mut(target).map(|state| &mut state.phase) else { return };
-        tracing::info!(%target, %error, "cannot look again at a service that keeps instances out");
-        place.since = now;
+        tracing::info!(%target, %error, "cannot look again at the service; what is known of it counts");
+        (place.since, place.doubtful) = (now, false);
         let at = place.again_at();
         self.wake_at(target, at);
     }
 
     /// The service of a target may have changed. It is looked at again, with a recent listing.
-    pub(super) fn look_up(&mut self, target: &Target, now: Instant) {
+    fn look_up(&mut self, target: &Target, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         state.phase = Phase::Unresolved;
         let Some((_, namespaces)) = &self.namespaces.rows else { return };
@@ -443,7 +443,8 @@ impl Place {
 impl Listed {
     fn place(&self, control: Control, now: Instant) -> Place {
         let Self { id, traits, records, owner: _, unmarked: _ } = self.clone();
-        Place { service_id: id, traits, records, control, unproven: false, adopt: None, refused: false, since: now }
+        let (unproven, adopt, refused, doubtful) = Default::default();
+        Place { service_id: id, traits, records, control, unproven, adopt, refused, since: now, doubtful }
     }
 }
 

@@ -95,6 +95,8 @@ pub(super) struct Place {
     pub(super) refused: bool,
     /// When this was found, or could not be found again.
     pub(super) since: Instant,
+    /// Whether AWS has called a write invalid since: the service may have other records by now, or no health check.
+    pub(super) doubtful: bool,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -282,7 +284,8 @@ impl State {
 
     /// Whether its service must be looked at again: a service that keeps instances out may have changed.
     pub(super) fn is_look_due(&self, now: Instant) -> bool {
-        self.place().is_some_and(|place| (place.refused || self.unfit.is_some()) && place.again_at() <= now)
+        let is_due = |place: &Place| (place.refused || self.unfit.is_some()) && place.again_at() <= now;
+        self.place().is_some_and(|place| place.doubtful || is_due(place))
     }
 
     /// Whether nothing is being written, waited for, or to be tried again.

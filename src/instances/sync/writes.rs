@@ -15,7 +15,7 @@ use super::{
     engine::Engine,
     failure::{RETRY_LAST, back_off, reason},
     share::is_alive,
-    state::{Reading, Retry, Running, Seen, State, Unread},
+    state::{Phase, Reading, Retry, Running, Seen, State, Unread},
 };
 use crate::{
     cloudmap::{Error, ErrorKind, LATEST_EFFECT, OperationId},
@@ -310,11 +310,11 @@ impl Engine {
     pub(super) fn failed(&mut self, target: &Target, id: &Arc<str>, error: &Error, now: Instant) {
         let Some(state) = self.targets.get_mut(target) else { return };
         let failures = state.retry.get(id).map_or(0, |retry| retry.failures) + 1;
-        if error.kind == ErrorKind::InvalidInput && state.place().is_some() {
-            // The service may have other records by now, or no health check.
-            self.look_up(target, now);
+        if error.kind == ErrorKind::InvalidInput
+            && let Phase::Resolved(place) = &mut state.phase
+        {
+            place.doubtful = true;
         }
-        let Some(state) = self.targets.get_mut(target) else { return };
         let hopeless = matches!(error.kind, ErrorKind::InvalidInput | ErrorKind::AccessDenied);
         if let Some(reason) = reason(error)
             && (failures > reason.hiccups() || hopeless)

@@ -434,6 +434,26 @@ async fn what_a_service_takes_is_written_while_another_look_at_it_is_denied() {
     }
 }
 
+/// From the first such write on, nothing was written there: the service was to be found again first.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_aws_calls_invalid_stops_no_other_while_services_cannot_be_listed() {
+    let (world, web) = (World::new(Fake::new()), target("shop", "web"));
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
+    world.registered(&web, 2).await;
+    sleep(Duration::from_mins(1)).await;
+    for _ in 0..10_000 {
+        world.fake.fault(Operation::ListServices, Fault::Refused(ErrorKind::AccessDenied));
+    }
+    world.fake.fault(Operation::RegisterInstance, Fault::Refused(ErrorKind::InvalidInput));
+    world.desire([(web.clone(), active(specs("uid-1", "web", 1..=3, "a")))]);
+    world.refused(&web, Reason::Failed).await;
+    world.desire([(web.clone(), active(specs("uid-1", "web", [2, 4], "a")))]);
+    world.registered(&web, 2).await;
+    let there = world.instances("web");
+    let addresses: Vec<_> = there.iter().map(|instance| &*instance.attributes["AWS_INSTANCE_IPV4"]).collect();
+    assert_eq!(addresses, ["10.0.0.2", "10.0.0.4"]);
+}
+
 /// They were written again every two minutes, and nothing said why.
 #[tokio::test(start_paused = true)]
 async fn writes_are_read_back_where_the_role_may_not_ask_for_operations() {
