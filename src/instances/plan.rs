@@ -133,8 +133,7 @@ pub fn plan(desired: &[InstanceSpec], own: &Own, taken: &BTreeSet<Arc<str>>, ser
         }
     }
     for id in own.keys().filter(|id| !wanted.contains(id) && !taken.contains(*id)) {
-        // What goes last stays as long as an endpoint does not fit.
-        match renamed(id, &plan.register, desired).filter(|_| plan.refused.is_empty()) {
+        match renamed(id, &plan.register, desired) {
             Some(spec) => drop(plan.renamed.insert(id.clone(), spec.addresses().collect())),
             None => plan.deregister.push(id.clone()),
         }
@@ -354,7 +353,12 @@ mod tests {
         let desired = source.instances(&[on_host(9090)]).unwrap();
         let steps = plan(&desired, &own, &BTreeSet::new(), traits);
         assert_eq!((steps.register, steps.deregister), (vec![base.clone()], vec![]));
-        assert_eq!(steps.renamed, Adopted::from([(with_port.clone(), vec![host])]));
+        let last = Adopted::from([(with_port.clone(), vec![host])]);
+        assert_eq!(steps.renamed, last);
+        // Also while another endpoint cannot be registered.
+        let two = source.instances(&[on_host(9090), fixtures::mk_endpoint([10, 0, 0, 2])]).unwrap();
+        let steps = plan(&two, &own, &[two[1].id().clone()].into(), traits);
+        assert_eq!((steps.refused.len(), steps.deregister, steps.renamed), (1, vec![], last));
 
         own.insert(base, Some(desired[0].digest(traits)));
         let steps = plan(&desired, &own, &BTreeSet::new(), traits);
