@@ -81,7 +81,7 @@ fn a_record_that_can_only_be_read_is_tried_less_and_less_and_the_reason_stays() 
         assert_eq!(green.term.error().is_some(), attempts > 0);
         for (id, _) in green.hanging.drain(..).collect::<Vec<_>>() {
             attempts += 1;
-            let failure = Failure { message: "a webhook denied it".to_owned(), uncertain: true };
+            let failure = Failure { message: "a webhook denied it".to_owned() };
             green.term.done(world.now(), id, &Outcome::Failed(failure));
         }
     }
