@@ -30,6 +30,8 @@ pub(super) struct Fetch {
     found: BTreeMap<PageId, Arc<StoredPage>>,
     /// Reads that were made: a shard, and a flush or everything. The value says whether everything was truncated.
     made: BTreeSet<(u32, Option<Arc<str>>)>,
+    /// How many reads there were, also those that had to be made again.
+    reads: usize,
     truncated: BTreeSet<u32>,
     /// Whether a read of one flush was truncated as well.
     partial: bool,
@@ -49,7 +51,7 @@ pub(super) enum Progress {
 impl Fetch {
     pub(super) fn new(cluster: Arc<str>, root: Root, cache: Cache) -> Self {
         let (found, made, truncated) = Default::default();
-        Self { cluster, root, cache, found, made, truncated, partial: false, call: None }
+        Self { cluster, root, cache, found, made, reads: 0, truncated, partial: false, call: None }
     }
 
     pub(super) fn cluster(&self) -> &Arc<str> {
@@ -72,6 +74,7 @@ impl Fetch {
             return if self.partial { Progress::Unread(what) } else { Progress::Failed(what) };
         };
         self.made.insert(read.clone());
+        self.reads += 1;
         let (shard, flush) = read;
         self.call = Some(out.call(Call::ReadPages { cluster: self.cluster.clone(), shard, flush }));
         Progress::Waiting
@@ -81,11 +84,8 @@ impl Fetch {
     pub(super) fn move_on(&mut self, root: Root, read: &Pages, out: &mut Outbox) -> Progress {
         self.root = root;
         self.call = None;
-        (self.made, self.truncated, self.partial) = Default::default();
-        if self.found.len() > MAX_PAGES {
-            self.found.clear();
-        }
-        self.found.extend(read.pages.iter().map(|page| (page.id.clone(), page.clone())));
+        (self.made, self.reads, self.truncated, self.partial) = Default::default();
+        self.take(read);
         self.advance(out)
     }
 
@@ -101,17 +101,29 @@ impl Fetch {
         let read = self.call.take();
         debug_assert!(read.is_some(), "only an awaited read comes here");
         let Some(pages) = pages else { return Progress::Unread("reading the pages failed") };
-        if self.made.len() > MAX_READS || self.found.len() > 2 * MAX_PAGES {
+        if self.reads > MAX_READS {
             return Progress::Failed("the state needs more reads than allowed for a cluster");
         }
-        self.found.extend(pages.pages.iter().map(|page| (page.id.clone(), page.clone())));
         if pages.truncated {
             let whole: Vec<u32> =
                 self.made.iter().filter(|(_, flush)| flush.is_none()).map(|(shard, _)| *shard).collect();
             self.partial |= whole.iter().all(|shard| self.truncated.contains(shard));
             self.truncated.extend(whole);
         }
+        self.take(pages);
         self.advance(out)
+    }
+
+    /// Takes pages that were read. Where there are many, most are garbage, which nobody may have been able to delete for hours:
+    /// those that the root does not need, as far as is known, are dropped. An index that is read later may name one, and then it
+    /// is read again.
+    fn take(&mut self, read: &Pages) {
+        self.found.extend(read.pages.iter().map(|page| (page.id.clone(), page.clone())));
+        if self.found.len() > 2 * MAX_PAGES {
+            let needed = verify::reachable(&self.root, &self.found);
+            self.found.retain(|page, _| needed.contains(page));
+            self.made.clear();
+        }
     }
 
     /// The readable part of a root that does not verify.
