@@ -252,6 +252,35 @@ fn garbage_that_may_not_be_deleted_fills_no_further_service_and_is_tried_less_an
     assert_eq!(world.read("blue"), Some(Map::clone(&state(0..40, 149))));
 }
 
+/// They are published all the same.
+#[test]
+fn garbage_that_may_not_be_deleted_and_a_copy_that_may_not_be_written_are_no_error_of_the_exports() {
+    let mut world = World::default();
+    let me = WriterIdentity { clusterset: "prod".into(), cluster: "blue".into(), uid: "uid-blue".into() };
+    let key = crate::model::PublicKey::from_bytes([1; 32]);
+    let trust = Trust { mode: crate::ledger::trust::Mode::Tofu, own: vec![key], ..Trust::default() };
+    let mut leader = Process::start_at(&mut world, "uid-blue".into(), me, &timing(), limits(), None, trust);
+    leader.fails = |call| matches!(call, Call::DeletePage { .. });
+    leader.hangs = |call| matches!(call, Call::PutCopy { .. });
+    let mut copies = 0;
+    for value in 0..15 {
+        leader.desire(&mut world, &state(0..40, value));
+        for _ in 0..30 {
+            pass(&mut world, &mut [&mut leader], 1);
+            // The head was written meanwhile.
+            for (id, _) in std::mem::take(&mut leader.hanging) {
+                copies += 1;
+                let failure = Failure { message: "AccessDeniedException".to_owned() };
+                leader.term.done(world.now(), id, &Outcome::Failed(failure));
+            }
+            assert_eq!(leader.term.error(), None);
+        }
+    }
+    assert_eq!(world.read("blue"), Some(Map::clone(&state(0..40, 14))));
+    let deletions = leader.term.writer().figures().page_deletions;
+    assert!(copies > 5 && deletions > 5 && world.copies.is_empty(), "{copies}, {deletions}");
+}
+
 /// Readers protect their memory.
 #[test]
 fn no_root_names_more_pages_than_readers_take() {

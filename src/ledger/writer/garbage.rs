@@ -169,10 +169,8 @@ impl Writer {
     pub(super) fn collect_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
         let garbage = &mut self.run.garbage;
         if garbage.deletions.remove(&id).is_some() {
+            // A failure is no error of this cluster's exports: everything is published all the same, until the room is used up.
             garbage.deletion_done(outcome);
-            if !matches!(outcome, Outcome::Done) {
-                self.note(outcome);
-            }
             return true;
         }
         let Some(round) = &mut garbage.round else { return false };
