@@ -468,6 +468,23 @@ fn holds(leadership: &dyn Leadership) -> bool {
     leadership.is_leader_until().is_some_and(|until| until >= Instant::now() + LEASE_MARGIN)
 }
 
+/// Makes a write while the Lease is held, and gives it up when that ends: it may have to wait long for its turn.
+async fn leading(
+    leadership: &dyn Leadership,
+    mut write: BoxFuture<'_, Result<Outcome, Failure>>,
+) -> Result<Outcome, Failure> {
+    // The Lease is renewed every few seconds.
+    while let Some(until) = leadership.is_leader_until().filter(|until| *until > Instant::now()) {
+        tokio::select! {
+            biased;
+            () = sleep_until(until) => {}
+            outcome = &mut write => return outcome,
+        }
+    }
+    let message = "the Lease ran out meanwhile; it is not known whether this was written".to_owned();
+    Err(Failure { message })
+}
+
 /// All connections to the outside.
 struct Ports {
     cloudmap: Arc<dyn CloudMap>,
@@ -480,11 +497,18 @@ struct Ports {
 
 impl Ports {
     async fn make(self: Arc<Self>, id: CallId, call: Call) -> (CallId, Outcome) {
-        if call.writes() && !holds(&*self.leadership) {
+        let writes = call.writes();
+        if writes && !holds(&*self.leadership) {
             let message = "the Lease is not held; nothing is written".to_owned();
             return (id, Outcome::Failed(Failure { message }));
         }
-        let outcome = match call {
+        let call = self.perform(call).boxed();
+        let outcome = if writes { leading(&*self.leadership, call).await } else { call.await };
+        (id, outcome.unwrap_or_else(Outcome::Failed))
+    }
+
+    async fn perform(&self, call: Call) -> Result<Outcome, Failure> {
+        match call {
             Call::ConfirmLease => Ok(Outcome::Lease { held: self.leadership.confirm().await }),
             Call::LoadRecord => match self.record.load().await {
                 Ok(loaded) => {
@@ -521,8 +545,7 @@ impl Ports {
             Call::Announce => self.registry.announce().await,
             Call::Announced { cluster, uid } => self.registry.announced(&cluster, &uid).await.map(Outcome::Announced),
             Call::Creator { cluster } => self.registry.creator(&cluster).await.map(Outcome::Creator),
-        };
-        (id, outcome.unwrap_or_else(Outcome::Failed))
+        }
     }
 }
 

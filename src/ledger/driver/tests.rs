@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
-    cloudmap::{Instance, NamespaceKind, Operation, fake::Fake},
+    cloudmap::{self, Instance, Limited, NamespaceKind, Operation, Rate, Rates, fake::Fake},
     cluster::record::{Accepted, memory::Stored},
     ledger::{
         CLUSTERS, Value,
         head::{Head, Presence},
+        page::PageId,
         records,
         show::{self, ClusterView},
         writer::Stage,
@@ -318,6 +319,36 @@ async fn a_few_pages_are_deleted_at_once() {
     let deleted = pages.iter().map(|page| registry.delete_page("blue", 0, page));
     futures::future::try_join_all(deleted).await.unwrap();
     assert_eq!(begun.elapsed(), Duration::from_secs(3));
+}
+
+/// As when AWS throttles, and the API server cannot renew the Lease.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_waits_for_its_turn_is_not_made_after_the_lease_ran_out() {
+    let fake = Fake::new();
+    let namespace = fake.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
+    fake.registry().add_service(&namespace, "exports-0.blue", "uid-blue", "");
+    let rates = Rates::default().with(Operation::DeregisterInstance, Rate::new(0.01, 1.0, 0.0));
+    let limited: Arc<dyn CloudMap> = Arc::new(Limited::new(fake.clone(), cloudmap::Limits::new(&rates, None)));
+    let registry =
+        Registry::new(Arc::clone(&limited), &"prod".parse().unwrap()).owned_by(&"blue".parse().unwrap(), "uid-blue");
+    registry.find_namespace().await.unwrap();
+    let ports = Arc::new(Ports {
+        cloudmap: limited,
+        uid: "uid-blue".to_owned(),
+        keys: None,
+        registry,
+        record: Arc::<Stored>::default(),
+        leadership: Box::new(cluster::Leadership::manual(Some(Instant::now() + Duration::from_mins(1)))),
+    });
+    let delete = |number| {
+        let page = PageId { flush: "1-1-00000000".into(), number };
+        ports.clone().make(CallId(1), Call::DeletePage { cluster: "blue".into(), shard: 0, page })
+    };
+    let (_, first) = delete(0).await;
+    assert!(matches!(first, Outcome::Done), "{first:?}");
+    let (_, second) = delete(1).await;
+    assert!(matches!(second, Outcome::Failed(_)), "{second:?}");
+    assert_eq!(fake.registry().count(Operation::DeregisterInstance), 1);
 }
 
 /// A leader that others can reach.
