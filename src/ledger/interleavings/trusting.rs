@@ -259,6 +259,22 @@ fn a_rebuilt_cluster_counts_when_a_person_accepted_its_key() {
 }
 
 #[test]
+fn a_record_that_somebody_deleted_is_put_back_at_once_with_keys_and_who_is_gone() {
+    let mut world = World::default();
+    let [mut blue, mut green] = pair(&mut world);
+    let (record, version) = world.records.get_mut("uid-green").unwrap();
+    let gone = Accepted { gone: Some(Gone::Forgotten), ..Accepted::unread("uid-red".to_owned(), Some(key(3))) };
+    record.accepted.insert("red".to_owned(), gone);
+    *version += 1;
+    pass(&mut world, &mut [&mut blue, &mut green], 10);
+    let (before, _) = world.records.remove("uid-green").unwrap();
+    assert_eq!(before.accepted["blue"].key, Some(key(1)));
+    pass(&mut world, &mut [&mut blue, &mut green], 10);
+    assert_eq!(world.records["uid-green"].0, before);
+    assert!(green.remote("red").unwrap().left);
+}
+
+#[test]
 fn a_cluster_that_does_not_sign_counts_until_it_does() {
     let mut world = World::default();
     let mut blue = Process::elect(&mut world, "blue");

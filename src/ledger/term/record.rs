@@ -192,7 +192,10 @@ impl Term {
                 }
                 self.writer.recorded(record.epoch);
                 self.writer.superseded(record.epoch);
-                self.keeper.stored = Some((record.clone(), version.clone()));
+                // Somebody deleted it. What it said goes back with the epoch.
+                let kept = before.filter(|_| version.is_none());
+                let kept = kept.map(|before| Record { epoch: record.epoch, leaving: record.leaving, ..before });
+                self.keeper.stored = Some((kept.unwrap_or_else(|| record.clone()), version.clone()));
                 let leaving = record.clone().bound_to(&self.member).leaving;
                 self.writer.set_leaving(now, leaving, &mut self.out);
             }
