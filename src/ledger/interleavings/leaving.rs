@@ -105,6 +105,22 @@ fn a_cluster_that_changes_its_id_is_there_all_the_time() {
     assert!(red.remote("blue").unwrap().left && red.applies("navy").is_some());
 }
 
+#[test]
+fn who_leaves_soon_after_its_id_was_changed_leaves_under_the_former_id_too() {
+    let mut world = World::default();
+    let mut old = with_pages(&mut world, "blue", 15);
+    let mut green = Process::elect(&mut world, "green");
+    pass(&mut world, &mut [&mut old, &mut green], 5);
+    drop(old);
+    world.set_leaving("uid-blue");
+    let mut new = Process::elect_with(&mut world, "navy", "uid-blue", limits(), None);
+    new.desire(&mut world, &Arc::default());
+    pass(&mut world, &mut [&mut new, &mut green], 200);
+    assert_eq!(new.term.writer().stage(), Stage::Left);
+    assert!(!world.heads["blue"].is_live());
+    assert!(green.remote("blue").unwrap().left && green.remote("navy").unwrap().left);
+}
+
 /// Heads of former ids would fill the room for heads, which is for 1,000.
 #[test]
 fn the_head_of_a_former_id_goes_and_who_was_away_knows_all_the_same() {

@@ -234,8 +234,7 @@ impl Writer {
                 }
                 let silent = watched.is_silent(&self.timing);
                 let ready = self.run.read_back.is_some_and(|since| now.mono >= since + self.timing.handover);
-                if !(ready && silent) || self.run.farewell.is_some() || former.call.is_some() || now.mono < former.next
-                {
+                if !(ready && silent) || former.call.is_some() || now.mono < former.next {
                     continue;
                 }
                 former.next = now.mono + 2 * self.timing.leave_retry;
