@@ -93,6 +93,8 @@ struct Peer {
     at_or_above: Duration,
     /// When its head was last present, whatever it contained, on the read clock.
     seen: Duration,
+    /// When that was last so of the successor that its head names, or when it named none.
+    succeeded: Duration,
     low: Option<Low>,
     /// The call that reads a copy of its head, and when the next one may.
     copy: Option<CallId>,
@@ -264,6 +266,7 @@ impl Reader {
         self.read_clock += step.min(max_step);
         self.reads += 1;
         self.hear_own(heads);
+        self.watch_successors(heads);
         self.ignored.clear();
         for (id, head) in heads {
             match head {
@@ -413,6 +416,7 @@ impl Reader {
         let peer = self.peers.entry(head.cluster.clone()).or_insert_with(|| Peer {
             advanced: own_clock,
             at_or_above: read_clock,
+            succeeded: read_clock,
             ..Peer::default()
         });
         // The id has another owner now, as its exports service proves. Positions of different UIDs are not comparable.

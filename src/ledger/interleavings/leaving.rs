@@ -223,6 +223,22 @@ fn an_id_left_for_one_that_was_purged_has_left_for_the_next_leader_too() {
     assert!(green.remote("blue").unwrap().left && green.remote("navy").unwrap().left);
 }
 
+#[test]
+fn an_id_left_for_one_that_was_purged_has_left_in_the_end_for_who_was_away_too() {
+    let mut world = World::default();
+    let (mut new, green) = rename(&mut world);
+    world.set_leaving("uid-blue");
+    new.desire(&mut world, &Arc::default());
+    pass(&mut world, &mut [&mut new], 90);
+    drop((new, green));
+    purge(&mut world, "navy");
+    let mut red = Process::elect(&mut world, "red");
+    pass(&mut world, &mut [&mut red], 590);
+    assert!(!red.remote("blue").unwrap().left, "its successor may only be late");
+    pass(&mut world, &mut [&mut red], 30);
+    assert!(red.remote("blue").unwrap().left);
+}
+
 /// The record says that a former id left, but objects may be there that an earlier process made for it: one that never got
 /// to apply the successor's state, as it was not allowed to write.
 #[test]

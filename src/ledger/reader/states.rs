@@ -11,7 +11,7 @@ use crate::{
         fetch::{Fetch, Progress, UNEXPECTED},
         head::Head,
         remote::successor,
-        writer::Now,
+        writer::{Heads, Now},
     },
 };
 
@@ -25,7 +25,7 @@ impl Reader {
             // exist.
             let dropped = peer.applied.as_ref().is_some_and(|applied| applied.accepted.gone.is_some_and(Gone::is_left));
             let waits =
-                successor(&head.presence).is_some_and(|successor| !dropped && !self.took_over(successor, &head));
+                successor(&head.presence).is_some_and(|successor| !dropped && !self.took_over(peer, successor, &head));
             if waits {
                 return;
             }
@@ -90,10 +90,28 @@ impl Reader {
         self.fetched(now, id, progress, out);
     }
 
-    /// Whether the successor of a left id was applied, or has left itself.
-    fn took_over(&self, successor: &Arc<str>, head: &Head) -> bool {
+    /// Notes which successors of left ids are there.
+    pub(super) fn watch_successors(&mut self, heads: &Heads) {
+        let there = |(head, successor): (&Arc<Head>, &Arc<str>)| {
+            // What cannot be read may be the successor's.
+            heads.get(successor).is_some_and(|next| next.as_ref().ok().is_none_or(|next| next.uid == head.uid))
+        };
+        for peer in self.peers.values_mut() {
+            let names = peer.head.as_ref().and_then(|head| Some((head, successor(&head.presence)?)));
+            if names.is_none_or(there) {
+                peer.succeeded = self.read_clock;
+            }
+        }
+    }
+
+    /// Whether the successor of a left id was applied, or has left itself. If its head was removed before this cluster saw it,
+    /// nothing more comes of it; a cluster that has its UID now is read first.
+    fn took_over(&self, left: &Peer, successor: &Arc<str>, head: &Head) -> bool {
         let applied = self.peers.get(successor).and_then(|peer| peer.applied.as_ref());
-        applied.is_some_and(|applied| *applied.accepted.uid == *head.uid)
+        let live = |accepted: &Accepted| *accepted.uid == *head.uid && !accepted.gone.is_some_and(Gone::is_left);
+        let unread = |peer: &Peer| peer.applied.is_none() && peer.accepted.as_ref().is_some_and(live);
+        let removed = self.read_clock.saturating_sub(left.succeeded) > self.timing.forget;
+        applied.is_some_and(|applied| *applied.accepted.uid == *head.uid) || removed && !self.peers.values().any(unread)
     }
 
     pub(super) fn fetched(&mut self, now: Now, id: &Arc<str>, progress: Progress, out: &mut Outbox) {
