@@ -267,14 +267,19 @@ impl Reader {
         self.reads += 1;
         self.hear_own(heads);
         self.watch_successors(heads);
-        self.ignored.clear();
+        let ignored = std::mem::take(&mut self.ignored);
         for (id, head) in heads {
             match head {
                 Err(error) => {
                     self.ignored.insert(id.clone(), error.to_string());
                 }
                 Ok(head) if head.uid == self.me.uid => {}
-                Ok(head) if !self.may_speak(now, head, out) => {}
+                Ok(head) if !self.may_speak(now, head, out) => {
+                    // While the registry is asked again, what it said last counts.
+                    if let Some(why) = ignored.get(id).filter(|_| !self.ignored.contains_key(id)) {
+                        self.ignored.insert(id.clone(), why.clone());
+                    }
+                }
                 // The delta is unpacked only now. Before, its writer was not known.
                 Ok(head) => match head.delta.check() {
                     Ok(()) if self.has_room(id) => self.accept(head),

@@ -196,6 +196,20 @@ fn the_first_key_must_be_announced_where_only_the_cluster_should_write() {
     assert_eq!((green.applies("blue"), pin(&world, "uid-green", "blue")), (Some(state(0..5, 1)), Some(key(1))));
 }
 
+/// Otherwise the log and the Events would say it again each time.
+#[test]
+fn why_a_head_is_ignored_is_said_also_while_its_key_is_asked_for_again() {
+    let mut world = World::default();
+    let [blue, mut green] = pair(&mut world);
+    drop(blue);
+    forge(&mut world, "blue", at(9, 9), Some(MALLORY));
+    pass(&mut world, &mut [&mut green], 5);
+    for _ in 0..120 {
+        assert!(says(&green, "blue", "did not hand over"));
+        pass(&mut world, &mut [&mut green], 1);
+    }
+}
+
 #[test]
 fn a_new_key_counts_if_the_old_one_handed_over_and_the_old_one_never_again() {
     let mut world = World::default();
