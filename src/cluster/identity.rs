@@ -76,6 +76,12 @@ pub enum IdentityError {
 }
 
 impl Identity {
+    /// Whether neither an id nor a ClusterSet is set, as where annotated Services alone are wanted. A cluster with one of the
+    /// two is on its way into a ClusterSet.
+    pub fn is_unset(&self) -> bool {
+        self.clusterset.is_none() && *self.cluster.as_str() == *self.uid
+    }
+
     /// A warning for administrators about an identity that is valid but has disadvantages.
     pub fn warning(&self) -> Option<String> {
         self.cluster.is_dotted().then(|| {
@@ -292,6 +298,20 @@ mod tests {
         ];
         for (properties, flags, expected) in table {
             assert_eq!(words(resolve(&properties, &flags, UID)), expected, "{properties:?} {flags:?}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_with_an_id_or_a_clusterset_is_not_unset() {
+        let none = Flags::default();
+        for (properties, flags, unset) in [
+            (vec![], none.clone(), true),
+            (vec![cluster_id("c1")], none.clone(), false),
+            (vec![clusterset_id("prod")], none, false),
+            (vec![], flags("c1", ""), false),
+            (vec![], flags("", "prod"), false),
+        ] {
+            assert_eq!(resolve(&properties, &flags, UID).unwrap().is_unset(), unset, "{properties:?} {flags:?}");
         }
     }
 

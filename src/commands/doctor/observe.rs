@@ -22,7 +22,7 @@ use super::{
     gates::{self, Unwatched},
 };
 use crate::{
-    api::{self, ServiceImport, names},
+    api::{self, ServiceExport, ServiceImport, names},
     cli::STREAM_PORT,
     cluster::{
         coredns,
@@ -82,6 +82,8 @@ pub(super) struct Seen {
     pub(super) read: Timestamp,
     pub(super) uid: Read<Arc<str>>,
     pub(super) properties: Read<Vec<ClusterProperty>>,
+    /// Whether there is a ServiceExport.
+    pub(super) exports: Read<bool>,
     pub(super) access: Read<Vec<Access>>,
     pub(super) dns: Read<coredns::Observed>,
     /// The ranges of the Nodes' pods. With the VPC CNI there are none.
@@ -144,6 +146,11 @@ impl Seen {
         };
         Some(identity::resolve(properties, &flags, uid))
     }
+
+    /// Whether the cluster needs no ClusterSet: nobody set an id, and nothing is exported.
+    pub(super) fn is_standalone(&self) -> bool {
+        self.exports == Ok(false) && self.identity().is_some_and(|identity| identity.is_ok_and(|it| it.is_unset()))
+    }
 }
 
 /// Reads a cluster.
@@ -163,6 +170,7 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
             read(leases.get_opt(lease::LEASE)),
             identity::kube_system_uid(client),
             identity::properties(client),
+            exports(client),
             access::observe(client, own, account, access::granted(own, has)),
             dns(client),
             ranges(client),
@@ -170,7 +178,7 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
             imports(client),
         )
     };
-    let (crds, lease, uid, properties, access, dns, ranges, pods, imports) = Box::pin(all).await;
+    let (crds, lease, uid, properties, exports, access, dns, ranges, pods, imports) = Box::pin(all).await;
     let lease = lease.map(|lease| lease.map(Leader::from));
     let leader = lease.as_ref().ok().and_then(Option::as_ref);
     let streams = streams(client, own, deployed, leader).await;
@@ -184,6 +192,7 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
         read: env::timestamp().checked_add(ahead.unwrap_or_default()).unwrap_or_default(),
         uid: uid.map_err(Unread::from),
         properties: properties.map_err(Unread::from),
+        exports,
         access,
         dns,
         ranges,
@@ -293,6 +302,11 @@ async fn pods(client: &Client) -> Read<BTreeSet<IpAddr>> {
     let endpoints = slices.items.into_iter().flat_map(|slice| slice.endpoints);
     let pods = endpoints.filter(|it| it.target_ref.as_ref().is_some_and(|it| it.kind.as_deref() == Some("Pod")));
     Ok(pods.flat_map(|pod| pod.addresses).filter_map(|address| address.parse().ok()).collect())
+}
+
+async fn exports(client: &Client) -> Read<bool> {
+    let exports: Api<ServiceExport> = Api::all(client.clone());
+    Ok(!read(exports.list(&ListParams::default().limit(1))).await?.items.is_empty())
 }
 
 async fn imports(client: &Client) -> Read<Vec<Import>> {

@@ -47,7 +47,7 @@ fn claims<'a>(view: &'a ClusterView, key: &ServiceKey) -> impl Iterator<Item = (
 /// Where the name is held up, and what to do.
 pub(super) fn plan(seen: &Cluster, name: &Name) -> Report {
     let follow = Follow::new(seen, name);
-    let mut findings = cluster(seen);
+    let mut findings = cluster(seen, !matches!(name.export, Ok(None)));
     findings.push(follow.service());
     findings.extend(follow.export());
     findings.extend(follow.endpoints());

@@ -35,7 +35,8 @@ const REPORTED: Duration = Duration::from_secs(30);
 
 /// What is wrong in the ClusterSet, as far as this cluster sees it.
 pub(super) fn plan(seen: &Cluster, objects: &Objects) -> Report {
-    let mut findings = cluster(seen);
+    // Where exports were not read, there may be some.
+    let mut findings = cluster(seen, !objects.exports.as_ref().is_ok_and(Vec::is_empty));
     findings.extend(ledger(seen));
     let exports = objects.exports.as_ref().map(|exports| {
         let wrong = |export: &crate::api::ServiceExport| {
@@ -104,9 +105,10 @@ pub(in crate::commands) fn since(now: Timestamp, then: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(then)).unwrap_or_default()
 }
 
-/// The identity, the leader and the record: without them nothing else works.
-pub(super) fn cluster(seen: &Cluster) -> Vec<Finding> {
-    let mut findings = vec![identity(seen), leader(seen)];
+/// The identity, the leader and the record: without them nothing else works. `exports`: this cluster has a ServiceExport, or
+/// may have one, so it needs a ClusterSet.
+pub(super) fn cluster(seen: &Cluster, exports: bool) -> Vec<Finding> {
+    let mut findings = vec![identity(seen, exports), leader(seen)];
     findings.extend(match &seen.record {
         Err(StoreError::Forbidden(why)) => {
             Some(Finding::unread("record", &Unread::Forbidden(why.clone()), &seen.flags))
@@ -126,7 +128,7 @@ pub(super) fn cluster(seen: &Cluster) -> Vec<Finding> {
     findings
 }
 
-fn identity(seen: &Cluster) -> Finding {
+fn identity(seen: &Cluster, exports: bool) -> Finding {
     const ABOUT: &str = "identity";
     match &seen.identity {
         Err(why) => Finding::unread(ABOUT, why, &seen.flags),
@@ -149,6 +151,12 @@ fn identity(seen: &Cluster) -> Finding {
             }
             if let Some(set) = clusterset {
                 return Finding::well(ABOUT, format!("cluster {cluster} of the ClusterSet {set}, UID {uid}"));
+            }
+            if identity.is_unset() && !exports {
+                let text = "in no ClusterSet, which annotated Services and Ingresses do not need. To join one, create the \
+                            ClusterProperties `cluster.clusterset.k8s.io` and `clusterset.k8s.io`, or set `--cluster-id` and \
+                            `--clusterset-id`";
+                return Finding::absent(ABOUT, text);
             }
             let outside = ReadyReason::Outside.row();
             Finding::wrong(ABOUT, format!("cluster {cluster}: {}", outside.text), outside.remedy)

@@ -28,7 +28,8 @@ pub(super) const WRONG: SignedDuration = SignedDuration::from_secs(30);
 
 const SYNCHRONIZE: &str = "synchronize it with NTP (on EC2: chrony with 169.254.169.123)";
 
-pub(super) fn plan(cluster: &Cluster) -> Vec<Finding> {
+/// `standalone`: neither this cluster nor one that is named with it needs a ClusterSet.
+pub(super) fn plan(cluster: &Cluster, standalone: bool) -> Vec<Finding> {
     let place = cluster.name.as_str();
     let seen = match &cluster.seen {
         Ok(seen) => seen,
@@ -43,9 +44,12 @@ pub(super) fn plan(cluster: &Cluster) -> Vec<Finding> {
     found.extend(crds(cluster, seen));
     found.push(controller(cluster, seen));
     found.push(lease(cluster, seen));
-    found.push(ids(cluster, seen));
+    found.push(ids(cluster, seen, standalone));
     found.push(rbac(cluster, seen));
-    found.extend(dns(cluster, seen));
+    // Without imports there are no names to answer.
+    if !standalone {
+        found.extend(dns(cluster, seen));
+    }
     found.extend(gates::plan(cluster, seen));
     found
 }
@@ -190,7 +194,7 @@ fn lease(cluster: &Cluster, seen: &Seen) -> Finding {
     }
 }
 
-fn ids(cluster: &Cluster, seen: &Seen) -> Finding {
+fn ids(cluster: &Cluster, seen: &Seen, standalone: bool) -> Finding {
     let (place, flags) = (cluster.name.as_str(), &cluster.flags);
     let properties = format!("kubectl{flags} apply -f samples/cluster-properties.yaml, with ids of your own");
     if let Some(why) = seen.properties.as_ref().err().or(seen.uid.as_ref().err()) {
@@ -210,6 +214,13 @@ fn ids(cluster: &Cluster, seen: &Seen) -> Finding {
             "correct the ClusterProperty, or the flag in cloudmap-mcs-config",
         ),
         Some(Ok(identity)) => match &identity.clusterset {
+            None if standalone => Finding::ok(
+                place,
+                "ids",
+                format!(
+                    "in no ClusterSet, which annotated Services and Ingresses do not need. To join one, {properties}"
+                ),
+            ),
             None => Finding::fail(
                 place,
                 "ids",

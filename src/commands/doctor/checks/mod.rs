@@ -16,11 +16,13 @@ use super::{
 /// All findings: cluster by cluster, then the clusters together, the registry, and the network.
 pub(super) fn plan(observation: &Observation) -> Report {
     let mut findings = Vec::new();
-    for cluster in &observation.clusters {
-        findings.extend(cluster::plan(cluster));
-    }
     let seen: Vec<(&Cluster, &Seen)> =
         observation.clusters.iter().filter_map(|cluster| Some((cluster, cluster.seen.as_ref().ok()?))).collect();
+    // One that is named with a member of a ClusterSet should be a member, too.
+    let standalone = seen.iter().all(|(_, seen)| seen.is_standalone());
+    for cluster in &observation.clusters {
+        findings.extend(cluster::plan(cluster, standalone));
+    }
     findings.extend(between::plan(&seen));
     match &observation.registry {
         None => {}

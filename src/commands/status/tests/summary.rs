@@ -1,6 +1,7 @@
 //! The overview, and the streams that it shows.
 
 use super::*;
+use crate::api::ServiceExport;
 
 #[test]
 fn who_is_connected_is_what_the_leader_said_lately() {
@@ -68,6 +69,35 @@ fn the_overview_has_each_cluster_and_each_object_that_is_not_well() {
     );
     assert!(report.table().contains("4 things are wrong, the first is cluster two"), "{}", report.table());
     assert!(wrong.iter().all(|finding| finding.age.is_some() && finding.remedy.is_some()), "{wrong:?}");
+}
+
+/// Annotated Services need no ClusterSet, but an export does, and an id of the cluster alone is half a set-up.
+#[test]
+fn a_cluster_without_ids_and_exports_needs_no_clusterset() {
+    let objects =
+        |exports: Vec<ServiceExport>| Objects { namespace: None, exports: Ok(exports), imports: Ok(Vec::new()) };
+    let unread = Objects { exports: Err(Unread::Failed("no answer".into())), ..objects(Vec::new()) };
+    for (id, objects, expected) in [
+        ("uid-one", objects(Vec::new()), State::Absent),
+        ("uid-one", objects(vec![parsed(exported())]), State::Wrong),
+        ("uid-one", unread, State::Wrong),
+        ("one", objects(Vec::new()), State::Wrong),
+    ] {
+        let mut seen = Cluster { ledger: Err(Dark::NoClusterSet), ..cluster() };
+        let identity = seen.identity.as_mut().unwrap().as_mut().unwrap();
+        (identity.cluster, identity.clusterset) = (id.parse().unwrap(), None);
+        let report = overview::plan(&seen, &objects);
+        let found = &report.findings[0];
+        assert_eq!((&*found.about, found.state), ("identity", expected), "{}", report.table());
+        assert!(expected == State::Wrong || report.first_wrong().is_none(), "{}", report.table());
+    }
+    let mut seen = Cluster { ledger: Err(Dark::NoClusterSet), ..cluster() };
+    let identity = seen.identity.as_mut().unwrap().as_mut().unwrap();
+    (identity.cluster, identity.clusterset) = ("uid-one".parse().unwrap(), None);
+    let annotated =
+        Name { export: Ok(None), import: Ok(None), derived: Ok(None), imported: Ok(Vec::new()), ..followed() };
+    let report = name::plan(&seen, &Name { targets: Vec::new(), dns: Dns::NotAsked, ..annotated });
+    assert_eq!(report.first_wrong(), None, "{}", report.table());
 }
 
 #[test]

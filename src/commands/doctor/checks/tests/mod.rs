@@ -79,6 +79,7 @@ fn seen(number: u8) -> Seen {
             property("cluster.clusterset.k8s.io", &format!("c{number}")),
             property("clusterset.k8s.io", "prod"),
         ]),
+        exports: Ok(true),
         access: Ok(access::granted("cloudmap-mcs-system", |_| false).into_iter().map(allowed).collect()),
         dns: Ok(coredns::whole()),
         ranges: Ok([0, 1].into_iter().filter_map(|it| Range::parse(&format!("10.{number}.{it}.0/24"))).collect()),
@@ -243,6 +244,31 @@ fn a_cluster_in_no_cluster_set_is_not_said_to_be_in_that_of_the_others() {
     first(&mut observation).properties = Ok(vec![property("cluster.clusterset.k8s.io", "c1")]);
     let report = plan(&observation);
     assert!(!report.0.iter().any(|finding| finding.what.contains("ClusterSet is the same")), "{}", report.table());
+}
+
+/// Annotated Services need neither ids nor names in DNS.
+#[test]
+fn a_cluster_without_ids_and_exports_needs_no_clusterset_unless_another_one_is_a_member() {
+    let of_ids = |observation: &Observation| {
+        let findings = plan(observation).0;
+        findings.into_iter().find(|it| it.subject == "ids" && it.place == "a").map(|it| it.state)
+    };
+    let mut observation = Observation { registry: None, probed: None, ..healthy() };
+    let cluster = first(&mut observation);
+    (cluster.properties, cluster.exports) = (Ok(Vec::new()), Ok(false));
+    cluster.dns.as_mut().unwrap().permitted = false;
+    assert_eq!(of_ids(&observation), Some(State::Fail), "the other one is a member");
+    observation.clusters.truncate(1);
+    let report = plan(&observation);
+    assert!(report.0.iter().all(|finding| finding.state == State::Ok), "{}", report.table());
+    assert!(report.table().contains("To join one, kubectl --context a apply"), "{}", report.table());
+    for exports in [Ok(true), Err(Unread::Failed("no answer".to_owned()))] {
+        first(&mut observation).exports = exports;
+        assert_eq!(of_ids(&observation), Some(State::Fail));
+    }
+    first(&mut observation).exports = Ok(false);
+    first(&mut observation).properties = Ok(vec![property("cluster.clusterset.k8s.io", "c1")]);
+    assert_eq!(of_ids(&observation), Some(State::Fail), "half of a set-up");
 }
 
 #[test]
