@@ -1,4 +1,4 @@
-//! What several commands ask of Cloud Map and of pods.
+//! What several commands ask of Cloud Map, of the API server and of pods.
 
 use std::{
     fmt::Display,
@@ -6,11 +6,15 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
+use k8s_openapi::{api::core::v1::Pod, jiff::SignedDuration};
+use kube::{Client, ResourceExt as _};
 use tokio::time::{Instant, timeout};
 
-use crate::cloudmap::{Error, ErrorKind, Operation};
+use crate::{
+    cloudmap::{Error, ErrorKind, Operation},
+    cluster::reader::{self, Unread},
+    env,
+};
 
 /// How long a call of AWS may take, its repetitions included; also a reading of the whole ledger.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -67,6 +71,18 @@ pub(super) async fn answered<T>(
 /// Whether the next call would wait as long for the same answer, because nobody is there.
 pub(super) const fn is_away(error: &Error) -> bool {
     matches!(error.kind, ErrorKind::Unknown | ErrorKind::NoCredentials)
+}
+
+/// The version of the API server, and how far its clock, which it tells in whole seconds, is ahead of the one here; `None` if
+/// it does not tell.
+///
+/// # Errors
+/// Why there is no answer.
+pub(super) async fn version(client: &Client) -> Result<(String, Option<SignedDuration>), Unread> {
+    let before = env::timestamp();
+    let (version, there) = reader::version(client).await?;
+    let took = env::timestamp().duration_since(before);
+    Ok((version, there.map(|there| there.duration_since(before) + SignedDuration::from_millis(500) - took / 2)))
 }
 
 /// What made a pod, by kind and name: the Deployment of its ReplicaSet, or its other owner.

@@ -44,6 +44,14 @@ pub struct ClusterView {
     pub problems: Vec<String>,
 }
 
+impl ClusterView {
+    /// Says how old the head is at `now`, a time since 1970.
+    pub fn date(&mut self, now: std::time::Duration) {
+        let written = self.head.as_ref().map(|head| std::time::Duration::from_millis(head.written));
+        self.age = written.and_then(|written| now.checked_sub(written));
+    }
+}
+
 /// A service of the ledger with its instances.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Belonging {
@@ -126,8 +134,9 @@ pub async fn read_all(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) ->
         };
         match head {
             Ok(head) => {
+                view.head = Some(Arc::clone(&head));
+                view.date(env::since_epoch());
                 read(&registry, clusterset, &head, &mut view).await;
-                view.head = Some(head);
             }
             Err(error) => view.problems.push(error.to_string()),
         }
@@ -137,8 +146,6 @@ pub async fn read_all(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) ->
 }
 
 async fn read(registry: &Registry, clusterset: &ClusterSetId, head: &Arc<Head>, view: &mut ClusterView) {
-    let now = env::since_epoch();
-    view.age = now.checked_sub(std::time::Duration::from_millis(head.written));
     if view.creator.as_deref() != Some(&head.uid) {
         let creator = view.creator.as_deref().unwrap_or("nobody");
         view.problems.push(format!("the head is from UID {}, but the id belongs to {creator}", head.uid));

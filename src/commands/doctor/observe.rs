@@ -29,9 +29,10 @@ use crate::{
         identity::{self, Flags, Identity, IdentityError},
         lease,
         objects::ClusterProperty,
-        reader::{self, Unread, each, read},
+        reader::{Unread, each, read},
     },
     commands::{
+        asking::version,
         installed::{self, DEPLOYMENT, Settings, kube_dns},
         status::Leader,
     },
@@ -201,14 +202,6 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
         streams,
         unwatched,
     })
-}
-
-/// The version, and how far the clock of the API server is ahead, which it tells in whole seconds.
-async fn version(client: &Client) -> Read<(String, Option<SignedDuration>)> {
-    let before = env::timestamp();
-    let (version, there) = reader::version(client).await?;
-    let took = env::timestamp().duration_since(before);
-    Ok((version, there.map(|there| there.duration_since(before) + SignedDuration::from_millis(500) - took / 2)))
 }
 
 async fn crds(client: &Client, cutovers: bool) -> Vec<(String, Read<Option<Crd>>)> {

@@ -6,9 +6,12 @@ use std::{
     time::Duration,
 };
 
+use k8s_openapi::jiff::SignedDuration;
+
 use crate::{
     cloudmap::{Access, CloudMap, Connected, Endpoint, Error, ErrorKind, Lane, Namespace, Operation},
     commands::asking,
+    env,
     iam::{
         Facts, Mode, Statement,
         harmless::{self, Answer, Known},
@@ -65,8 +68,8 @@ pub(super) struct Permission {
 /// What the ledger says.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Ledger {
-    /// The age of each cluster's head, and the UID that wrote it.
-    pub(super) heads: BTreeMap<String, (Option<Duration>, String)>,
+    /// The age of each cluster's head by the clock here, and the UID that wrote it.
+    pub(super) heads: BTreeMap<String, (SignedDuration, String)>,
     /// The clusters that left, and the UID that wrote it.
     pub(super) left: BTreeMap<String, String>,
     /// How many ready endpoints are to be registered in each target.
@@ -117,13 +120,15 @@ impl Wanted {
 }
 
 impl Ledger {
-    pub(super) fn of(views: &[ClusterView]) -> Self {
+    /// `now` is a time since 1970.
+    pub(super) fn of(views: &[ClusterView], now: Duration) -> Self {
+        let since = |written: u64| i64::try_from(now.as_millis()).unwrap_or(i64::MAX).saturating_sub_unsigned(written);
         let mut ledger = Self::default();
         for view in views {
             if let Some(head) = &view.head {
                 let (id, uid) = (view.id.to_string(), head.uid.to_string());
                 if head.is_live() {
-                    ledger.heads.insert(id, (view.age, uid));
+                    ledger.heads.insert(id, (SignedDuration::from_millis(since(head.written)), uid));
                 } else {
                     ledger.left.insert(id, uid);
                 }
@@ -154,6 +159,7 @@ pub(super) async fn observe(connected: Connected, wanted: Wanted) -> Registry {
     let arn = found.first().map(|namespace| Arc::clone(&namespace.arn));
     let account = arn.as_ref().and_then(|arn| arn.split(':').nth(4)).map(str::to_owned);
     let reached = namespaces.as_ref().err().is_none_or(is_denied_by_iam);
+    let began = env::since_epoch();
     let views = match clusterset {
         Some(clusterset) if reached => read_ledger(&cloudmap, clusterset).await,
         Some(_) => Err("the registry does not answer".to_owned()),
@@ -196,7 +202,7 @@ pub(super) async fn observe(connected: Connected, wanted: Wanted) -> Registry {
         discovery,
         account,
         permissions,
-        ledger: views.map(|views| Ledger::of(&views)),
+        ledger: views.map(|views| Ledger::of(&views, began)),
         namespaces: namespaces.map(|found| found.len()),
         wanted,
     }

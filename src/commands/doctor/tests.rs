@@ -273,7 +273,7 @@ async fn the_commands_of_remedies_lead_to_the_cluster_that_was_asked() {
 fn a_cluster_that_left_is_another_one_than_one_that_never_wrote() {
     let mut left = view("c1");
     Arc::make_mut(left.head.as_mut().unwrap()).presence = Presence::Left { successor: None };
-    let ledger = registry::Ledger::of(&[left, view("c2")]);
+    let ledger = registry::Ledger::of(&[left, view("c2")], std::time::Duration::ZERO);
     assert_eq!(ledger.left, [("c1".to_owned(), "uid-c1".to_owned())].into());
     assert!(ledger.heads.keys().eq(["c2"]), "{ledger:?}");
 }

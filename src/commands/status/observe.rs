@@ -13,11 +13,12 @@ use k8s_openapi::{
         core::v1::{Namespace, Service},
         discovery::v1::EndpointSlice,
     },
-    jiff::Timestamp,
+    jiff::{SignedDuration, Timestamp},
 };
 use kube::{Api, Client, Resource, api::ListParams};
 use serde::de::DeserializeOwned;
 
+use super::overview::since;
 use crate::{
     api::{ServiceExport, ServiceImport, names},
     app::connect,
@@ -29,7 +30,7 @@ use crate::{
         reader::{Unread, each, read},
         record::{Record, RecordObject, RecordStore as _, StoreError},
     },
-    commands::asking::in_time,
+    commands::asking::{in_time, version},
     dns, env,
     import::hashed,
     ledger::show::{self, ClusterView},
@@ -45,6 +46,7 @@ const DNS_PATIENCE: Duration = Duration::from_secs(5);
 /// What every report begins with.
 #[derive(Debug)]
 pub(in crate::commands) struct Cluster {
+    /// By the API server's clock: the one here may be wrong. If it is not told, by the one here.
     pub(in crate::commands) now: Timestamp,
     /// The controller's namespace.
     pub(super) own: String,
@@ -148,16 +150,18 @@ impl<'a> Observer<'a> {
         let own = &self.place.kube.controller.namespace;
         let leases: Api<Lease> = Api::namespaced(self.client.clone(), own);
         let record = RecordObject::new(self.client.clone(), own);
-        let (identity, lease, record) =
-            tokio::join!(self.identity(), read(leases.get_opt(lease::LEASE)), record.load());
+        let (identity, lease, record, version) =
+            tokio::join!(self.identity(), read(leases.get_opt(lease::LEASE)), record.load(), version(&self.client));
+        let ahead = version.ok().and_then(|(_, ahead)| ahead).unwrap_or_default();
+        let now = env::timestamp().checked_add(ahead).unwrap_or_default();
         let known = identity.as_ref().ok().and_then(|identity| identity.as_ref().ok());
         let clusterset = known.and_then(|identity| identity.clusterset.clone());
         let clusterset = clusterset.or_else(|| self.place.identity.clusterset_id.clone());
         Cluster {
-            now: env::timestamp(),
+            now,
             own: own.clone(),
             flags: self.place.kube.cluster.flags(),
-            ledger: self.ledger(clusterset).await,
+            ledger: self.ledger(clusterset, ahead).await,
             lease: lease.map(|lease| lease.map(Leader::from)),
             record: record.map(|record| record.map(|(record, _)| record)),
             identity,
@@ -170,7 +174,8 @@ impl<'a> Observer<'a> {
         Ok(identity::resolve(&properties?, &connect::flags(&self.place.identity), &uid?))
     }
 
-    async fn ledger(&self, clusterset: Option<ClusterSetId>) -> Result<Vec<ClusterView>, Dark> {
+    /// `ahead`: how far the API server's clock is ahead of the one here.
+    async fn ledger(&self, clusterset: Option<ClusterSetId>, ahead: SignedDuration) -> Result<Vec<ClusterView>, Dark> {
         let clusterset = clusterset.ok_or(Dark::NoClusterSet)?;
         let cloudmap = self.cloudmap.clone().map_err(Dark::Unseen)?;
         let read = Box::pin(async {
@@ -179,7 +184,10 @@ impl<'a> Observer<'a> {
                 read => read.map(Ok),
             }
         });
-        in_time(read).await.map_err(Dark::Unseen)?
+        let mut views = in_time(read).await.map_err(Dark::Unseen)??;
+        let now = env::timestamp().checked_add(ahead).unwrap_or_default();
+        views.iter_mut().for_each(|view| view.date(since(now, Timestamp::UNIX_EPOCH)));
+        Ok(views)
     }
 
     pub(super) async fn objects(&self, namespace: Option<&str>) -> Objects {

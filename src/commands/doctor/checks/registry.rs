@@ -1,6 +1,9 @@
 //! The registry: the way there, the role, what is in it, and what it costs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use super::super::{
     observe::{Cluster, Seen},
@@ -272,13 +275,15 @@ fn head(ledger: &Ledger, clusterset: &str, cluster: &Cluster, seen: &Seen) -> Op
                  member, and then `cloudmap-mcs purge --cluster {id}`"
             ),
         ),
-        Some((Some(age), _)) if *age > Timing::default().lease => {
-            Finding::fail(place, "ledger", format!("{id} last wrote {} s ago", age.as_secs()), look)
+        Some((age, _)) => {
+            // By the clock of the cluster: the one here may be wrong.
+            let age = Duration::try_from(*age + seen.ahead.unwrap_or_default()).unwrap_or_default();
+            if age > Timing::default().lease {
+                Finding::fail(place, "ledger", format!("{id} last wrote {} s ago", age.as_secs()), look)
+            } else {
+                Finding::ok(place, "ledger", format!("{id} wrote {} s ago, so its role may write", age.as_secs()))
+            }
         }
-        Some((Some(age), _)) => {
-            Finding::ok(place, "ledger", format!("{id} wrote {} s ago, so its role may write", age.as_secs()))
-        }
-        Some((None, _)) => Finding::ok(place, "ledger", format!("{id} wrote just now, so its role may write")),
     })
 }
 

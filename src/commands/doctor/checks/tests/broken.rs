@@ -458,7 +458,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             "leave --undo --context a",
         ),
         (
-            |it| ledger(it).heads.get_mut("c1").unwrap().0 = Some(Duration::from_mins(20)),
+            |it| ledger(it).heads.get_mut("c1").unwrap().0 = SignedDuration::from_mins(20),
             Fail,
             "a",
             "c1 last wrote 1200 s ago",

@@ -8,7 +8,6 @@ use std::{
     fs,
     net::{IpAddr, SocketAddr},
     path::Path,
-    time::Duration,
 };
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -104,7 +103,7 @@ fn permissions() -> Vec<Permission> {
 }
 
 fn registry() -> Registry {
-    let head = |uid: &str| (Some(Duration::from_secs(3)), uid.to_owned());
+    let head = |uid: &str| (SignedDuration::from_secs(3), uid.to_owned());
     Registry {
         region: Some("eu-central-1".to_owned()),
         endpoint: Endpoint::default(),
@@ -269,6 +268,19 @@ fn a_cluster_without_ids_and_exports_needs_no_clusterset_unless_another_one_is_a
     first(&mut observation).exports = Ok(false);
     first(&mut observation).properties = Ok(vec![property("cluster.clusterset.k8s.io", "c1")]);
     assert_eq!(of_ids(&observation), Some(State::Fail), "half of a set-up");
+}
+
+/// That of a workstation may be.
+#[test]
+fn a_clock_here_that_is_wrong_makes_no_head_old() {
+    let mut observation = healthy();
+    let wrong = SignedDuration::from_mins(15);
+    (first(&mut observation).ahead, second(&mut observation).ahead) = (Some(-wrong), Some(-wrong));
+    ledger(&mut observation).heads.values_mut().for_each(|(age, _)| *age += wrong);
+    let report = plan(&observation);
+    let bad: Vec<_> =
+        report.0.iter().filter(|it| it.state != State::Ok).map(|it| (it.place.as_str(), it.subject)).collect();
+    assert_eq!(bad, [("a", "clock"), ("b", "clock")], "{}", report.table());
 }
 
 #[test]
