@@ -27,10 +27,10 @@ use self::{
     report::{Report, State},
 };
 use crate::{
-    api::names,
     app::connect,
     cli::{ClusterArgs, DoctorArgs, ProbeArgs, ProbeCommand},
     commands::{asking::aloud, table},
+    env,
     iam::Mode,
 };
 
@@ -78,14 +78,15 @@ async fn examine(args: &DoctorArgs) -> anyhow::Result<Report> {
         })
     };
     let probed = if probes(args) {
+        let run = format!("{:016x}", env::random());
         let members: Vec<_> = clusters
             .iter()
             .zip(clients)
-            .filter_map(|(cluster, client)| member(cluster, client?, &args.probe))
+            .filter_map(|(cluster, client)| member(cluster, client?, &args.probe, &run))
             .collect();
         match probe::probe(&members, args.probe.probe_port, stopped()?).await {
             Ok(probed) => Some(probed),
-            Err(left) => return Err(anyhow::Error::msg(interrupted(&left, &clusters))),
+            Err(left) => return Err(anyhow::Error::msg(interrupted(&left, &clusters, &run))),
         }
     } else {
         None
@@ -94,13 +95,13 @@ async fn examine(args: &DoctorArgs) -> anyhow::Result<Report> {
 }
 
 /// What is said after an interruption, with the clusters in which pods may be left, and why.
-fn interrupted(left: &BTreeMap<String, String>, clusters: &[Cluster]) -> String {
+fn interrupted(left: &BTreeMap<String, String>, clusters: &[Cluster], run: &str) -> String {
     if left.is_empty() {
         return "interrupted; the temporary pods are deleted".to_owned();
     }
     let left = left.iter().map(|(name, why)| {
         let flags = clusters.iter().find(|cluster| cluster.name == *name).map_or("", |cluster| cluster.flags.as_str());
-        format!("\n{name}: {why}\n  -> kubectl delete pods -A -l {}{flags}", names::LABEL_DOCTOR)
+        format!("\n{name}: {why}\n  -> kubectl delete pods -A -l {}{flags}", probe::selector(run))
     });
     format!("interrupted; temporary pods may be left:{}", left.collect::<Vec<_>>().concat())
 }
@@ -164,11 +165,13 @@ fn wanted(args: &DoctorArgs, clusters: &[Cluster]) -> Wanted {
 }
 
 /// Where the pods of a cluster come from; `None` if nothing is known of it.
-fn member(cluster: &Cluster, client: Client, args: &ProbeArgs) -> Option<Member> {
+fn member(cluster: &Cluster, client: Client, args: &ProbeArgs, run: &str) -> Option<Member> {
     let seen = cluster.seen.as_ref().ok()?;
     let controller = seen.controller.as_ref().ok().and_then(|it| it.as_ref());
     Some(Member {
         name: cluster.name.clone(),
+        run: run.to_owned(),
+        ahead: seen.ahead.unwrap_or_default(),
         client,
         namespace: args.namespace.clone().unwrap_or_else(|| cluster.own.clone()),
         image: args.probe_image.clone().or_else(|| Some(controller?.image.clone()))?,

@@ -281,9 +281,9 @@ fn a_cluster_that_left_is_another_one_than_one_that_never_wrote() {
 #[test]
 fn an_interruption_says_what_is_left_and_how_to_delete_it() {
     let clusters = [cluster("a", Err(String::new()))];
-    assert_eq!(interrupted(&BTreeMap::new(), &clusters), "interrupted; the temporary pods are deleted");
-    let said = interrupted(&[("a".to_owned(), "no answer".to_owned())].into(), &clusters);
-    let expected = "a: no answer\n  -> kubectl delete pods -A -l cloudmap-mcs/doctor --context a";
+    assert_eq!(interrupted(&BTreeMap::new(), &clusters, "r"), "interrupted; the temporary pods are deleted");
+    let said = interrupted(&[("a".to_owned(), "no answer".to_owned())].into(), &clusters, "r");
+    let expected = "a: no answer\n  -> kubectl delete pods -A -l cloudmap-mcs/doctor=r --context a";
     assert!(said.starts_with("interrupted; temporary pods may be left:") && said.ends_with(expected), "{said}");
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use super::super::{
     observe::{Cluster, Import, Seen},
-    probe::{Connected, Outcome, Probe, Probed, Tried},
+    probe::{Connected, Outcome, Probe, Probed, Tried, selector},
     report::Finding,
 };
 use crate::{api::names, model::addresses::Range};
@@ -34,7 +34,7 @@ pub(super) fn plan(probed: &Probed, clusters: &[(&Cluster, &Seen)]) -> Vec<Findi
         }
         found.extend(probe.left.as_ref().map(|why| {
             let what = format!("temporary pods are left: {why}");
-            let remedy = format!("kubectl{flags} delete pods -A -l {}", names::LABEL_DOCTOR);
+            let remedy = format!("kubectl{flags} delete pods -A -l {}", selector(&probe.run));
             Finding::fail(name, "pods", what, remedy)
         }));
     }

@@ -1,5 +1,6 @@
 //! Temporary pods: in each cluster one that listens, and one or more that connect to those of the other clusters and resolve
-//! an imported name. Whatever happens, they are deleted, and what an earlier run left is deleted first.
+//! an imported name. Whatever happens, they are deleted, and what an earlier run left is deleted first. The pods of a run that
+//! goes on meanwhile stay.
 
 mod pods;
 mod program;
@@ -13,7 +14,11 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::join_all};
-use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use k8s_openapi::{
+    api::core::v1::{Pod, PodSpec},
+    apimachinery::pkg::apis::meta::v1::Time,
+    jiff::SignedDuration,
+};
 use kube::{
     Api, Client, ResourceExt as _,
     api::{DeleteParams, ListParams, PostParams},
@@ -25,11 +30,12 @@ use super::observe::Import;
 use crate::{
     api::names,
     cluster::reader::{Unread, read},
+    env,
 };
 
 /// How long the pods may take until they run, and then until they are done. Nodes may have to pull the image.
 const PATIENCE: Duration = Duration::from_mins(2);
-/// Kubernetes ends the pods after this time, whatever becomes of this process.
+/// Kubernetes ends the pods after this time, whatever becomes of this process. A run needs them for a shorter time.
 pub(super) const DEADLINE: Duration = Duration::from_mins(6);
 const POLL: Duration = Duration::from_millis(500);
 /// How many addresses a pod tries. What it says of more would not fit into its status, which has 4,096 bytes for it.
@@ -41,6 +47,10 @@ const GONE: Duration = Duration::from_mins(1);
 #[derive(Clone)]
 pub(super) struct Member {
     pub(super) name: String,
+    /// The label of the pods of this run.
+    pub(super) run: String,
+    /// How far the API server's clock is ahead of the one here.
+    pub(super) ahead: SignedDuration,
     pub(super) client: Client,
     pub(super) namespace: String,
     pub(super) image: String,
@@ -62,6 +72,8 @@ pub(super) struct Probed {
 /// What came of it in a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Probe {
+    /// The label of the pods of this run.
+    pub(super) run: String,
     /// The addresses of the pod that listens, or why it does not run.
     pub(super) listens: Result<Vec<IpAddr>, String>,
     /// What the other pod did, or why nothing is known of it.
@@ -90,13 +102,13 @@ pub(super) async fn probe(
     port: u16,
     stop: impl Future<Output = ()>,
 ) -> Result<Probed, BTreeMap<String, String>> {
-    let cleaned = join_all(members.iter().map(clean)).await;
+    let cleaned = join_all(members.iter().map(|member| clean(member, Whose::Former))).await;
     let tried = tokio::select! {
         biased;
         () = stop => None,
         tried = attempt(members, cleaned, port) => Some(tried),
     };
-    let left = join_all(members.iter().map(clean)).await;
+    let left = join_all(members.iter().map(|member| clean(member, Whose::Own))).await;
     let left = members.iter().zip(left).filter_map(|(member, left)| Some((member.name.clone(), left.err()?)));
     let mut left: BTreeMap<_, _> = left.collect();
     let Some(mut probed) = tried else { return Err(left) };
@@ -136,8 +148,8 @@ async fn attempt(members: &[Member], cleaned: Vec<Result<(), String>>, port: u16
     });
     let tried = join_all(tried).await;
     let clusters = members.iter().zip(listens.into_iter().zip(tried)).map(|(member, (listens, tried))| {
-        let (import, streams) = (member.import.clone(), member.streams.clone());
-        (member.name.clone(), Probe { listens, tried, import, streams, left: None })
+        let (run, import, streams) = (member.run.clone(), member.import.clone(), member.streams.clone());
+        (member.name.clone(), Probe { run, listens, tried, import, streams, left: None })
     });
     Probed { port, clusters: clusters.collect() }
 }
@@ -206,20 +218,48 @@ async fn wait<T>(member: &Member, name: &str, wanted: impl Fn(&Pod) -> Option<T>
     Err(format!("after {} s {why}", PATIENCE.as_secs()))
 }
 
-/// Deletes all temporary pods, and waits until they are gone. A pod whose creation was on its way when it was given up may
+/// Which temporary pods are deleted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    /// Those of this run.
+    Own,
+    /// Those of runs that are over.
+    Former,
+}
+
+/// What selects the temporary pods of a run.
+pub(super) fn selector(run: &str) -> String {
+    format!("{}={run}", names::LABEL_DOCTOR)
+}
+
+/// Whether no run needs the pod any more.
+fn is_over(pod: &Pod, member: &Member) -> bool {
+    let now = env::timestamp().checked_add(member.ahead).unwrap_or_default();
+    let age = pod.creation_timestamp().map(|Time(then)| now.duration_since(then));
+    age.is_some_and(|age| Duration::try_from(age).is_ok_and(|age| age > DEADLINE))
+}
+
+/// Deletes temporary pods, and waits until they are gone. A pod whose creation was on its way when it was given up may
 /// appear a little later, and is deleted, too.
-async fn clean(member: &Member) -> Result<(), String> {
+async fn clean(member: &Member, whose: Whose) -> Result<(), String> {
     let until = Instant::now() + GONE;
-    let all = ListParams::default().labels(names::LABEL_DOCTOR);
+    let all = ListParams::default().labels(&match whose {
+        Whose::Own => selector(&member.run),
+        Whose::Former => names::LABEL_DOCTOR.to_owned(),
+    });
     let at_once = DeleteParams::default().grace_period(0);
     let mut empty = 0;
     let cleaning = async {
         let mut failed = None;
         while empty < 2 {
             match read(api(member).list(&all)).await {
-                Ok(found) if found.items.is_empty() => empty += 1,
-                Ok(found) => {
-                    (empty, failed) = (0, None);
+                Ok(mut found) => {
+                    found.items.retain(|pod| whose == Whose::Own || is_over(pod, member));
+                    if found.items.is_empty() {
+                        empty += 1;
+                    } else {
+                        (empty, failed) = (0, None);
+                    }
                     for pod in found {
                         // If it is gone already, the next list does not have it.
                         let deleted = read(api(member).delete(&pod.name_any(), &at_once)).await;

@@ -39,7 +39,7 @@ fn pod(member: &Member, args: &[&str]) -> Pod {
         "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "64Mi"}},
     });
     let pod = json!({
-        "metadata": {"generateName": "cloudmap-mcs-doctor-", "labels": {names::LABEL_DOCTOR: "probe"}},
+        "metadata": {"generateName": "cloudmap-mcs-doctor-", "labels": {names::LABEL_DOCTOR: member.run}},
         "spec": {
             "containers": [container], "restartPolicy": "Never", "automountServiceAccountToken": false,
             "enableServiceLinks": false, "activeDeadlineSeconds": seconds(DEADLINE),

@@ -44,7 +44,9 @@ async fn answer(State(pods): State<Shared>, method: Method, uri: Uri, body: Byte
             (201, pod)
         }
         (Method::GET, None) => {
-            let items: Vec<_> = pods.there.values().collect();
+            let run = uri.query().and_then(|query| query.split("doctor%3D").nth(1)?.split('&').next());
+            let is_of = |pod: &&Value| run.is_none_or(|run| pod["metadata"]["labels"][names::LABEL_DOCTOR] == run);
+            let items: Vec<_> = pods.there.values().filter(is_of).collect();
             (200, json!({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}))
         }
         (Method::GET, Some(name)) => (200, pods.there[&name].clone()),
@@ -81,6 +83,8 @@ fn status(pod: &Value, stuck: bool) -> Value {
 fn member(name: &str, pods: &Shared) -> Member {
     Member {
         name: name.to_owned(),
+        run: "r".to_owned(),
+        ahead: SignedDuration::ZERO,
         client: server(pods),
         namespace: "cloudmap-mcs-system".to_owned(),
         image: "cloudmap-mcs:0.1.0".to_owned(),
@@ -90,14 +94,32 @@ fn member(name: &str, pods: &Shared) -> Member {
     }
 }
 
-fn leftover() -> (String, Value) {
-    ("old".to_owned(), json!({"metadata": {"name": "old"}}))
+/// A pod of another run.
+fn other(name: &str, age: SignedDuration) -> (String, Value) {
+    let created = env::timestamp().checked_sub(age).unwrap().to_string();
+    let labels = json!({names::LABEL_DOCTOR: "another"});
+    (name.to_owned(), json!({"metadata": {"name": name, "labels": labels, "creationTimestamp": created}}))
+}
+
+/// Two people may look at the same time.
+#[tokio::test(start_paused = true)]
+async fn the_pods_of_another_run_stay_until_it_must_be_over() {
+    let pods = Shared::default();
+    pods.lock()
+        .unwrap()
+        .there
+        .extend([other("old", SignedDuration::from_hours(1)), other("young", SignedDuration::ZERO)]);
+    probe(&[member("a", &pods)], 8080, std::future::pending()).await.unwrap();
+    assert!(pods.lock().unwrap().there.keys().eq(["young"]), "{pods:?}");
+    // By the API server's clock, which is an hour ahead, it is old, too.
+    let ahead = SignedDuration::from_hours(1);
+    probe(&[Member { ahead, ..member("a", &pods) }], 8080, std::future::pending()).await.unwrap();
+    assert!(pods.lock().unwrap().there.is_empty(), "{pods:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_pods_try_each_other_and_nothing_is_left() {
     let shared: [Shared; 2] = Default::default();
-    shared[0].lock().unwrap().there.extend([leftover()]);
     let members = [member("a", &shared[0]), member("b", &shared[1])];
     let probed = probe(&members, 8080, std::future::pending()).await.unwrap();
     for name in ["a", "b"] {
@@ -116,7 +138,7 @@ async fn the_pods_try_each_other_and_nothing_is_left() {
         assert!(args(1).contains("--resolve=web.shop.svc.clusterset.local."), "{}", args(1));
         for pod in &pods.created {
             let (spec, container) = (&pod["spec"], &pod["spec"]["containers"][0]);
-            assert_eq!(pod["metadata"]["labels"][names::LABEL_DOCTOR], "probe");
+            assert_eq!(pod["metadata"]["labels"][names::LABEL_DOCTOR], "r");
             assert_eq!(spec["activeDeadlineSeconds"], DEADLINE.as_secs());
             assert_eq!(spec["automountServiceAccountToken"], false);
             assert_eq!(spec["nodeSelector"]["os"], "linux");

@@ -564,7 +564,7 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             Fail,
             "a",
             "temporary pods are left: forbidden",
-            "kubectl --context a delete pods -A -l cloudmap-mcs/doctor",
+            "kubectl --context a delete pods -A -l cloudmap-mcs/doctor=r",
         ),
         (
             |it| of_probe(it).tried.as_mut().unwrap().resolved = Some(Err("NXDOMAIN".to_owned())),

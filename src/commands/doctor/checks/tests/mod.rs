@@ -132,6 +132,7 @@ fn probe(number: u8, other: u8) -> Probe {
     let answered = |address| Connected { address, outcome: Outcome::Answered };
     let connected = vec![answered(SocketAddr::new(pod(other), PORT)), answered(leader(other))];
     Probe {
+        run: "r".to_owned(),
         listens: Ok(vec![pod(number)]),
         tried: Ok(Tried { connected, resolved: Some(Ok(import().ips)) }),
         import: Some(import()),
