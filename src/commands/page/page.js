@@ -80,16 +80,10 @@ function showAll() {
   showNames();
 }
 
-// The worst of what the report says of the objects of a name.
-function judge(name) {
-  const found = ["ServiceExport", "ServiceImport"].map((kind) => said.get(`${kind} ${name.namespace}/${name.name}`)?.state);
-  return found.find((state) => state === "WRONG") || found.find(Boolean) || "ok";
-}
-
 function showNames() {
   const words = byId("search").value.toLowerCase().split(/\s+/).filter((word) => word);
   const onlyWrong = byId("only-wrong").checked;
-  const found = last.names.map((name) => ({ ...name, state: judge(name) })).filter((name) => {
+  const found = last.names.filter((name) => {
     const text = `${name.namespace}/${name.name} ${name.exporters.map((one) => one.cluster).join(" ")}`.toLowerCase();
     return words.every((word) => text.includes(word)) && (!onlyWrong || name.state === "WRONG");
   });

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::{
     api::ServiceImport,
     cloudmap::{Estimate, quotas::USD_PER_INSTANCE},
-    commands::status::{Cluster, Objects, Report, stream},
+    commands::status::{Cluster, Objects, Report, State, stream},
     ledger::show::ClusterView,
     model::{Exported, ServiceKey},
 };
@@ -20,7 +20,7 @@ pub(super) fn overview(seen: &Cluster, objects: &Objects, report: &Report) -> Va
         "observed": seen.now.as_second(),
         "report": report.json(),
         "clusters": views.iter().map(|view| of_cluster(view, stream(seen, view))).collect::<Vec<_>>(),
-        "names": names(objects, views),
+        "names": names(objects, views, report),
         "cost": cost(views),
     })
 }
@@ -39,8 +39,19 @@ fn of_cluster(view: &ClusterView, stream: Option<bool>) -> Value {
     })
 }
 
-/// Every name that some cluster exports, or that has an object in this cluster.
-fn names(objects: &Objects, views: &[ClusterView]) -> Vec<Value> {
+/// Every name that some cluster exports, or that has an object in this cluster, with the worst of what the report says of its
+/// objects.
+fn names(objects: &Objects, views: &[ClusterView], report: &Report) -> Vec<Value> {
+    let states = report.states();
+    let kinds = [("ServiceExport", objects.exports.is_ok()), ("ServiceImport", objects.imports.is_ok())];
+    let state = |key: &ServiceKey| {
+        let of_object = |(kind, read): &(&str, bool)| {
+            let said = states.get(&*format!("{kind} {}/{}", key.namespace, key.name)).copied();
+            said.or_else(|| (!read).then_some(State::Unseen))
+        };
+        let said: Vec<State> = kinds.iter().filter_map(of_object).collect();
+        if said.contains(&State::Wrong) { State::Wrong } else { said.first().copied().unwrap_or(State::Well) }
+    };
     let exports = objects.exports.as_deref().unwrap_or_default().iter().map(key);
     let imports = objects.imports.as_deref().unwrap_or_default();
     let imports: BTreeMap<_, _> = imports.iter().map(|import| (key(import), import)).collect();
@@ -55,6 +66,7 @@ fn names(objects: &Objects, views: &[ClusterView]) -> Vec<Value> {
         json!({
             "namespace": &*key.namespace,
             "name": &*key.name,
+            "state": state(&key).as_str(),
             "exporters": exporters.collect::<Vec<_>>(),
             "import": imports.get(&key).map(|import| of_import(import)),
         })

@@ -19,7 +19,7 @@ use super::{AGAIN, By, FRESH, Page, beside, is_address, is_name, plan, router, s
 use crate::{
     cli::{Cli, Command, PlaceArgs},
     cloudmap::{CloudMap, fake::Fake},
-    cluster::fake_api::FakeApi,
+    cluster::{fake_api::FakeApi, reader::Unread},
     commands::status::{
         Objects,
         tests::{cluster, condition, exported, import, parsed, report},
@@ -53,6 +53,23 @@ fn the_overview_has_clusters_names_what_is_wrong_and_what_it_costs() {
         said["report"]["findings"].as_array().unwrap().iter().map(|finding| &finding["about"]).collect();
     // By these texts the page finds what belongs to a row.
     assert!(about.contains(&&json!("cluster two")) && about.contains(&&json!("ServiceImport shop/web")), "{about:?}");
+}
+
+/// What was not read may be wrong.
+#[test]
+fn a_name_is_ok_only_if_its_objects_were_read() {
+    let cluster = cluster();
+    let state = |objects: &Objects| {
+        let said = plan::overview(&cluster, objects, &report(&cluster, objects));
+        said["names"][0]["state"].as_str().unwrap().to_owned()
+    };
+    let well = || parsed(import(&json!([condition("Ready", "True", "Ready")])));
+    let unread = || Unread::Failed("no answer".to_owned());
+    assert_eq!(state(&objects()), "WRONG");
+    assert_eq!(state(&Objects { imports: Ok(vec![well()]), ..objects() }), "ok");
+    assert_eq!(state(&Objects { imports: Ok(vec![well()]), exports: Err(unread()), ..objects() }), "not seen");
+    assert_eq!(state(&Objects { imports: Err(unread()), ..objects() }), "not seen");
+    assert_eq!(state(&Objects { exports: Err(unread()), ..objects() }), "WRONG");
 }
 
 fn place() -> PlaceArgs {

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 pub(super) use self::{
     observe::{Cluster, Leader, Objects, Observer},
     overview::{since, stream},
-    report::Report,
+    report::{Report, State},
 };
 use crate::{app::connect, cli::StatusArgs, commands::table, model::ServiceKey};
 

@@ -1,6 +1,6 @@
 //! What `status` says: findings in the order in which an endpoint travels.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ use crate::{
 
 /// How something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(in crate::commands) enum State {
     /// As it should be.
     Well,
     /// Not as it should be, or Kubernetes refuses to show it.
@@ -26,7 +26,7 @@ pub(super) enum State {
 }
 
 impl State {
-    const fn as_str(self) -> &'static str {
+    pub(in crate::commands) const fn as_str(self) -> &'static str {
         match self {
             Self::Well => "ok",
             Self::Wrong => "WRONG",
@@ -93,6 +93,18 @@ pub(in crate::commands) struct Report {
 }
 
 impl Report {
+    /// The worst state that is said of each thing.
+    pub(in crate::commands) fn states(&self) -> BTreeMap<&str, State> {
+        let mut states = BTreeMap::new();
+        for Finding { about, state, .. } in &self.findings {
+            let worst = states.entry(about.as_str()).or_insert(*state);
+            if *state == State::Wrong {
+                *worst = State::Wrong;
+            }
+        }
+        states
+    }
+
     /// The first finding that is wrong: later ones may follow from it.
     pub(super) fn first_wrong(&self) -> Option<&Finding> {
         self.findings.iter().find(|finding| finding.state == State::Wrong)
