@@ -5,9 +5,10 @@ mod redact;
 #[cfg(test)]
 mod tests;
 
-use std::{fs::File, io::Write as _, path::Path, time::Duration};
+use std::{fs::File, io::Write as _, path::Path, pin::pin, time::Duration};
 
 use anyhow::Context as _;
+use futures::AsyncReadExt as _;
 use k8s_openapi::api::{
     coordination::v1::Lease,
     core::v1::{ConfigMap, Pod, Service},
@@ -166,13 +167,20 @@ async fn of_pod(bundle: &mut Bundle, client: &Client, pods: &Api<Pod>, pod: &Pod
     }
 }
 
-/// Reads a log, from as many of its last lines as fit. Kubernetes cuts what does not fit at the end, where the newest lines are.
+/// Reads a log, from as many of its last lines as fit. Kubernetes cuts what does not fit at the end, where the newest lines are,
+/// and within a character if need be.
 async fn end_of_log(pods: &Api<Pod>, name: &str, mut log: LogParams) -> Result<String, Unread> {
     loop {
-        let text = read_within(LOG_PATIENCE, pods.logs(name, &log)).await?;
+        let reading = async {
+            let mut stream = pin!(pods.log_stream(name, &log).await?);
+            let mut bytes = Vec::new();
+            stream.read_to_end(&mut bytes).await.map_err(|error| kube::Error::Service(error.into()))?;
+            Ok::<_, kube::Error>(bytes)
+        };
+        let bytes = read_within(LOG_PATIENCE, reading).await?;
         let fewer = log.tail_lines.unwrap_or(LOG_LINES) / 4;
-        if fewer == 0 || i64::try_from(text.len()).is_ok_and(|bytes| bytes < LOG_BYTES) {
-            return Ok(text);
+        if fewer == 0 || i64::try_from(bytes.len()).is_ok_and(|bytes| bytes < LOG_BYTES) {
+            return Ok(String::from_utf8_lossy(&bytes).into_owned());
         }
         log.tail_lines = Some(fewer);
     }

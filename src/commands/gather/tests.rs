@@ -1,5 +1,6 @@
 use std::{collections::BTreeMap, io::Read as _};
 
+use axum::Router;
 use clap::Parser as _;
 use flate2::read::GzDecoder;
 use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
@@ -152,6 +153,14 @@ async fn of_a_log_with_long_lines_the_newest_are_taken() {
     assert_eq!(text, "\"its end\"");
     let asked = api.requests();
     assert!(asked[1].query.contains("tailLines=5000"), "{}", asked[1].query);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_is_cut_within_a_character_is_taken() {
+    let answer = || async { b"its end \xE2\x82".to_vec() };
+    let client = Client::new(Router::<()>::new().fallback(answer), "default");
+    let text = end_of_log(&Api::namespaced(client, OWN), "x", LogParams::default()).await.unwrap();
+    assert_eq!(text, "its end \u{FFFD}");
 }
 
 #[test]
