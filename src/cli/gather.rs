@@ -8,7 +8,7 @@ use super::PlaceArgs;
 #[derive(Debug, Args)]
 #[command(
     after_help = "It reads no Secrets. Values are replaced if their names look as if they were secret. The file index.txt says what is in the bundle, \
-                        and what could not be read. Look through the bundle before you send it: it contains names, addresses and logs."
+                        and what could not be read. Look through the bundle before you send it: it contains names, addresses, ids of AWS accounts and logs."
 )]
 pub struct GatherArgs {
     /// Where to run.

@@ -5,7 +5,7 @@ use std::{fmt::Write as _, io};
 use flate2::{Compression, write::GzEncoder};
 use serde_json::Value;
 
-use super::redact::redact;
+use super::redact::{redact, without_secrets};
 use crate::{cluster::reader::Unread, env, release};
 
 /// What was gathered.
@@ -41,7 +41,7 @@ impl Bundle {
             let _ = writeln!(index, "{path}: {} bytes", bytes.len());
         }
         for (path, why) in &self.missing {
-            let _ = writeln!(index, "{path}: NOT READ: {why}");
+            let _ = writeln!(index, "{path}: NOT READ: {}", without_secrets(why));
         }
         index
     }

@@ -88,7 +88,7 @@ async fn collect(observer: &Observer<'_>, namespaces: &[String]) -> Bundle {
     controller(&mut bundle, &observer.client, &observer.place.kube.controller.namespace).await;
     objects(&mut bundle, &observer.client, namespaces).await;
     let (cluster, _, report) = status::overview(observer, None).await;
-    bundle.text("status.txt", Ok::<_, String>(report.table()));
+    bundle.text("status.txt", Ok::<_, String>(redact::without_secrets(&report.table())));
     bundle.object("status.json", Ok::<_, String>(report.json()));
     let ledger = cluster.ledger.as_deref().map(ledger_show::clusters_json).map_err(ToString::to_string);
     bundle.object("ledger.json", ledger);

@@ -118,7 +118,7 @@ fn redact_line(line: &str) -> String {
 
 /// The text without user names and passwords in URLs, without the values of parameters, variables and flags whose names look
 /// secret, and without what comes after `Bearer`. Spaces stay as they are.
-fn without_secrets(text: &str) -> String {
+pub(super) fn without_secrets(text: &str) -> String {
     let mut hides_next = false;
     let mut clean = String::with_capacity(text.len());
     for piece in text.split_inclusive(char::is_whitespace) {

@@ -103,6 +103,20 @@ async fn the_bundle_has_everything_but_secrets_and_says_what_could_not_be_read()
     assert!(deployment.contains("AWS_SECRET_ACCESS_KEY") && !deployment.contains("hidden"), "{deployment}");
 }
 
+/// An error may repeat the address of a proxy.
+#[tokio::test(start_paused = true)]
+async fn no_file_has_the_password_of_a_url() {
+    let arguments = ["cloudmap-mcs", "gather", "--clusterset-id", "prod"];
+    let Command::Gather(args) = Cli::parse_from(arguments).command else { panic!("not gather") };
+    let cloudmap = Err("https://user:hidden@proxy:3128 does not answer".to_owned());
+    let observer = Observer { client: api().client(), place: &args.place, cloudmap };
+    let files = unpacked(&Box::pin(collect(&observer, &["shop".to_owned()])).await);
+    for path in ["status.txt", "status.json", "index.txt"] {
+        assert!(files[path].contains("https://REDACTED@proxy:3128 does not answer"), "{path}: {}", files[path]);
+    }
+    assert!(files.values().all(|text| !text.contains("user:hidden")), "{files:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_not_there_is_no_missing_crd() {
     let (api, args) = (api(), arguments());
