@@ -11,9 +11,15 @@ use kube::{Client, ResourceExt as _};
 use tokio::time::{Instant, timeout};
 
 use crate::{
+    app::connect,
+    cli::{IdentityArgs, KubeArgs},
     cloudmap::{Error, ErrorKind, Operation},
-    cluster::reader::{self, Unread},
+    cluster::{
+        identity::Identity,
+        reader::{self, Unread},
+    },
     env,
+    model::ClusterSetId,
 };
 
 /// How long a call of AWS may take, its repetitions included; also a reading of the whole ledger.
@@ -21,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often a command says that it goes on.
 pub(super) const SAY: Duration = Duration::from_secs(10);
+
+const ASKING_CLUSTER: &str = "asking the API server who this cluster is, again where it does not answer";
 
 /// Does work that may take minutes, and says meanwhile `what` it does, because silence looks like a hang.
 pub(super) async fn aloud<T>(out: &mut impl Write, what: &str, mut work: impl Future<Output = T> + Unpin) -> T {
@@ -36,9 +44,28 @@ pub(super) async fn aloud<T>(out: &mut impl Write, what: &str, mut work: impl Fu
 
 /// Does work that asks Cloud Map, however long that takes, and says so meanwhile on stderr.
 pub(super) fn patiently<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
-    const WHAT: &str = "asking Cloud Map, again where AWS throttles or does not answer";
+    on_stderr("asking Cloud Map, again where AWS throttles or does not answer", work)
+}
+
+/// The ClusterSet of a command, like [`connect::clusterset`]; says meanwhile on stderr that the API server does not answer.
+///
+/// # Errors
+/// The same.
+pub(super) async fn clusterset(kube: &KubeArgs, identity: &IdentityArgs) -> anyhow::Result<ClusterSetId> {
+    on_stderr(ASKING_CLUSTER, connect::clusterset(kube, identity)).await
+}
+
+/// Who the cluster is, like [`connect::identity`]; says meanwhile on stderr that the API server does not answer.
+///
+/// # Errors
+/// The same.
+pub(super) async fn identity(client: &Client, identity: &IdentityArgs) -> anyhow::Result<Identity> {
+    on_stderr(ASKING_CLUSTER, connect::identity(client, identity)).await
+}
+
+fn on_stderr<T>(what: &str, work: impl Future<Output = T>) -> impl Future<Output = T> {
     let work = Box::pin(work);
-    async move { aloud(&mut io::stderr(), WHAT, work).await }
+    async move { aloud(&mut io::stderr(), what, work).await }
 }
 
 /// Asks Cloud Map, with a deadline.

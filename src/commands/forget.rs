@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, io::Write as _, sync::Arc, time::Duration};
 use anyhow::Context as _;
 use tokio::time::sleep;
 
-use super::asking::patiently;
+use super::asking::{self, patiently};
 use crate::{
     app::connect,
     cli::{ForgetArgs, KubeArgs},
@@ -16,7 +16,7 @@ use crate::{
 };
 
 pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
-    let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
+    let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     let said = mark(&cloudmap, &clusterset, &args.place.kube, &args.cluster).await?;
     writeln!(std::io::stdout(), "{said}\nTo list what else it left behind: {}", listing(&clusterset, &args.cluster))?;

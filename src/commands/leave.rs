@@ -8,7 +8,7 @@ use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
-use super::asking::aloud;
+use super::asking::{self, aloud};
 use crate::{
     api::{ServiceImport, names},
     app::connect,
@@ -41,7 +41,7 @@ pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
         writeln!(out, "The cluster rejoins the ClusterSet: its leader exports again within seconds.")?;
         return Ok(());
     }
-    let identity = connect::identity(&client, &args.place.identity).await?;
+    let identity = asking::identity(&client, &args.place.identity).await?;
     let member = record.load().await?.and_then(|(record, _)| record.member);
     let clusterset = to_leave(&identity, member.as_ref())?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;

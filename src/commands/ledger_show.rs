@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    asking::patiently,
+    asking::{self, patiently},
     table::{self, Table, human, time},
 };
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
 };
 
 pub(super) async fn show(args: ShowArgs) -> anyhow::Result<()> {
-    let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
+    let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     let mut views = patiently(read_all(cloudmap, &clusterset)).await?;
     if let Some(cluster) = &args.cluster {

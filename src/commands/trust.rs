@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use serde_json::json;
 
 use super::{
-    asking::patiently,
+    asking::{self, patiently},
     table::{self, Table},
 };
 use crate::{
@@ -81,7 +81,7 @@ fn rows(views: &[ClusterView], accepted: &BTreeMap<String, Accepted>, uid: &str)
 
 async fn list(args: TrustListArgs) -> anyhow::Result<()> {
     let client = connect::kubernetes(&args.place.kube).await?;
-    let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
+    let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     let uid = identity::kube_system_uid(&client).await?;
     let record = RecordObject::new(client, &args.place.kube.controller.namespace).load().await?;
@@ -105,7 +105,7 @@ async fn list(args: TrustListArgs) -> anyhow::Result<()> {
 
 async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
     let id = &args.cluster;
-    let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
+    let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     let views = patiently(show::read_all(cloudmap, &clusterset)).await?;
     let head = views.into_iter().find(|view| *view.id == *id.as_str()).and_then(|view| view.head);

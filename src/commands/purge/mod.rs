@@ -10,7 +10,10 @@ use std::{
 use anyhow::Context as _;
 use tokio::time::{Instant, sleep};
 
-use super::{asking::patiently, forget::refuse_if_alive};
+use super::{
+    asking::{self, patiently},
+    forget::refuse_if_alive,
+};
 use crate::{
     app::connect,
     cli::PurgeArgs,
@@ -61,7 +64,7 @@ struct Remains {
 }
 
 pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
-    let clusterset = connect::clusterset(&args.place.kube, &args.place.identity).await?;
+    let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     let mut out = std::io::stdout();
     let cluster = args.cluster.as_ref();
