@@ -1,6 +1,6 @@
 //! `leave`: asks the leader to withdraw everything, and waits for it.
 
-use std::{fmt::Debug, io::Write as _, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt::Debug, io::Write as _, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
@@ -8,7 +8,7 @@ use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, sleep};
 
-use super::asking::{self, aloud};
+use super::asking::{self, aloud, patiently};
 use crate::{
     api::{ServiceImport, names},
     app::connect,
@@ -20,7 +20,7 @@ use crate::{
         record::{self, Member, Record, RecordObject, RecordStore as _},
     },
     ledger::{
-        show,
+        CLUSTERS, show,
         trust::{COPY_INSTANCE, KEY_INSTANCE},
     },
     model::{ClusterId, ClusterSetId},
@@ -42,9 +42,10 @@ pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let identity = asking::identity(&client, &args.place.identity).await?;
-    let member = record.load().await?.and_then(|(record, _)| record.member);
+    let Record { member, services, .. } = record.load().await?.map(|(record, _)| record).unwrap_or_default();
     let clusterset = to_leave(&identity, member.as_ref())?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
+    refuse_elsewhere(&cloudmap, &clusterset, &identity.cluster, &services).await?;
     let news = if flag(&record, true).await? { "The flag is set" } else { "The flag was already set" };
     writeln!(
         out,
@@ -159,6 +160,31 @@ fn to_leave(identity: &Identity, member: Option<&Member>) -> anyhow::Result<Clus
     clusterset.clone().context("this cluster is in no ClusterSet, so there is nothing to leave")
 }
 
+/// Fails if this is another ledger than the one that the controller writes, as in another region: it has nothing of the cluster,
+/// which would seem to have left at once. `services` are those of the record.
+async fn refuse_elsewhere(
+    cloudmap: &Arc<dyn CloudMap>,
+    clusterset: &ClusterSetId,
+    cluster: &ClusterId,
+    services: &BTreeMap<String, String>,
+) -> anyhow::Result<()> {
+    let Some(written) = services.get(CLUSTERS) else { return Ok(()) };
+    let there = match patiently(show::belongings(Arc::clone(cloudmap), clusterset, Some(cluster))).await {
+        // Whoever looks whether the cluster has left says so.
+        Err(show::Error::NoLedger(_)) => return Ok(()),
+        there => there?,
+    };
+    // The ledger may have been created anew since the record was written.
+    let is_it = there.iter().any(|it| *it.service_id == **written || it.cluster.is_some() || !it.instances.is_empty());
+    anyhow::ensure!(
+        is_it,
+        "the ledger of the ClusterSet {clusterset} in this account and region has nothing of cluster {cluster}, and is not the one \
+         that its controller writes: nothing is changed. Run this in the controller's pod (kubectl exec), or with the flags \
+         of the controller: --region and --assume-role-arn"
+    );
+    Ok(())
+}
+
 /// Whether the cluster has left: its head says `left`, which it does only after the last instance is gone, or nobody has
 /// it any more; and it has no pages.
 async fn has_left(
@@ -198,8 +224,27 @@ mod tests {
     use crate::{
         cloudmap::{Attributes, NamespaceKind, fake::Fake},
         cluster::fake_api::FakeApi,
-        ledger::CLUSTERS,
     };
+
+    /// The namespace of the ledger may be in another region, too.
+    #[tokio::test(start_paused = true)]
+    async fn a_cluster_leaves_only_where_its_controller_writes() {
+        let fake = Fake::new();
+        let namespace = fake.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
+        let heads = fake.registry().add_service(&namespace, CLUSTERS, "cloudmap-mcs", "");
+        let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+        let (clusterset, blue) = ("prod".parse().unwrap(), "blue".parse().unwrap());
+        let refused = async |id: Option<&str>| {
+            let services = id.map(|id| (CLUSTERS.to_owned(), id.to_owned())).into_iter().collect();
+            refuse_elsewhere(&cloudmap, &clusterset, &blue, &services).await.err().map(|error| error.to_string())
+        };
+        assert_eq!(refused(None).await, None, "its controller has written nowhere");
+        assert_eq!(refused(Some(&*heads)).await, None);
+        let error = refused(Some("srv-elsewhere")).await.unwrap();
+        assert!(error.contains("nothing of cluster blue") && error.contains("--region"), "{error}");
+        fake.registry().instances.insert((heads, "blue".into()), Attributes::new());
+        assert_eq!(refused(Some("srv-elsewhere")).await, None, "the ledger was created anew");
+    }
 
     /// Its instances may still be there, and nobody removes them once the controller is gone.
     #[tokio::test(start_paused = true)]
