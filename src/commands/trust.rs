@@ -88,19 +88,21 @@ async fn list(args: TrustListArgs) -> anyhow::Result<()> {
     let record = record.map(|(record, _)| record).filter(|record| record.is_of(clusterset.as_str()));
     let accepted = record.map(|record| record.accepted).unwrap_or_default();
     let rows = rows(&patiently(show::read_all(cloudmap, &clusterset)).await?, &accepted, &uid);
-    let text = |key: Option<PublicKey>| key.map_or_else(|| "-".to_owned(), |key| key.to_string());
-    let tables = || {
-        let mut table = Table::new(["CLUSTER", "SIGNS WITH", "PINNED HERE", "NOTE"]);
-        for Row { cluster, signs, pinned, own: _, note } in &rows {
-            table.row([cluster.clone(), text(*signs), text(*pinned), (*note).to_owned()]);
-        }
-        table.to_string()
-    };
     let json = || {
         let row = |Row { cluster, signs, pinned, own, note }: &Row| json!({"cluster": cluster, "signsWith": signs, "pinned": pinned, "own": own, "note": note});
         json!({"clusterset": clusterset.as_str(), "clusters": rows.iter().map(row).collect::<Vec<_>>()})
     };
-    table::print(args.output, tables, json)
+    table::print(args.output, || tables(&rows), json)
+}
+
+fn tables(rows: &[Row]) -> String {
+    let text = |key: Option<PublicKey>| key.map_or_else(|| "-".to_owned(), |key| key.to_string());
+    let mut table = Table::new(["CLUSTER", "SIGNS WITH", "PINNED HERE", "NOTE"]);
+    for Row { cluster, signs, pinned, own: _, note } in rows {
+        table.row([cluster.clone(), text(*signs), text(*pinned), (*note).to_owned()]);
+    }
+    // The flag of the controller is not read here.
+    format!("{table}\nWith --trust=pinned, only the keys in the ConfigMap {TRUSTED} count, whatever is pinned here.\n")
 }
 
 async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
@@ -275,6 +277,11 @@ mod tests {
         assert_eq!(
             notes,
             [("black", None, "its head cannot be read"), ("blue", Some(key), absent), ("red", None, absent)]
+        );
+        let said = tables(&rows);
+        assert!(
+            said.contains("With --trust=pinned, only the keys in the ConfigMap cloudmap-mcs-trust count"),
+            "{said}"
         );
     }
 }
