@@ -171,7 +171,7 @@ condition! {
         "The message names exported labels and annotations that are left out: malformed ones, and those of `cloudmap-mcs` and \
          `multicluster.kubernetes.io/`.";
     NoService => False, "NoService", Some(EventReason::NoService),
-        "this cluster has no Service of that name", "Create the Service, or delete the ServiceExport", "";
+        "this cluster has no Service of that name, or it is being deleted", "Create the Service, or delete the ServiceExport", "";
     InvalidServiceType => False, "InvalidServiceType", Some(EventReason::InvalidServiceType),
         "a Service of type ExternalName cannot be exported", "Give the Service another type, or delete the ServiceExport", "";
 }

@@ -72,7 +72,7 @@ macro_rules! events {
 events! {
     Exported => "Exported", Normal, ["ServiceExport"], "the registry contains the export again";
     NoConflicts => "NoConflicts", Normal, ["ServiceExport"], "all exporting clusters agree again";
-    NoService => "NoService", Warning, ["ServiceExport"], "this cluster has no Service of that name";
+    NoService => "NoService", Warning, ["ServiceExport"], "this cluster has no Service of that name, or it is being deleted";
     InvalidServiceType => "InvalidServiceType", Warning, ["ServiceExport"], "the Service has a type that cannot be exported";
     Conflict => "Conflict", Warning, ["ServiceExport"], "exports of one name differ";
     NameConflict => "NameConflict", Warning, ["ServiceExport"], "another claim holds the target";

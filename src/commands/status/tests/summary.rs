@@ -61,7 +61,8 @@ fn the_overview_has_each_cluster_and_each_object_that_is_not_well() {
         texts,
         [
             "cluster two: its ledger is silent at position 3.17",
-            "ServiceExport shop/web: Valid=False NoService: this cluster has no Service of that name",
+            "ServiceExport shop/web: Valid=False NoService: this cluster has no Service of that name, or it is being \
+             deleted",
             "ServiceExport shop/web: Ready=False Failed: the message says why",
             "ServiceImport shop/web: Stale=True ClusterSilent: the clusters named in the message have been silent for 5 \
              minutes or more",
