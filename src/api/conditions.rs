@@ -173,7 +173,7 @@ condition! {
     NoService => False, "NoService", Some(EventReason::NoService),
         "this cluster has no Service of that name, or it is being deleted", "Create the Service, or delete the ServiceExport", "";
     InvalidServiceType => False, "InvalidServiceType", Some(EventReason::InvalidServiceType),
-        "a Service of type ExternalName cannot be exported", "Give the Service another type, or delete the ServiceExport", "";
+        "a Service of type ExternalName cannot be exported, nor can the derived Service of an import", "Give the Service another type, or delete the ServiceExport", "";
 }
 
 condition! {

@@ -73,7 +73,7 @@ events! {
     Exported => "Exported", Normal, ["ServiceExport"], "the registry contains the export again";
     NoConflicts => "NoConflicts", Normal, ["ServiceExport"], "all exporting clusters agree again";
     NoService => "NoService", Warning, ["ServiceExport"], "this cluster has no Service of that name, or it is being deleted";
-    InvalidServiceType => "InvalidServiceType", Warning, ["ServiceExport"], "the Service has a type that cannot be exported";
+    InvalidServiceType => "InvalidServiceType", Warning, ["ServiceExport"], "the Service has a type that cannot be exported, or is the derived Service of an import";
     Conflict => "Conflict", Warning, ["ServiceExport"], "exports of one name differ";
     NameConflict => "NameConflict", Warning, ["ServiceExport"], "another claim holds the target";
     AddressFamilyMissing => "AddressFamilyMissing", Warning, ["ServiceExport"], "endpoints lack what the service's DNS records require";

@@ -31,7 +31,7 @@ pub enum Refusal {
 /// cluster. `target` is where its instances belong, if anywhere.
 ///
 /// # Errors
-/// KEP-1645: the Service must exist, and Services of type ExternalName cannot be exported.
+/// KEP-1645: the Service must exist, and Services of type ExternalName cannot be exported. Nor can derived Services.
 pub fn plan(
     request: &ServiceExport,
     service: Option<&Service>,
@@ -60,6 +60,17 @@ pub fn plan(
                 "Service {} is of type {kind}, which cannot be exported. Use a Service of type ClusterIP, NodePort or \
                  LoadBalancer, or a headless one.",
                 request.key
+            ),
+        });
+    }
+    if let Some(import) = &service.service_import {
+        // Its endpoints are those of other exports, so that other clusters would get an import without any.
+        return Err(Refusal::Invalid {
+            reason: ValidReason::InvalidServiceType,
+            message: format!(
+                "Service {} is the derived Service of ServiceImport {}/{import} and has no endpoints of its own, so it \
+                 cannot be exported. Delete this ServiceExport: other clusters import {import} from where it is exported.",
+                request.key, request.key.namespace
             ),
         });
     }

@@ -59,6 +59,17 @@ fn a_service_that_is_being_deleted_is_not_exported_and_not_called_missing() {
 }
 
 #[test]
+fn a_derived_service_is_not_exported_again() {
+    let derived =
+        Service { service_import: Some("api".into()), managed: true, ..mk_service(&json!({"clusterIP": "10.0.0.1"})) };
+    let Err(Refusal::Invalid { reason, message }) = plan(&mk_export(&json!({})), Some(&derived), &[], None) else {
+        panic!("exported")
+    };
+    assert_eq!(reason, ValidReason::InvalidServiceType);
+    assert!(message.contains("Service shop/web is the derived Service of ServiceImport shop/api"), "{message}");
+}
+
+#[test]
 fn an_export_is_as_old_as_its_service_export_and_the_default_policy_is_cluster() {
     let export = planned(&mk_export(&json!({})), &json!({"clusterIP": "10.0.0.1"})).unwrap().export;
     assert_eq!(export.created, "2026-01-01T00:00:00Z".parse::<k8s_openapi::jiff::Timestamp>().unwrap().as_second());
