@@ -497,13 +497,30 @@ fn a_write_that_never_succeeds_is_said_even_if_such_failures_mostly_pass() {
     let work = bench.work("web", at(1));
     let [foreign, down] = ["it is not ours", "down"].map(str::to_owned);
     for (cause, when) in [(Cause::Conflict(foreign), 5), (Cause::Unavailable(down), 3)] {
-        let error = Error { verb: "apply", kind: "EndpointSlice", object: "shop/web-0".to_owned(), cause };
-        let notes = |failures: u32| work.failed(&error, Duration::ZERO, failures);
-        let said: Vec<_> = (1..10).filter(|failures| !notes(*failures).is_empty()).collect();
-        assert_eq!(said, [when]);
-        let kinds: Vec<_> = notes(when).into_iter().map(|note| note.regarding.kind.unwrap()).collect();
-        assert_eq!(kinds, ["Namespace"], "there is no import yet");
+        let (error, mut said) = (failed(cause), BTreeSet::new());
+        let notes: Vec<_> = (1..10)
+            .flat_map(|nth| {
+                work.failed(&error, Duration::ZERO, nth, &mut said).into_iter().map(move |note| (nth, note))
+            })
+            .map(|(nth, note)| (nth, note.regarding.kind.unwrap()))
+            .collect();
+        assert_eq!(notes, [(when, "Namespace".to_owned())], "there is no import yet");
     }
+}
+
+fn failed(cause: Cause) -> Error {
+    Error { verb: "apply", kind: "EndpointSlice", object: "shop/web-0".to_owned(), cause }
+}
+
+#[test]
+fn a_write_that_fails_for_several_reasons_is_said_once() {
+    let mut bench = Bench::member();
+    bench.remotes(["web"], at(1));
+    let (work, mut said) = (bench.work("web", at(1)), BTreeSet::new());
+    let mut notes = |cause, failures| work.failed(&failed(cause), Duration::ZERO, failures, &mut said).len();
+    let forbidden = || Cause::Forbidden("exceeded quota".to_owned());
+    assert_eq!(notes(Cause::Conflict("another version".to_owned()), 3), 0, "it mostly passes");
+    assert_eq!((notes(forbidden(), 4), notes(forbidden(), 5)), (1, 0));
 }
 
 #[tokio::test]

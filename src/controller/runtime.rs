@@ -213,6 +213,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         instances,
         subscribed,
         notes,
+        failing: BTreeSet::new(),
         writer: Arc::clone(&writer),
         metrics,
         unmeasured: None,
@@ -380,6 +381,8 @@ struct Runtime {
     instances: watch::Sender<Desired>,
     subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
     notes: Outbox,
+    /// The names whose Events said that their writes fail.
+    failing: BTreeSet<ServiceKey>,
     writer: Arc<dyn ClusterWriter>,
     metrics: Metrics,
     /// What the metrics do not show yet: with a hundred clusters it changes a hundred times a second.
@@ -500,10 +503,11 @@ impl Runtime {
         }
     }
 
-    fn finish(&self, Done { work, part, outcome, begun }: Done) {
+    fn finish(&mut self, Done { work, part, outcome, begun }: Done) {
         let outcome = match outcome {
             Ok(()) if part == Part::All => {
                 self.queue.done(&work.key);
+                self.failing.remove(&work.key);
                 "ok"
             }
             Ok(()) => {
@@ -512,7 +516,7 @@ impl Runtime {
             }
             Err(error) => {
                 let (retry_in, failures) = self.queue.failed(&work.key);
-                for note in work.failed(&error, retry_in, failures) {
+                for note in work.failed(&error, retry_in, failures, &mut self.failing) {
                     self.notes.send(note);
                 }
                 error.cause.category()

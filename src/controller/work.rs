@@ -1,6 +1,6 @@
 //! The work of workers: they write what the core planned for one name, and decide nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp};
 use tracing::{debug, warn};
@@ -199,9 +199,15 @@ impl Work {
         }
     }
 
-    /// Reports a failure, which is tried again after `retry_in`: on the objects when it is the third one in a row, or the
-    /// fifth one of a kind that mostly passes.
-    pub(super) fn failed(&self, error: &Error, retry_in: Duration, failures: u32) -> Vec<EventRecord> {
+    /// Reports a failure, which is tried again after `retry_in`: on the objects from the third one in a row on, or from the
+    /// fifth one on if it is of a kind that mostly passes. `said` has the names of which that was said since they succeeded.
+    pub(super) fn failed(
+        &self,
+        error: &Error,
+        retry_in: Duration,
+        failures: u32,
+        said: &mut BTreeSet<ServiceKey>,
+    ) -> Vec<EventRecord> {
         let (key, cause) = (&self.key, error.cause.to_string());
         // The cache catches up, the namespace goes, or the other replica continues. But an object of somebody else that has
         // the name of one that is to be created does not go.
@@ -216,7 +222,8 @@ impl Work {
         }
         warn!(%key, %error, cause, ?retry_in, failures, "failed to reconcile");
         // Nothing is wrong with the objects if another replica leads, or the namespace goes.
-        if failures != said_at || matches!(error.cause, Cause::NotLeader | Cause::NamespaceTerminating(_)) {
+        let is_ours = !matches!(error.cause, Cause::NotLeader | Cause::NamespaceTerminating(_));
+        if failures < said_at || !is_ours || !said.insert(key.clone()) {
             return Vec::new();
         }
         let export = self.export.as_ref().map(|export| events::export(key, &export.uid));
