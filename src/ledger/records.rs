@@ -40,14 +40,21 @@ const MAX_KEY: usize = 160;
 
 /// A record is too large for the ledger. Only the object that caused it is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "failed to encode {key}: it takes {bytes} bytes of at most {MAX_VALUE}; export fewer or shorter labels, annotations or ports"
-)]
+#[error("failed to encode {key}: it takes {bytes} bytes of at most {MAX_VALUE}; {}", remedy(.key))]
 pub struct TooLarge {
     /// The key of the record.
     pub key: Arc<str>,
     /// Its size.
     pub bytes: usize,
+}
+
+fn remedy(key: &str) -> &'static str {
+    if key.contains('#') {
+        // Labels and annotations are in the export record.
+        "too many EndpointSlices list one address with other port numbers; let fewer of them do so"
+    } else {
+        "export fewer or shorter labels, annotations or ports"
+    }
 }
 
 /// A pair that was skipped, or a field of it that was replaced by a default.
