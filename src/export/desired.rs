@@ -5,7 +5,10 @@ use std::{
     sync::Arc,
 };
 
-use super::registrations::{Changed, Dates, Registrations};
+use super::{
+    endpoints::by_addresses,
+    registrations::{Changed, Dates, Registrations},
+};
 use crate::{
     ledger::{
         Map, Value,
@@ -164,7 +167,7 @@ impl Exports {
         }
         // Chunks refer to the ports of the record that others read.
         let ports = if refusal.is_none() { &export.ports } else { &records::ports(&self.map, key) };
-        let served: Vec<_> = endpoints.iter().filter(|endpoint| is_served(endpoint, ports)).cloned().collect();
+        let served = by_addresses(endpoints.iter().filter(|endpoint| is_served(endpoint, ports)));
         let mut chunks = BTreeMap::new();
         for chunk in assign(&previous, &served) {
             match records::encode_chunk(key, &chunk, ports) {

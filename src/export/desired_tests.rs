@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{Endpoint, EndpointPort, Export, Protocol, ServicePort, fixtures};
+use crate::model::{Conditions, Endpoint, EndpointPort, Export, Protocol, ServicePort, fixtures};
 
 fn key(name: &str) -> ServiceKey {
     ServiceKey::new("ns", name)
@@ -100,6 +100,26 @@ fn an_endpoint_that_can_never_fit_delays_no_other_and_no_removal() {
     assert_eq!(exports.refusal(&key("a")), None);
     set(&mut exports, "a", None, 8);
     assert_eq!(*exports.map(), Map::new());
+}
+
+/// Such as two pods on the host network of one node.
+#[test]
+fn an_address_that_several_endpoints_have_keeps_the_ports_of_all_that_are_ready() {
+    let mut local = (*mk_many_ports(1, 4, 1)).clone();
+    let one = local.endpoints[0].clone();
+    let not_ready = Conditions { ready: false, serving: false, terminating: false };
+    let said = [(8083, not_ready), (8082, Conditions::READY), (8081, Conditions::READY), (8080, not_ready)];
+    let endpoints = said.map(|(port, conditions)| Endpoint {
+        ports: [EndpointPort { port, ..one.ports[0].clone() }].into(),
+        conditions,
+        ..one.clone()
+    });
+    local.endpoints = endpoints.into();
+    let mut exports = Exports::resume(&Map::new());
+    set(&mut exports, "a", Some(Arc::new(local)), 7);
+    let said = exports.said(&key("a")).unwrap().endpoints;
+    let numbers: Vec<_> = said.iter().flat_map(|endpoint| endpoint.ports.iter().map(|port| port.port)).collect();
+    assert_eq!((said.len(), numbers), (1, vec![8081, 8082]));
 }
 
 /// They come from a leader with another definition of a chunk, or are damaged.

@@ -1,8 +1,8 @@
 //! The endpoints of a Service, from its EndpointSlices.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv6Addr},
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
 };
 
@@ -94,6 +94,28 @@ fn both(a: Conditions, b: Conditions) -> Conditions {
         serving: a.serving && b.serving,
         terminating: a.terminating || b.terminating,
     }
+}
+
+/// One endpoint for each pair of addresses, as the ledger has them. Pods on the host network share theirs, and a slice that
+/// somebody wrote may list a pod's without the pod. Those that take traffic best count, with the ports of all of these.
+pub(super) fn by_addresses<'a>(endpoints: impl IntoIterator<Item = &'a Endpoint>) -> Vec<Endpoint> {
+    let mut joined: BTreeMap<(Option<Ipv4Addr>, Option<Ipv6Addr>), Endpoint> = BTreeMap::new();
+    for endpoint in endpoints {
+        let mut there = match joined.entry((endpoint.ipv4, endpoint.ipv6)) {
+            Entry::Vacant(free) => {
+                free.insert(endpoint.clone());
+                continue;
+            }
+            Entry::Occupied(there) => there,
+        };
+        let there = there.get_mut();
+        if there.conditions == endpoint.conditions {
+            there.ports = union(&there.ports, &endpoint.ports);
+        } else if there.conditions.better(endpoint.conditions) == endpoint.conditions {
+            there.clone_from(endpoint);
+        }
+    }
+    joined.into_values().collect()
 }
 
 fn union(a: &[EndpointPort], b: &[EndpointPort]) -> Arc<[EndpointPort]> {
