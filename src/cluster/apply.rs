@@ -1,13 +1,10 @@
 //! Writes to the Kubernetes API. Each write has a deadline, is counted, and is made only while this replica leads.
 
 use std::{
-    collections::BTreeSet,
+    collections::BTreeMap,
     error::Error as _,
     fmt::Debug,
-    sync::{
-        Arc, PoisonError, RwLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -48,6 +45,9 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// up before another replica can lead ([`super::lease::Timing`]: 15 s minus 10 s).
 const ARRIVAL: Duration = Duration::from_secs(5);
 
+/// How long it is assumed that what the API server does not accept is not accepted: the control plane may be upgraded.
+const ASSUMED: Duration = Duration::from_hours(1);
+
 /// The beginning of the internal error with which API servers answer a server-side apply that has an unknown field.
 const UNKNOWN_FIELD: &str = "failed to create typed patch object";
 
@@ -76,9 +76,9 @@ pub trait ClusterWriter: Send + Sync + 'static {
     /// accept the `trafficDistribution`, it is left out; see [`ClusterWriter::takes_traffic_distribution`].
     async fn apply_derived_service(&self, service: &v1::Service) -> Result<v1::Service, Error>;
 
-    /// Whether the API server accepts this `trafficDistribution`, as far as is known. Kubernetes keeps the field since 1.31, and
-    /// later versions know more values.
-    fn takes_traffic_distribution(&self, value: &str) -> bool;
+    /// Whether the API server accepts this `trafficDistribution` in a namespace, as far as is known. Kubernetes keeps the field
+    /// since 1.31, and later versions know more values. An admission webhook may drop it in some namespaces.
+    fn takes_traffic_distribution(&self, namespace: &str, value: &str) -> bool;
 
     /// Writes an imported EndpointSlice. If the API server does not accept node hints, they are left out; see
     /// [`ClusterWriter::takes_node_hints`].
@@ -269,9 +269,29 @@ pub struct KubernetesWriter {
     leadership: Leadership,
     metrics: Metrics,
     events: Publisher,
-    refuses_node_hints: Arc<AtomicBool>,
-    /// Values of `trafficDistribution`.
-    refused_distributions: Arc<RwLock<BTreeSet<String>>>,
+    refused: Refused,
+}
+
+/// What the API server did not accept, and when it showed that.
+#[derive(Clone, Default)]
+struct Refused(Arc<Mutex<BTreeMap<Fact, Instant>>>);
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Fact {
+    NodeHints,
+    /// A value of `trafficDistribution`, in a namespace.
+    Distribution(String, String),
+}
+
+impl Refused {
+    fn note(&self, fact: Fact) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(fact, Instant::now());
+    }
+
+    fn has(&self, fact: &Fact) -> bool {
+        let facts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        facts.get(fact).is_some_and(|since| since.elapsed() < ASSUMED)
+    }
 }
 
 impl Debug for KubernetesWriter {
@@ -312,8 +332,7 @@ impl Written for discovery::EndpointSlice {
 impl KubernetesWriter {
     /// A writer that writes only while `leadership` lasts.
     pub fn new(client: Client, leadership: Leadership, metrics: Metrics, events: Publisher) -> Self {
-        let (refuses_node_hints, refused_distributions) = Default::default();
-        Self { client, leadership, metrics, events, refuses_node_hints, refused_distributions }
+        Self { client, leadership, metrics, events, refused: Refused::default() }
     }
 
     /// Server-side apply of a complete object.
@@ -426,7 +445,8 @@ impl ClusterWriter for KubernetesWriter {
             Err(_) => (false, false),
         };
         if unknown {
-            self.refused_distributions.write().unwrap_or_else(PoisonError::into_inner).insert(value.clone());
+            let namespace = service.metadata.namespace.clone().unwrap_or_default();
+            self.refused.note(Fact::Distribution(namespace, value.clone()));
         }
         if !refused {
             return applied;
@@ -437,14 +457,14 @@ impl ClusterWriter for KubernetesWriter {
         self.apply(&service).await
     }
 
-    fn takes_traffic_distribution(&self, value: &str) -> bool {
-        !self.refused_distributions.read().unwrap_or_else(PoisonError::into_inner).contains(value)
+    fn takes_traffic_distribution(&self, namespace: &str, value: &str) -> bool {
+        !self.refused.has(&Fact::Distribution(namespace.to_owned(), value.to_owned()))
     }
 
     async fn apply_endpoint_slice(&self, slice: &discovery::EndpointSlice) -> Result<discovery::EndpointSlice, Error> {
         match self.apply(slice).await {
             Err(Error { cause: Cause::Invalid(message), .. }) if message.contains("forNodes") => {
-                self.refuses_node_hints.store(true, Ordering::Relaxed);
+                self.refused.note(Fact::NodeHints);
                 let mut slice = slice.clone();
                 drop_node_hints(&mut slice);
                 self.apply(&slice).await
@@ -452,7 +472,7 @@ impl ClusterWriter for KubernetesWriter {
             Ok(applied) => {
                 // Kubernetes 1.33 drops them without a word. What is never there would be written again and again.
                 if has_node_hints(slice) && !has_node_hints(&applied) {
-                    self.refuses_node_hints.store(true, Ordering::Relaxed);
+                    self.refused.note(Fact::NodeHints);
                 }
                 Ok(applied)
             }
@@ -461,7 +481,7 @@ impl ClusterWriter for KubernetesWriter {
     }
 
     fn takes_node_hints(&self) -> bool {
-        !self.refuses_node_hints.load(Ordering::Relaxed)
+        !self.refused.has(&Fact::NodeHints)
     }
 
     async fn delete_service_import(&self, key: &ServiceKey, uid: &str) -> Result<(), Error> {

@@ -234,7 +234,8 @@ async fn derived_cluster_ips(
         return Ok(Vec::new());
     }
     let mut service = Cow::Borrowed(service);
-    if service.traffic_distribution.as_deref().is_some_and(|value| !writer.takes_traffic_distribution(value)) {
+    let refuses = |value: &str| !writer.takes_traffic_distribution(&key.namespace, value);
+    if service.traffic_distribution.as_deref().is_some_and(refuses) {
         service.to_mut().traffic_distribution = None;
     }
     let service = &*service;

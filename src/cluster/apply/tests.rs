@@ -135,22 +135,26 @@ async fn a_traffic_distribution_that_the_api_server_does_not_take_is_left_out_an
     };
     let words = "Service \"derived-x\" is invalid: spec.trafficDistribution: Unsupported value: \"PreferSameNode\"";
     fixture.api.refuse(422, "Invalid", words);
-    assert!(fixture.writer.takes_traffic_distribution("PreferSameNode"));
+    assert!(fixture.writer.takes_traffic_distribution("ns", "PreferSameNode"));
     fixture.writer.apply_derived_service(&distributed("PreferSameNode")).await.unwrap();
     assert_eq!(sent(), [json!("PreferSameNode"), Value::Null]);
-    assert!(!fixture.writer.takes_traffic_distribution("PreferSameNode"));
+    assert!(!fixture.writer.takes_traffic_distribution("ns", "PreferSameNode"));
     fixture.writer.apply_derived_service(&distributed("PreferClose")).await.unwrap();
     // A policy of one namespace says nothing about others.
     fixture.api.refuse(403, "Forbidden", "trafficDistribution is not allowed here");
     fixture.writer.apply_derived_service(&distributed("PreferClose")).await.unwrap();
     assert_eq!(sent()[3..], [json!("PreferClose"), Value::Null]);
-    assert!(fixture.writer.takes_traffic_distribution("PreferClose"));
+    assert!(fixture.writer.takes_traffic_distribution("ns", "PreferClose"));
     // As Kubernetes 1.30 does.
     let mut stored = distributed("PreferClose");
     stored.spec.get_or_insert_default().traffic_distribution = None;
     fixture.api.prepare(200, serde_json::to_value(&stored).unwrap());
     fixture.writer.apply_derived_service(&distributed("PreferClose")).await.unwrap();
-    assert!(!fixture.writer.takes_traffic_distribution("PreferClose"));
+    assert!(!fixture.writer.takes_traffic_distribution("ns", "PreferClose"));
+    assert!(
+        fixture.writer.takes_traffic_distribution("other", "PreferClose"),
+        "a webhook of one namespace may drop it"
+    );
 }
 
 fn with_node_hints() -> discovery::EndpointSlice {
@@ -176,6 +180,12 @@ async fn node_hints_that_the_api_server_drops_are_not_sent_again() {
     fixture.api.prepare(200, serde_json::to_value(&stored).unwrap());
     fixture.writer.apply_endpoint_slice(&slice).await.unwrap();
     assert!(!fixture.writer.takes_node_hints());
+    // The control plane may be upgraded.
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_mins(59)).await;
+    assert!(!fixture.writer.takes_node_hints());
+    tokio::time::advance(Duration::from_mins(2)).await;
+    assert!(fixture.writer.takes_node_hints());
 }
 
 #[tokio::test]

@@ -196,7 +196,7 @@ impl ClusterWriter for MemoryCluster {
         Ok(service)
     }
 
-    fn takes_traffic_distribution(&self, _value: &str) -> bool {
+    fn takes_traffic_distribution(&self, _namespace: &str, _value: &str) -> bool {
         !self.state().refuses_traffic_distribution
     }
 
