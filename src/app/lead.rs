@@ -128,12 +128,32 @@ impl Leader {
             (Some(Ok(identity)), _) => (Some(identity), None),
             (Some(Err(error)), _) => (None, Some(Membership::Refused(format!("{error}.")))),
         };
-        let Credentials { trust, keys, .. } = credentials.clone().unwrap_or_default();
-        if let Some(text) = identity.as_ref().and_then(Identity::warning) {
+        let warning = identity.as_ref().and_then(Identity::warning);
+        // The ledger does not wait for an API server that is slow to create Events.
+        tokio::select! {
+            biased;
+            part = self.act(identity, membership, credentials.clone().unwrap_or_default()) => part,
+            part = self.warn_of_identity(warning) => part,
+        }
+    }
+
+    /// Says what is unfavourable about the identity. Never ends.
+    async fn warn_of_identity(&self, warning: Option<String>) -> &'static str {
+        if let Some(text) = warning {
             let regarding = events::lease(&self.args.place.kube.controller.namespace);
             let (reason, action) = (EventReason::DottedClusterId, "Identify");
             self.writer.emit(EventRecord { regarding, reason, action, text }).await;
         }
+        std::future::pending().await
+    }
+
+    /// Runs what a cluster with this identity runs; without one, what says why there is none.
+    async fn act(
+        &self,
+        identity: Option<Identity>,
+        membership: Option<Membership>,
+        Credentials { trust, keys, .. }: Credentials,
+    ) -> &'static str {
         match identity {
             Some(Identity { cluster, clusterset: Some(clusterset), uid }) => {
                 let mut settings = driver::LedgerSettings::new(cluster.clone(), clusterset.clone(), &*uid);
