@@ -527,6 +527,13 @@ async fn while_an_exporter_is_unknown_the_import_stays_as_it_is() {
     scene.export = None;
     assert_eq!(scene.reconcile().await.unwrap(), Plan::Keep);
     assert_eq!(scene.addresses(), 260);
+
+    // Somebody deletes the Service.
+    scene.cluster.remove_service(&ServiceKey::new("ns", hashed(&key())));
+    assert!(!scene.answers());
+    scene.reconcile().await.unwrap();
+    assert_eq!((scene.cluster.import(&key()), scene.answers(), scene.addresses()), (before.0, true, 260));
+    assert_eq!(scene.writes().await, 0);
 }
 
 #[tokio::test(start_paused = true)]

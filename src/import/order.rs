@@ -159,7 +159,7 @@ impl<'a> Order<'a> {
             Some(_) => existing.is_some(),
             None => there.derived.is_used(there.import.as_deref()),
         };
-        let service = import.filter(|_| derives);
+        let service = import.or(wanted.lost.as_ref()).filter(|_| derives);
         let is_served = service.is_some_and(|service| !service.ip_families.is_empty());
         let stays = |derived: &Service| is_served && derived.key.name == there.derived.name;
         let is_left = |name: &str| import.is_some() && shown.is_some_and(|shown| *shown != *name);

@@ -95,14 +95,10 @@ impl Form {
         let stale = names.filter(|name| slices.iter().all(|slice| slice.name != **name)).cloned().collect();
         Wanted {
             service: Some(self.service()),
-            obstacle: None,
-            silent: None,
             derived: Some("derived".into()),
             slices: [("there".parse().unwrap(), slices)].into(),
-            former: None,
             stale,
-            out_of_reach: BTreeMap::new(),
-            skipped: vec![],
+            ..Wanted::default()
         }
     }
 }

@@ -107,12 +107,15 @@ pub enum Plan {
 }
 
 /// The desired objects of a name.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// The merged service; `None` if the ServiceImport and the derived Service stay as they are, because a cluster that
     /// may have decided about them is unknown. Its IP families are those by which this cluster serves it; none if this
     /// cluster supports none of them.
     pub service: Option<ClusterSetService>,
+    /// If the ServiceImport stays as it is, the derived Service that it names and that somebody deleted, as the import
+    /// describes it.
+    pub lost: Option<ClusterSetService>,
     /// A foreign object blocks the derived Service: which one, and the remedy. The ServiceImport reports this, unless it is
     /// that object. What clients use already stays, and its slices follow their endpoints; there are no others.
     pub obstacle: Option<String>,
@@ -158,7 +161,11 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         let ours = observed.import.is_some_and(|import| import.managed)
             || observed.derived.ours().next().is_some()
             || !observed.slices.is_empty();
-        return if ours && !concerns_unknown(observed) { Plan::Remove } else { Plan::Keep };
+        return match lost(observed) {
+            _ if ours && !concerns_unknown(observed) => Plan::Remove,
+            lost @ Some(_) if observed.namespace => Plan::Want(Box::new(Wanted { lost, ..Wanted::default() })),
+            _ => Plan::Keep,
+        };
     };
     if !observed.namespace {
         // Namespace sameness: without the namespace there is no import. A terminating namespace takes our objects
@@ -188,17 +195,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     let obstacle = foreign.or_else(|| obstacle(observed, service_type));
     if obstacle.is_some() && !is_foreign && !is_in_use(observed.import, observed.derived) {
         let service = decided.then_some(service);
-        let nothing = Wanted {
-            service,
-            obstacle,
-            silent,
-            derived: None,
-            slices: BTreeMap::new(),
-            former: None,
-            stale: Vec::new(),
-            out_of_reach,
-            skipped: Vec::new(),
-        };
+        let nothing = Wanted { service, obstacle, silent, out_of_reach, ..Wanted::default() };
         return Plan::Want(Box::new(nothing));
     }
     // What is in the way of another type leaves clients the import that they have.
@@ -251,7 +248,9 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     let stale = packing.stale();
     let Packing { derived, slices, former, .. } = packing;
     let service = (decided && !is_foreign).then_some(service);
-    Plan::Want(Box::new(Wanted { service, obstacle, silent, derived, slices, former, stale, out_of_reach, skipped }))
+    let lost = lost(observed).filter(|_| !decided);
+    let wanted = Wanted { service, lost, obstacle, silent, derived, slices, former, stale, out_of_reach, skipped };
+    Plan::Want(Box::new(wanted))
 }
 
 /// The import of a name that only others registered, if none of its instances is known to exist.
@@ -266,17 +265,8 @@ fn without_endpoints(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> 
     }
     let stale = packing.stale();
     let Packing { derived, slices, former, .. } = packing;
-    Plan::Want(Box::new(Wanted {
-        service: None,
-        obstacle: None,
-        silent: None,
-        derived,
-        slices,
-        former,
-        stale,
-        out_of_reach: OutOfReach::new(),
-        skipped,
-    }))
+    let lost = lost(observed);
+    Plan::Want(Box::new(Wanted { lost, derived, slices, former, stale, skipped, ..Wanted::default() }))
 }
 
 fn out_of_reach(observed: &Observed<'_>, served: &[IpFamily]) -> OutOfReach {
@@ -348,6 +338,28 @@ fn tells_no_cluster(observed: &Observed<'_>) -> bool {
 /// The type of an import.
 fn type_of(spec: &ImportSpec) -> ServiceType {
     if spec.headless { ServiceType::Headless } else { ServiceType::ClusterSetIp }
+}
+
+/// The derived Service that the import names, if there is none any more, as the import describes it.
+fn lost(observed: &Observed<'_>) -> Option<ClusterSetService> {
+    let import = observed.import.filter(|import| import.managed)?;
+    import.annotations.get(names::ANNOTATION_DERIVED_SERVICE)?;
+    let spec = &import.spec;
+    let service_type = type_of(spec);
+    let is_gone = observed.derived.there.is_none() && observed.derived.former.is_empty();
+    (is_gone && observed.derived.serves(service_type)).then(|| ClusterSetService {
+        service_type,
+        ports: spec.ports.to_vec(),
+        session_affinity: spec.session_affinity,
+        internal_traffic_policy: spec.internal_traffic_policy,
+        traffic_distribution: spec.traffic_distribution.clone(),
+        ip_families: spec.ip_families.to_vec(),
+        other_families: Vec::new(),
+        labels: BTreeMap::new(),
+        annotations: BTreeMap::new(),
+        clusters: BTreeMap::new(),
+        conflicts: Vec::new(),
+    })
 }
 
 /// Whether clients find the endpoints of the present slices: by a derived Service, or by a headless import.

@@ -8,7 +8,10 @@ use crate::{
         objects::{EndpointSlice, ImportStatus, ObjectKey, Service},
     },
     import::{derived_service, objects::tests::mk_service},
-    model::{Conditions, EndpointPort, Pairs, Protocol, ServicePort, addresses::Forbidden, fixtures},
+    model::{
+        Conditions, EndpointPort, Pairs, Protocol, ServicePort, SessionAffinity, TrafficPolicy, addresses::Forbidden,
+        fixtures,
+    },
 };
 
 fn key() -> ServiceKey {
@@ -235,6 +238,35 @@ fn what_conflicts_with_a_known_export_stays_while_the_one_that_decides_is_unknow
     assert_eq!(scene.wanted().slices[&id("here")].len(), 1);
     scene.unknown = Unknown::Only(BTreeSet::new());
     assert_eq!(scene.wanted().slices[&id("here")], [], "the older one counts once everything is known");
+}
+
+/// Such as `kubectl delete service --all`.
+#[test]
+fn a_derived_service_that_somebody_deleted_is_wanted_as_the_import_shows_it_while_an_exporter_is_unknown() {
+    let mut scene = Scene::new(&[("third", 5, &["10.2.0.1"])]).unknown(&["there"]);
+    let mut import = mk_import(true, &["there", "third"]);
+    import.annotations = [(names::ANNOTATION_DERIVED_SERVICE, "derived-x")].into_iter().collect();
+    import.spec = ImportSpec::from(&ServiceImportSpec {
+        ports: vec![ServiceImportPort { name: Some("of-there".to_owned()), port: 80, ..Default::default() }],
+        ip_families: vec!["IPv4".to_owned()],
+        session_affinity: Some("ClientIP".to_owned()),
+        internal_traffic_policy: Some("Local".to_owned()),
+        ..ServiceImportSpec::default()
+    });
+    scene.import = Some(import);
+    let wanted = scene.wanted();
+    assert_eq!((wanted.service, wanted.derived.as_deref()), (None, Some("derived-x")));
+    assert_eq!(wanted.slices[&id("third")].len(), 1);
+    let lost = wanted.lost.unwrap();
+    assert_eq!((&*lost.ports[0].name, lost.ports.len(), lost.ip_families), ("of-there", 1, vec![IpFamily::V4]));
+    assert_eq!(lost.session_affinity, SessionAffinity::ClientIp { timeout: None });
+    assert_eq!(lost.internal_traffic_policy, TrafficPolicy::Local);
+    scene.exports.clear();
+    assert!(scene.wanted().lost.is_some(), "even if no known cluster exports it");
+    scene.derived = Some(mk_foreign("derived-x"));
+    assert_eq!(scene.plan(), Plan::Keep, "somebody else has the name");
+    (scene.derived, scene.unknown) = (None, Unknown::Only(BTreeSet::new()));
+    assert_eq!(scene.plan(), Plan::Remove, "nobody exports it");
 }
 
 #[test]

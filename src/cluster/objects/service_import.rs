@@ -13,7 +13,7 @@ use crate::{
         conditions::Said,
     },
     cluster::cache::Narrow,
-    model::{IpFamily, Pairs, ServiceKey, ServicePort, intern},
+    model::{IpFamily, Pairs, ServiceKey, ServicePort, SessionAffinity, TrafficPolicy, intern},
 };
 
 /// A ServiceImport: all of it in some form, so that "nothing changed" is decided by comparison.
@@ -50,6 +50,10 @@ pub struct ImportSpec {
     pub ports: Box<[ServicePort]>,
     /// The known IP families.
     pub ip_families: Box<[IpFamily]>,
+    /// `sessionAffinity` with its configuration.
+    pub session_affinity: SessionAffinity,
+    /// `internalTrafficPolicy`.
+    pub internal_traffic_policy: TrafficPolicy,
     /// `trafficDistribution`.
     pub traffic_distribution: Option<Arc<str>>,
     digest: u64,
@@ -68,6 +72,20 @@ impl From<&ServiceImportSpec> for ImportSpec {
             ips: addresses(&spec.ips),
             ports: spec.ports.iter().filter_map(port).collect(),
             ip_families: spec.ip_families.iter().filter_map(|family| IpFamily::parse(family)).collect(),
+            session_affinity: match spec.session_affinity.as_deref() {
+                Some("ClientIP") => SessionAffinity::ClientIp {
+                    timeout: spec
+                        .session_affinity_config
+                        .as_ref()
+                        .and_then(|config| config.client_ip.as_ref()?.timeout_seconds)
+                        .and_then(|seconds| u32::try_from(seconds).ok()),
+                },
+                _ => SessionAffinity::None,
+            },
+            internal_traffic_policy: match spec.internal_traffic_policy.as_deref() {
+                Some("Local") => TrafficPolicy::Local,
+                _ => TrafficPolicy::Cluster,
+            },
             traffic_distribution: spec.traffic_distribution.as_deref().map(intern),
             digest: hasher.finish(),
         }
