@@ -63,7 +63,7 @@ pub fn plan(
             ),
         });
     }
-    if let Some(import) = &service.service_import {
+    if let Some(import) = service.service_import.as_ref().filter(|_| service.managed) {
         // Its endpoints are those of other exports, so that other clusters would get an import without any.
         return Err(Refusal::Invalid {
             reason: ValidReason::InvalidServiceType,

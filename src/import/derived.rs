@@ -106,10 +106,15 @@ fn is_service_name(name: &str) -> bool {
         && name.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-')
 }
 
-/// Whether an import of this project shows an address of a Service.
+/// Whether an import of this project shows an address of a Service. A headless one has none: the import must name it, and
+/// it the import.
 pub fn is_shown(service: &Service, import: Option<&ServiceImport>) -> bool {
-    let import = import.filter(|import| import.managed);
-    import.is_some_and(|import| service.cluster_ips.iter().any(|ip| import.spec.ips.contains(ip)))
+    let Some(import) = import.filter(|import| import.managed) else { return false };
+    if service.headless && import.spec.headless {
+        return import.annotations.get(ANNOTATION_DERIVED_SERVICE) == Some(&*service.key.name)
+            && service.service_import.as_deref() == Some(&*import.key.name);
+    }
+    service.cluster_ips.iter().any(|ip| import.spec.ips.contains(ip))
 }
 
 /// The derived Services of one import.
@@ -136,7 +141,7 @@ impl DerivedServices {
         self.there.iter().filter(|service| service.managed).chain(&self.former)
     }
 
-    /// The Service with the desired name, if it is not (any longer) this project's, but the import shows its address.
+    /// The Service with the desired name, if it is not (any longer) this project's, but the import shows it ([`is_shown`]).
     /// Somebody took our label away, and clients use the Service as before.
     pub fn unmarked(&self, import: Option<&ServiceImport>) -> Option<&Arc<Service>> {
         self.there.as_ref().filter(|service| !service.managed && is_shown(service, import))
@@ -159,6 +164,12 @@ impl DerivedServices {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{
+        api::names::LABEL_MANAGED_BY,
+        cluster::cache::Narrow,
+        import::{derived_service, objects::tests::mk_service, plan::tests::mk_import},
+        model::ClusterSetService,
+    };
 
     fn global() -> DerivedNaming {
         "{name}-global".parse().unwrap()
@@ -192,6 +203,20 @@ mod tests {
         assert_eq!(global().name(&ServiceKey::new("ns", "x".repeat(56)), |_| false).1, None);
         let (name, why) = global().name(&ServiceKey::new("ns", "3scale"), |_| false);
         assert!(name.starts_with("derived-") && why.unwrap().contains("does not begin with a letter"));
+    }
+
+    #[test]
+    fn a_headless_service_that_lost_our_label_is_known_by_its_import_and_a_foreign_one_is_not() {
+        let headless = ClusterSetService { service_type: ServiceType::Headless, ..mk_service() };
+        let mut object = derived_service(&ServiceKey::new("ns", "svc"), "svc-global", &headless);
+        object.metadata.labels.as_mut().unwrap().remove(LABEL_MANAGED_BY);
+        let service = Service::narrow(object).unwrap();
+        let mut import = mk_import(true, &["there"]);
+        import.spec.headless = true;
+        assert!(!is_shown(&service, Some(&import)), "the import does not name it");
+        import.annotations = [(ANNOTATION_DERIVED_SERVICE, "svc-global")].into_iter().collect();
+        assert!(is_shown(&service, Some(&import)));
+        assert!(!is_shown(&Service { service_import: None, ..service }, Some(&import)), "it has no label of ours");
     }
 
     #[test]

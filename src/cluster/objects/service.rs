@@ -54,7 +54,8 @@ pub struct Service {
     pub annotations: Pairs,
     /// Whether it is a derived Service of this project.
     pub managed: bool,
-    /// Name of the ServiceImport to which a derived Service belongs.
+    /// Name of the ServiceImport to which a derived Service belongs. Somebody may have taken the label of this project from
+    /// it, so that it is not `managed`.
     pub service_import: Option<Arc<str>>,
 }
 
@@ -142,7 +143,7 @@ impl Narrow for Service {
             has_selector: spec.selector.is_some_and(|selector| !selector.is_empty()),
             annotations: known_annotations(metadata),
             managed,
-            service_import: managed.then(|| label(metadata, names::LABEL_SERVICE_NAME)).flatten().map(intern),
+            service_import: label(metadata, names::LABEL_SERVICE_NAME).map(intern),
         })
     }
 }
