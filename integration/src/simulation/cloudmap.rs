@@ -17,7 +17,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{machine::EPOCH, trace::Trace};
+use super::{expect::Name, machine::EPOCH, trace::Trace};
 use crate::emulator::{self, ApiError, Outcome};
 
 /// What the product's adapter waits for an answer.
@@ -52,8 +52,9 @@ struct State {
     cloudmap: emulator::CloudMap,
     crashes: Vec<Crash>,
     rows: usize,
-    /// The IPv4 addresses of all instances that discovery has shown to anybody.
-    shown: BTreeSet<String>,
+    /// The IPv4 addresses of all instances that discovery has shown to anybody since their pods have them, and the Services
+    /// for which they were registered.
+    shown: BTreeSet<(String, Name)>,
 }
 
 impl std::fmt::Debug for State {
@@ -115,9 +116,14 @@ impl Registry {
         self.state().rows = rows;
     }
 
-    /// Whether discovery has shown an instance with this IPv4 address to anybody, as healthy.
-    pub(crate) fn has_shown(&self, address: &str) -> bool {
-        self.state().shown.contains(address)
+    /// Whether discovery has shown an instance of a Service with this IPv4 address to anybody, as healthy.
+    pub(crate) fn has_shown(&self, address: &str, service: &Name) -> bool {
+        self.state().shown.contains(&(address.to_owned(), service.clone()))
+    }
+
+    /// Another pod gets an IPv4 address: what discovery has shown was not this one.
+    pub(crate) fn forget_shown(&self, address: &str) {
+        self.state().shown.retain(|(shown, _)| shown != address);
     }
 
     pub(crate) fn forget_crashes(&self) {
@@ -163,8 +169,12 @@ impl Registry {
                 if operation == "DiscoverInstances" {
                     let found = answer["Instances"].as_array().into_iter().flatten();
                     let healthy = found.filter(|instance| instance["HealthStatus"] != "UNHEALTHY");
-                    let addresses = healthy.filter_map(|instance| instance["Attributes"]["AWS_INSTANCE_IPV4"].as_str());
-                    self.state().shown.extend(addresses.map(str::to_owned));
+                    let ours = healthy.filter_map(|instance| {
+                        let said = |name: &str| instance["Attributes"][name].as_str().map(str::to_owned);
+                        let service = said("CLOUDMAP_MCS_NAMESPACE").zip(said("CLOUDMAP_MCS_SERVICE"))?;
+                        Some((said("AWS_INSTANCE_IPV4")?, service))
+                    });
+                    self.state().shown.extend(ours);
                 }
                 Ok(answer)
             }

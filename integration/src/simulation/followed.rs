@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    check::is_old,
     claims::{Claim, claims, places},
     expect::Name,
     scenario::Scenario,
@@ -18,6 +19,9 @@ const FOLLOWS: Duration = Duration::from_secs(30);
 /// Where the ends of operations cannot be read, an instance may wait for its last operation: two minutes until that is given
 /// up, and a reading that may have been refused a minute before.
 const GIVEN_UP: Duration = Duration::from_mins(4);
+
+/// How long instances do not follow at most, where writes fail as well, from when nothing fails any more.
+pub(crate) const INSTANCES: Duration = GIVEN_UP.saturating_add(FOLLOWS);
 
 /// A cluster's UID and a target.
 type Place = (String, Name);
@@ -39,7 +43,7 @@ pub(crate) struct Followed {
 impl Followed {
     /// Looks at what has not happened yet. Gives what should have.
     pub(crate) fn look(&mut self, world: &World, scenario: &Scenario) -> Option<(&'static str, String)> {
-        if !scenario.fails_in_readings_only() {
+        if !scenario.fails_in_readings_only() && !scenario.reuses_addresses() {
             return None;
         }
         let now = world.began.elapsed();
@@ -51,8 +55,14 @@ impl Followed {
         let blind = world.blind.map(|until| until + GIVEN_UP).unwrap_or_default();
         // New pods have new ids, so they wait for no operation.
         let begun = |lacks: bool, since: Duration| if lacks { since } else { since.max(blind) };
-        let mut late = self.late.iter().filter(|((_, lacks, _), since)| now > begun(*lacks, **since) + FOLLOWS);
-        let (((cluster, target), lacks, endpoint), since) = late.next()?;
+        let (((cluster, target), lacks, endpoint), since) = if scenario.reuses_addresses() {
+            // A new pod may have the id of one whose operation is awaited.
+            let mut late = self.late.iter_mut();
+            late.find_map(|(late, since)| is_old(since, now, INSTANCES, world).then_some((late, *since)))?
+        } else {
+            let mut late = self.late.iter().map(|(late, since)| (late, *since));
+            late.find(|((_, lacks, _), since)| now > begun(*lacks, *since) + FOLLOWS)?
+        };
         let what = if *lacks { "is not registered" } else { "is still registered" };
         let what = format!("{endpoint} of {cluster} {what} in {}/{} since {since:.1?}", target.0, target.1);
         Some(("instances follow endpoints while writes pass", what))

@@ -11,7 +11,7 @@ use super::{
     expect::Name,
     kubernetes::{ApiServer, Write},
     machine::EPOCH,
-    slices::ipv6,
+    slices::{address, ipv6},
     users::label,
     world::{Cluster, World, must},
 };
@@ -33,7 +33,7 @@ pub(super) fn put_pods(world: &World, cluster: &Cluster, service: &Name, pods: &
                 "metadata": {"namespace": namespace, "name": pod, "labels": {"app": app, LABEL_GATE: "registered"}},
                 "spec": {"containers": [], "readinessGates": [{"conditionType": CONDITION_REGISTERED}]},
                 "status": {
-                    "podIPs": [{"ip": pod}, {"ip": ipv6(pod)}],
+                    "podIPs": [{"ip": address(pod)}, {"ip": ipv6(pod)}],
                     "conditions": [
                         {"type": "ContainersReady", "status": "True", "lastTransitionTime": now.to_string()},
                     ],
@@ -99,7 +99,9 @@ pub(crate) fn wrong(registry: &Registry, write: &Write) -> Option<String> {
     if gate(after) != Some("True") {
         return Some(format!("closed: {after}"));
     }
-    let (_, address) = &write.key;
+    let (namespace, pod) = &write.key;
+    let service = (namespace.clone(), label(after, "app").to_owned());
     let by_success = said(after).is_some_and(|said| said["reason"] == "Registered");
-    (by_success && !registry.has_shown(address)).then(|| format!("{address} was never discovered: {after}"))
+    let shown = registry.has_shown(address(pod), &service);
+    (by_success && !shown).then(|| format!("{pod} was never discovered: {after}"))
 }

@@ -26,6 +26,7 @@ mod network;
 mod ports;
 mod rates;
 mod registered;
+mod reuse;
 mod running;
 pub mod scenario;
 mod schedule;
@@ -57,6 +58,7 @@ use self::{
     ports::DerivedPorts,
     rates::Asked,
     registered::{REFUSED_AGAIN, REPAIR, Registered},
+    reuse::{Pool, Reused},
     running::Running,
     scenario::{Kind, Scenario},
     schedule::Step,
@@ -141,6 +143,7 @@ struct Driver {
     checks: Checks,
     registered: Registered,
     followed: Followed,
+    reused: Reused,
     ports: DerivedPorts,
     scenario: &'static Scenario,
     report: Report,
@@ -151,10 +154,11 @@ type Violation = (&'static str, String);
 impl Driver {
     fn new(scenario: &'static Scenario, seed: u64, traced: bool) -> Self {
         let began = Instant::now();
-        let world = World::new(seed, scenario.clusters, scenario.connects(), began, Trace::new(began, traced));
+        let mut world = World::new(seed, scenario.clusters, scenario.connects(), began, Trace::new(began, traced));
+        world.pool = scenario.reuses_addresses().then(Pool::default);
         let report = Report { scenario: scenario.name, seed, ..Report::default() };
-        let (checks, registered, followed, ports) = Default::default();
-        Self { world, checks, registered, followed, ports, scenario, report }
+        let (checks, registered, followed, reused, ports) = Default::default();
+        Self { world, checks, registered, followed, reused, ports, scenario, report }
     }
 
     async fn run(mut self, scenario: &Scenario, only: Option<&[usize]>) -> Report {
@@ -240,6 +244,7 @@ impl Driver {
         self.converge(within, "everything converges").await?;
         self.until(within, "every cluster has its key", keys::missing).await?;
         self.until(within, "every gate opens", gates::closed).await?;
+        self.until(within, "each address is one of a pod of its Service", reuse::misplaced).await?;
         self.until(within, "every Cutover is where its spec sends it", cutovers::under_way).await?;
         if cutovers {
             self.world.let_go(0);
@@ -360,10 +365,12 @@ impl Driver {
     }
 
     fn look(&mut self) -> Result<(), Violation> {
+        self.world.note_addresses();
         let (world, scenario) = (&self.world, self.scenario);
         let violation = self.checks.look(world, scenario);
         let violation = violation.or_else(|| self.registered.look(world, scenario));
         let violation = violation.or_else(|| self.followed.look(world, scenario));
+        let violation = violation.or_else(|| self.reused.look(world, scenario));
         if let Some(violation) = violation.or_else(|| self.ports.look(world, scenario)) {
             return Err(violation);
         }

@@ -302,6 +302,7 @@ impl Registered {
                 let was_exported = self.exported.contains(&(index, target.clone(), owner.clone()));
                 clusters[index].group() == instance.group
                     && !clusters[index].leaving
+                    && !world.is_passed_on(&instance.address)
                     && live(api, owner).contains(&instance.address)
                     && api.get("services", &owner.0, &owner.1).is_some()
                     && (!was_exported || exported(&clusters[index], owner).is_some())

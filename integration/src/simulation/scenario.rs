@@ -7,6 +7,8 @@ use std::time::Duration;
 pub enum Kind {
     /// Endpoints come and go.
     Endpoints,
+    /// The same, with more pods that are replaced. All pods get the addresses of others after a cooldown.
+    Cooldown,
     /// ServiceExports come and go.
     Exports,
     /// Services come and go under their exports.
@@ -76,7 +78,8 @@ pub enum Kind {
 impl Kind {
     /// What users do, and nothing that goes wrong.
     pub(crate) fn is_of_users(self) -> bool {
-        [Endpoints, Exports, Services, Namespaces, Shapes, Ports, Claims, Shares, Cutovers, Imports].contains(&self)
+        [Endpoints, Cooldown, Exports, Services, Namespaces, Shapes, Ports, Claims, Shares, Cutovers, Imports]
+            .contains(&self)
     }
 }
 
@@ -180,6 +183,11 @@ impl Scenario {
         self.kinds.contains(&Editors) && !self.kinds.contains(&Kubernetes) && !self.kinds.contains(&Policies)
     }
 
+    /// Pods get the addresses that others had.
+    pub(crate) fn reuses_addresses(&self) -> bool {
+        self.kinds.contains(&Cooldown)
+    }
+
     /// Caches show Services and EndpointSlices at the same time: a cluster never publishes the ports of one time with the
     /// endpoints of another one.
     pub(crate) fn sees_at_once(&self) -> bool {
@@ -189,9 +197,9 @@ impl Scenario {
 }
 
 use Kind::{
-    Claims, Clocks, Crashes, Cutovers, Divides, Editors, Endpoints, Exports, Foreigners, Imports, Keys, Kills,
-    Kubernetes, Lag, Meddlers, Moves, Namespaces, Partitions, Pauses, Policies, Ports, Readings, Registry, Renames,
-    Services, Shapes, Shares, Silences, Stale, Stops, Strangers, Unobserved, Vandals,
+    Claims, Clocks, Cooldown, Crashes, Cutovers, Divides, Editors, Endpoints, Exports, Foreigners, Imports, Keys,
+    Kills, Kubernetes, Lag, Meddlers, Moves, Namespaces, Partitions, Pauses, Policies, Ports, Readings, Registry,
+    Renames, Services, Shapes, Shares, Silences, Stale, Stops, Strangers, Unobserved, Vandals,
 };
 
 /// All scenarios.
@@ -420,6 +428,16 @@ pub static SCENARIOS: &[Scenario] = &[
             Kubernetes, Registry, Lag,
         ],
         steps: 24,
+    },
+    Scenario {
+        name: "cooldown",
+        about: "pods get the addresses of others after 30 s, while leaders die, see late, and cannot reach either world",
+        clusters: &[GATED, USUAL],
+        kinds: &[
+            Cooldown, Cooldown, Cooldown, Cooldown, Cooldown, Cooldown, Cooldown, Cooldown, Cooldown, Cooldown,
+            Exports, Services, Crashes, Kills, Stops, Pauses, Stale, Unobserved, Kubernetes, Registry, Lag,
+        ],
+        steps: 36,
     },
     Scenario {
         name: "everything",

@@ -281,6 +281,7 @@ fn step(rng: &mut Rng, kind: Kind, scenario: &Scenario, end: Duration) -> Step {
     let seconds = |rng: &mut Rng, from, to| Duration::from_secs(rng.between(from, to));
     let (lasts, action) = match kind {
         Kind::Endpoints => (short, Action::Scale { place, to: rng.below(4) + 1, rolled: rng.chance(0.3) }),
+        Kind::Cooldown => (short, Action::Scale { place, to: rng.below(5), rolled: rng.chance(0.6) }),
         Kind::Exports => (short, if rng.chance(0.5) { Action::Export(place) } else { Action::Unexport(place) }),
         Kind::Services => (
             short,

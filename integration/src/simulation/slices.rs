@@ -78,7 +78,7 @@ fn put_slice(
 ) {
     let port = |port: &Value| json!({"name": port["name"].as_str().unwrap_or_default(), "port": port["targetPort"], "protocol": "TCP"});
     let endpoint = |pod: &String| {
-        let address = if family == "IPv4" { pod.clone() } else { ipv6(pod) };
+        let address = if family == "IPv4" { address(pod).to_owned() } else { ipv6(pod) };
         let (uid, ready) = gates::pod(api, namespace, pod).unwrap_or_else(|| (uid(pod), true));
         json!({"addresses": [address], "conditions": {"ready": ready, "serving": ready},
             "targetRef": {"kind": "Pod", "namespace": namespace, "name": pod, "uid": uid}})
@@ -117,13 +117,19 @@ pub(super) fn pods(api: &ApiServer, namespace: &str, service: &str) -> Vec<Strin
     of_family.into_iter().find(|pods| !pods.is_empty()).unwrap_or_default()
 }
 
+/// The address of a pod by IPv4, with which its name begins. A number follows where other pods had the address before.
+pub(super) fn address(pod: &str) -> &str {
+    pod.split_once('-').map_or(pod, |(address, _)| address)
+}
+
 /// The address of a pod by IPv6.
 pub(super) fn ipv6(pod: &str) -> String {
-    format!("fd00::{}", pod.replace('.', ":"))
+    format!("fd00::{}", address(pod).replace('.', ":"))
 }
 
 /// A UID that is the pod's for ever.
 fn uid(pod: &str) -> String {
-    let parts: Vec<u8> = pod.split('.').filter_map(|part| part.parse().ok()).collect();
-    format!("00000000-0000-4000-8000-0000{:02x}{:02x}{:02x}{:02x}", parts[0], parts[1], parts[2], parts[3])
+    let (address, number) = pod.split_once('-').unwrap_or((pod, "0"));
+    let parts: Vec<u8> = address.split('.').filter_map(|part| part.parse().ok()).collect();
+    format!("{number:0>8}-0000-4000-8000-0000{:02x}{:02x}{:02x}{:02x}", parts[0], parts[1], parts[2], parts[3])
 }

@@ -33,6 +33,16 @@ fn gates_open_when_discovery_shows_their_pods_whatever_goes_wrong() {
 }
 
 #[test]
+fn an_address_that_another_pod_had_leads_to_the_service_of_its_present_pod_whatever_goes_wrong() {
+    for seed in 1..=2 {
+        let report = run(scenario("cooldown"), seed, None, true);
+        assert_eq!(report.violation, None, "seed {seed}: {:#?}", report.steps);
+        let passed_on = report.trace.iter().filter(|line| line.contains("gets the address of another one")).count();
+        assert!(passed_on > 0, "seed {seed}: {:#?}", report.steps);
+    }
+}
+
+#[test]
 fn the_traffic_moves_step_by_step_whatever_goes_wrong() {
     for seed in 1..=2 {
         let report = run(scenario("cutovers"), seed, None, false);

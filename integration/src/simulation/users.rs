@@ -14,7 +14,7 @@ use cloudmap_mcs::{
 use serde_json::{Value, json};
 
 use super::{
-    slices::{FAMILIES, pods, remove_slices},
+    slices::{FAMILIES, address, pods, remove_slices},
     ttls,
     world::{World, must},
 };
@@ -163,8 +163,17 @@ fn forged(id: &str, attributes: &BTreeMap<String, String>, which: usize) -> BTre
 }
 
 impl World {
-    /// The address of a new pod by IPv4, which names it.
+    /// The name of a new pod, which begins with its address by IPv4 ([`address`]).
     fn pod(&mut self, cluster: usize) -> String {
+        let now = self.began.elapsed();
+        if let Some(pool) = &mut self.pool {
+            let (pod, known) = pool.give(now);
+            if known {
+                self.registry.forget_shown(address(&pod));
+                self.trace.line(|| format!("pod {pod} gets the address of another one"));
+            }
+            return pod;
+        }
         self.addresses += 1;
         format!("10.{}.{}.{}", cluster + 1, self.addresses / 250, self.addresses % 250 + 1)
     }

@@ -29,6 +29,7 @@ use super::{
     ledger::has_left,
     machine::{EPOCH, Machine},
     network::Network,
+    reuse::Pool,
     scenario::Site,
     silences::Silence,
     strangers::Intruder,
@@ -61,8 +62,10 @@ pub(crate) struct World {
     /// Who calls the pods of the Service that joins ECS tasks.
     pub(crate) callers: Callers,
     pub(crate) clusters: Vec<Cluster>,
-    /// Last address that was given to an endpoint: none is given twice.
+    /// Last address that was given to an endpoint: none is given twice, unless there is a pool.
     pub(super) addresses: u32,
+    /// The addresses of pods, in scenarios in which one gets them after another.
+    pub(crate) pool: Option<Pool>,
     /// By UID, the groups that clusters left before all that they had registered there was withdrawn.
     pub(crate) abandoned: BTreeSet<(String, String)>,
     /// By UID, when a cluster joined a ClusterSet that had been in none.
@@ -158,6 +161,7 @@ impl World {
             callers,
             clusters,
             addresses,
+            pool: None,
             abandoned,
             joined,
             meddled,
