@@ -72,8 +72,9 @@ impl Followed {
         let places = world.registry.with(|cloudmap, _| places(cloudmap));
         let (mut claimed, mut late) = (BTreeSet::new(), BTreeMap::new());
         for (target, claims) in claims(&world.clusters) {
-            // Which of several owners has a target is looked at elsewhere.
-            if claims.iter().any(|claim| claim.owner != claims[0].owner || claim.group != claims[0].group) {
+            // Which of several owners has a target is looked at elsewhere, and so is what is registered of a share.
+            let differs = |claim: &Claim| claim.owner != claims[0].owner || claim.group != claims[0].group;
+            if claims.iter().any(|claim| differs(claim) || claim.share.is_some()) {
                 continue;
             }
             for Claim { cluster, endpoints, .. } in &claims {

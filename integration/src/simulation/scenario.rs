@@ -440,6 +440,16 @@ pub static SCENARIOS: &[Scenario] = &[
         steps: 36,
     },
     Scenario {
+        name: "cooldown-shares",
+        about: "the same, while pods have shares of the traffic of ECS tasks",
+        clusters: TWO,
+        kinds: &[
+            Cooldown, Cooldown, Cooldown, Cooldown, Cooldown, Cooldown, Shares, Shares, Shares, Shares, Kills, Stops,
+            Registry,
+        ],
+        steps: 32,
+    },
+    Scenario {
         name: "everything",
         about: "three clusters and all of it",
         clusters: THREE,
