@@ -5,6 +5,7 @@ use std::{
     io::{self, Write},
     net::IpAddr,
     sync::Arc,
+    time::Duration,
 };
 
 use k8s_openapi::api::{

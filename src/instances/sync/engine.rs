@@ -300,7 +300,7 @@ impl Engine {
             return None;
         }
         if self.targets.get(target)?.is_look_due(now)
-            && let Some(look) = self.look_again(target, desired, now)
+            && let Some(look) = self.find_again(target, desired, now)
         {
             return Some(look);
         }

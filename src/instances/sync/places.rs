@@ -374,7 +374,7 @@ impl Engine {
 
     /// A service that keeps instances out, or to which a write was invalid, is looked at again. What is known of it counts
     /// until the answer is here, so that what it takes is written meanwhile. `None` if nothing is to be asked now.
-    pub(super) fn look_again(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Want> {
+    pub(super) fn find_again(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Want> {
         let service_id = self.targets.get(target)?.service_id.clone();
         let namespaces = self.namespaces.rows.as_ref().map(|(_, namespaces)| namespaces);
         if let Some(namespace) = namespaces.and_then(|namespaces| namespaces.get(&target.namespace)) {
