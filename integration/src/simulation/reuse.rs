@@ -199,9 +199,7 @@ impl Reused {
 
 /// An address that is not one of a present pod of the right Service.
 pub(crate) fn misplaced(world: &World) -> Option<String> {
-    if world.pool.is_none() {
-        return None;
-    }
+    world.pool.as_ref()?;
     let owners = owners(world);
     let belongs = |address: &String, place: &Place| owners.get(address).is_some_and(|pod| place.is_of(pod));
     let (address, place) = everywhere(world).into_iter().find(|(address, place)| !belongs(address, place))?;

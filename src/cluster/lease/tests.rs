@@ -447,7 +447,9 @@ async fn the_leader_stays_while_aws_answers_nobody_and_when_aws_is_back() {
         seconds(120 + phase).await;
         assert!(first.leadership.is_leader() && lease().yields.is_some(), "phase {phase}");
     }
-    [&first, &second].into_iter().for_each(|replica| replica.trouble.store(true, Ordering::Relaxed));
+    for replica in [&first, &second] {
+        replica.trouble.store(true, Ordering::Relaxed);
+    }
     seconds(4).await;
     assert_eq!(lease().yields.as_deref(), Some("a frozen cache"), "it comes first");
 }

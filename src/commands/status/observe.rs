@@ -186,7 +186,9 @@ impl<'a> Observer<'a> {
         });
         let mut views = in_time(read).await.map_err(Dark::Unseen)??;
         let now = env::timestamp().checked_add(ahead).unwrap_or_default();
-        views.iter_mut().for_each(|view| view.date(since(now, Timestamp::UNIX_EPOCH)));
+        for view in &mut views {
+            view.date(since(now, Timestamp::UNIX_EPOCH));
+        }
         Ok(views)
     }
 

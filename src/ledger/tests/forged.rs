@@ -208,7 +208,9 @@ fn garbage_keeps_nobody_from_reading_a_state() {
         runs.push(RootRun::Index(store(shard, Some(page::encode_runs([&earlier].into_iter(), 6)))));
     }
     let mut garbage = strays(880);
-    services.iter_mut().for_each(|service| service.extend(garbage()));
+    for service in &mut services {
+        service.extend(garbage());
+    }
 
     let root = Root { runs: runs.into(), ..Root::empty(16) };
     let (mut fetch, mut out) = (Fetch::new("blue".into(), root, Cache::default()), Outbox::default());
