@@ -14,6 +14,9 @@ use tokio::{sync::Notify, time::Instant};
 const FIRST_RETRY: Duration = Duration::from_millis(200);
 /// Maximum delay between attempts, so that a user who fixes something does not wait longer.
 const LAST_RETRY: Duration = Duration::from_secs(30);
+/// Where many keys go on failing, their attempts are so far apart, as in the queues of client-go. Thousands may fail for one
+/// reason, such as a range of Service addresses that is full, which costs the API server much each time it says so.
+const RETRIES_APART: Duration = Duration::from_millis(100);
 
 /// After so many first turns, one key gets the turn for its rest although others wait: the rest must not wait for ever.
 const FAIRNESS: u32 = 3;
@@ -145,7 +148,11 @@ impl<K: Clone + Ord> Queue<K> {
         let count = inner.failures.entry(key.clone()).or_insert(0);
         *count += 1;
         let count = *count;
-        let delay = FIRST_RETRY.saturating_mul(1 << (count - 1).min(16)).min(LAST_RETRY);
+        let mut delay = FIRST_RETRY.saturating_mul(1 << (count - 1).min(16));
+        if delay >= LAST_RETRY {
+            let all = RETRIES_APART.saturating_mul(u32::try_from(inner.failures.len()).unwrap_or(u32::MAX));
+            delay = LAST_RETRY.max(all);
+        }
         inner.finish(key);
         if !inner.queued.contains(key) {
             inner.delayed.insert(key.clone(), Instant::now() + delay);
@@ -336,6 +343,21 @@ mod tests {
         queue.add("a");
         queue.take().await;
         assert_eq!(queue.failed(&"a"), (FIRST_RETRY, 1), "success forgets failures");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_keys_that_go_on_failing_are_tried_ten_times_a_second_in_all() {
+        let queue = Queue::default();
+        for key in 0..1_000 {
+            queue.add(key);
+        }
+        let (begun, mut tried) = (Instant::now(), 0);
+        while begun.elapsed() < Duration::from_mins(10) {
+            let (key, _) = queue.take().await;
+            tried += u32::from(begun.elapsed() > Duration::from_mins(5));
+            queue.failed(&key);
+        }
+        assert!((2_500..3_500).contains(&tried), "{tried} in five minutes");
     }
 
     #[tokio::test(start_paused = true)]
