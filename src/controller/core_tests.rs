@@ -472,7 +472,11 @@ fn an_import_that_stays_blocked_is_looked_at_again_and_again() {
 async fn a_service_that_a_template_names_serves_on_when_somebody_takes_its_labels_away() {
     let mut bench = Bench::member();
     bench.core.derived = Derived::new("{name}-global".parse().unwrap());
-    bench.remotes(["web"], at(1));
+    let mut local = crate::controller::targets::tests::mk_local();
+    local.export.ip_families = vec![IpFamily::V4];
+    let mut map = Exports::resume(&Map::new());
+    map.set(&key("web"), Some(Arc::new(local)), BTreeSet::new(), 1);
+    bench.remote(Some(map.map()), at(1));
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
     let outbox = Outbox::new(metrics.dropped_events());
     let objects = Arc::clone(&bench.objects);
