@@ -69,7 +69,7 @@ impl Knowledge {
             (Some(wanted), Some(there), _) if wanted == there => Publication::Published,
             (_, _, Membership::Joining(waiting)) => Publication::Pending(waiting.clone()),
             (_, _, Membership::Member { trouble: Some(error) }) => Publication::Failed(error.clone()),
-            _ => Publication::Pending("On its way to the registry.".to_owned()),
+            _ => Publication::Pending("The export is on its way to the registry.".to_owned()),
         }
     }
 }

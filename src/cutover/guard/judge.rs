@@ -51,7 +51,10 @@ impl Rows {
             Some(Ok(false)) | None => None,
         });
         let doubt = doubt.or_else(|| unseen.clone());
-        let doubt = doubt.or_else(|| pods.is_empty().then(|| "there is no ready pod to probe".to_owned()));
+        let doubt = doubt.or_else(|| {
+            let none = "there is no ready pod with a port to probe: a Service without ports needs spec.guard.port";
+            pods.is_empty().then(|| none.to_owned())
+        });
         doubt.map_or(Judgement::Passed, Judgement::Unknown)
     }
 }
