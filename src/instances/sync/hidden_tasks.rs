@@ -51,6 +51,14 @@ struct Mark {
     late_until: Option<Instant>,
 }
 
+impl Mark {
+    /// Whether AWS took that the task is healthy, and nothing that was sent before can hide it any more.
+    fn is_shown(&self) -> bool {
+        let said = self.said.filter(|_| self.sent.is_none());
+        said.is_some_and(|(healthy, at)| healthy && self.late_until.is_none_or(|late| at >= late))
+    }
+}
+
 /// The tasks of a service.
 #[derive(Debug, Default)]
 pub(super) struct HiddenTasks {
@@ -239,11 +247,13 @@ impl HiddenTasks {
         self.recorded.is_empty() && !wants && self.marks.is_empty() && !self.hides
     }
 
-    /// Takes out what nobody has marked and nobody wants, and forgets what is over. Returns whether the record changes.
+    /// Takes out what nobody wants and nobody has marked, or what is shown already: it was wanted again for a moment. Forgets
+    /// what is over. Returns whether the record changes.
     pub(super) fn tidy(&mut self) -> bool {
-        let unmarked: Vec<_> =
-            self.recorded.iter().filter(|id| self.fresh.contains(*id) && !self.is_wanted(id)).cloned().collect();
-        self.released.extend(unmarked);
+        let is_shown = |id: &Arc<str>| self.marks.get(id).is_some_and(Mark::is_shown);
+        let over = |id: &&Arc<str>| !self.is_wanted(id) && (self.fresh.contains(*id) || is_shown(id));
+        let over: Vec<_> = self.recorded.iter().filter(over).cloned().collect();
+        self.released.extend(over);
         let Self { recorded, wanted, marks, tasks, .. } = self;
         marks.retain(|id, mark| {
             let matters = recorded.contains(id) || wanted.as_ref().is_some_and(|wanted| wanted.contains(id));
@@ -436,5 +446,26 @@ fn shows_at(mark: Mark, now: Instant) -> Option<Instant> {
         (Some((true, at)), Some(late)) if at < late => Some(late),
         (Some((true, _)), _) => None,
         _ => Some(now),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It stayed in the record, and the next leader would have called it healthy, whatever ECS says.
+    #[test]
+    fn a_task_that_is_wanted_again_for_a_moment_before_the_record_is_stored_leaves_the_record() {
+        let (id, now) = (Arc::<str>::from("task"), Instant::now());
+        let mut tasks = HiddenTasks::default();
+        tasks.loaded(vec![id.clone()], now);
+        tasks.want(Vec::new());
+        assert_eq!(tasks.next(|_| true, now), Next::Mark(id.clone(), true));
+        tasks.marks(&id, true, now);
+        tasks.marked(&id, true, Ok(()), now);
+        tasks.want(vec![id]);
+        tasks.want(Vec::new());
+        assert!(tasks.tidy());
+        assert!(tasks.content(&mut 1, &mut false).is_empty());
     }
 }
