@@ -216,7 +216,7 @@ pub fn find<'a>(desired: &'a [InstanceSpec], id: &str) -> Option<&'a InstanceSpe
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -237,6 +237,18 @@ mod tests {
         let service = ServiceKey::new("shop", "web");
         let identity = identity(uid);
         Source { identity: &identity, service: &service, ports: &[], region: None }.instances(&endpoints).unwrap()
+    }
+
+    /// Pods on the host network of one node, by their ports.
+    pub(in crate::instances) fn on_host(ports: &[u16]) -> Vec<InstanceSpec> {
+        let (us, service) = (identity("uid-1"), ServiceKey::new("shop", "web"));
+        let port = ServicePort { name: "".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None };
+        let source = Source { identity: &us, service: &service, ports: &[port], region: None };
+        let endpoint = |&port: &u16| {
+            let port = EndpointPort { name: "".into(), protocol: Protocol::Tcp, port, app_protocol: None };
+            Endpoint { ports: [port].into(), ..fixtures::mk_endpoint([10, 0, 0, 1]) }
+        };
+        source.instances(&ports.iter().map(endpoint).collect::<Vec<_>>()).unwrap()
     }
 
     fn rendered(uid: &str, addresses: &BTreeSet<u8>, zone: &str) -> Vec<Instance> {
@@ -337,50 +349,34 @@ mod tests {
     /// As pods on the host network of a node.
     #[test]
     fn an_endpoint_whose_id_loses_its_port_goes_last_under_the_former_id() {
-        let us = identity("uid-1");
-        let service = ServiceKey::new("shop", "web");
-        let ports = [ServicePort { name: "".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None }];
-        let source = Source { identity: &us, service: &service, ports: &ports, region: None };
-        let on_host = |port| {
-            let port = EndpointPort { name: "".into(), protocol: Protocol::Tcp, port, app_protocol: None };
-            Endpoint { ports: [port].into(), ..fixtures::mk_endpoint([10, 0, 0, 1]) }
-        };
         let traits = ServiceTraits::default();
-        let both = source.instances(&[on_host(8080), on_host(9090)]).unwrap();
+        let both = on_host(&[8080, 9090]);
         let mut own: Own = both.iter().map(|spec| (spec.id().clone(), Some(spec.digest(traits)))).collect();
         let [base, with_port] = [0, 1].map(|at: usize| both[at].id().clone());
         let host: IpAddr = "10.0.0.1".parse().unwrap();
-        let desired = source.instances(&[on_host(9090)]).unwrap();
+        let desired = on_host(&[9090]);
         let steps = plan(&desired, &own, &BTreeSet::new(), traits);
         assert_eq!((steps.register, steps.deregister), (vec![base.clone()], vec![]));
         let last = Adopted::from([(with_port.clone(), vec![host])]);
         assert_eq!(steps.renamed, last);
         // Also while another endpoint cannot be registered.
-        let two = source.instances(&[on_host(9090), fixtures::mk_endpoint([10, 0, 0, 2])]).unwrap();
+        let mut two = on_host(&[9090]);
+        two.extend(specs("uid-1", &[2].into(), "a"));
         let steps = plan(&two, &own, &[two[1].id().clone()].into(), traits);
         assert_eq!((steps.refused.len(), steps.deregister, steps.renamed), (1, vec![], last));
 
         own.insert(base, Some(desired[0].digest(traits)));
         let steps = plan(&desired, &own, &BTreeSet::new(), traits);
         assert_eq!((steps.deregister, steps.renamed), (vec![with_port.clone()], Adopted::new()), "it is registered");
-        let other = source.instances(&[on_host(7070)]).unwrap();
+        let other = on_host(&[7070]);
         let steps = plan(&other, &own, &BTreeSet::new(), traits);
         assert_eq!((steps.deregister, steps.renamed), (vec![with_port], Adopted::new()), "it is another endpoint");
     }
 
     #[test]
     fn an_endpoint_that_gives_its_id_to_one_with_a_lower_port_is_registered_under_its_next_id_before() {
-        let us = identity("uid-1");
-        let service = ServiceKey::new("shop", "web");
-        let ports = [ServicePort { name: "".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None }];
-        let source = Source { identity: &us, service: &service, ports: &ports, region: None };
-        let on_host = |port| {
-            let port = EndpointPort { name: "".into(), protocol: Protocol::Tcp, port, app_protocol: None };
-            Endpoint { ports: [port].into(), ..fixtures::mk_endpoint([10, 0, 0, 1]) }
-        };
         let (traits, taken) = (ServiceTraits::default(), BTreeSet::new());
-        let one = source.instances(&[on_host(9090)]).unwrap();
-        let both = source.instances(&[on_host(8080), on_host(9090)]).unwrap();
+        let (one, both) = (on_host(&[9090]), on_host(&[8080, 9090]));
         let [base, with_port] = [0, 1].map(|at: usize| both[at].id().clone());
         let mut own = Own::from([(base.clone(), Some(one[0].digest(traits)))]);
         let steps = plan(&both, &own, &taken, traits);

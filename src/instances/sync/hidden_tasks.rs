@@ -380,7 +380,7 @@ impl HiddenTasks {
                 (self.refused, self.denied_until) = (None, None);
                 if !healthy {
                     self.count += 1;
-                } else if late.is_none_or(|late| sent >= late) {
+                } else if mark.is_shown() {
                     self.released.insert(Arc::clone(id));
                 }
             }
@@ -441,12 +441,11 @@ impl HiddenTasks {
 
 /// From when on a task is to be shown; `None`: it was.
 fn shows_at(mark: Mark, now: Instant) -> Option<Instant> {
-    match (mark.said, mark.late_until) {
-        // It may be hidden once more by a call whose end nobody saw.
-        (Some((true, at)), Some(late)) if at < late => Some(late),
-        (Some((true, _)), _) => None,
-        _ => Some(now),
+    if mark.is_shown() {
+        return None;
     }
+    // If it was shown, it may be hidden once more by a call whose end nobody saw.
+    Some(mark.late_until.filter(|_| matches!(mark.said, Some((true, _)))).unwrap_or(now))
 }
 
 #[cfg(test)]

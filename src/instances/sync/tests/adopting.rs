@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     cloudmap::{DnsRecord, RecordType},
-    model::{EndpointPort, Protocol, ServicePort},
+    instances::plan::tests::on_host,
 };
 
 fn theirs(last: u32) -> Instance {
@@ -96,27 +96,14 @@ async fn an_endpoint_that_does_not_fit_keeps_no_instance_of_a_dead_pod() {
     assert_eq!(addresses(&world), (["10.0.0.1".to_owned()].into(), 1));
 }
 
-/// Pods on the host network of one node, by their ports.
-fn on_host(ports: &[u16]) -> Arc<[InstanceSpec]> {
-    let (identity, service) = (identity("uid-1"), ServiceKey::new("shop", "web"));
-    let port = ServicePort { name: "".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None };
-    let source = Source { identity: &identity, service: &service, ports: &[port], region: None };
-    let endpoint = |&port: &u16| {
-        let port = EndpointPort { name: "".into(), protocol: Protocol::Tcp, port, app_protocol: None };
-        Endpoint { ports: [port].into(), ..fixtures::mk_endpoint([10, 0, 0, 1]) }
-    };
-    let endpoints: Vec<_> = ports.iter().map(endpoint).collect();
-    source.instances(&endpoints).unwrap().into()
-}
-
 /// As when one of two pods on the host network of a node goes: it was away until its new registration succeeded.
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_whose_id_loses_its_port_is_registered_all_the_time() {
     let (world, web) = (World::new(Fake::new()), target("shop", "web"));
-    world.desire([(web.clone(), active(on_host(&[8080, 9090])))]);
+    world.desire([(web.clone(), active(on_host(&[8080, 9090]).into()))]);
     world.registered(&web, 2).await;
     world.fake.fault(Operation::RegisterInstance, Fault::Refused(ErrorKind::Throttled));
-    world.desire([(web.clone(), active(on_host(&[9090])))]);
+    world.desire([(web.clone(), active(on_host(&[9090]).into()))]);
     for _ in 0..200 {
         sleep(Duration::from_millis(100)).await;
         let there = world.instances("web");
@@ -130,13 +117,13 @@ async fn an_endpoint_whose_id_loses_its_port_is_registered_all_the_time() {
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_whose_id_gets_a_port_is_registered_all_the_time() {
     let (world, web) = (World::new(Fake::new()), target("shop", "web"));
-    world.desire([(web.clone(), active(on_host(&[9090])))]);
+    world.desire([(web.clone(), active(on_host(&[9090]).into()))]);
     world.registered(&web, 1).await;
     let before = world.count(Operation::RegisterInstance);
     for _ in 0..2 {
         world.fake.fault(Operation::RegisterInstance, Fault::Refused(ErrorKind::Throttled));
     }
-    world.desire([(web.clone(), active(on_host(&[8080, 9090])))]);
+    world.desire([(web.clone(), active(on_host(&[8080, 9090]).into()))]);
     for _ in 0..200 {
         sleep(Duration::from_millis(100)).await;
         let there = world.instances("web");
