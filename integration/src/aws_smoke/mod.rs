@@ -118,8 +118,10 @@ pub struct Connection {
 impl Connection {
     /// A client whose costs are counted.
     pub fn client(&self, meter: &Meter) -> Client {
-        let mut config =
-            config::Builder::from(&self.sdk).retry_config(RetryConfig::standard()).interceptor(meter.clone());
+        // The SDK's three attempts can be over within half a second. What other users of the account throttle, or the
+        // check that provokes it, would leave facts without a check.
+        let retries = RetryConfig::standard().with_max_attempts(10);
+        let mut config = config::Builder::from(&self.sdk).retry_config(retries).interceptor(meter.clone());
         if let Some(endpoint) = &self.endpoint {
             config = config.endpoint_url(endpoint).interceptor(PlainHost);
         }
