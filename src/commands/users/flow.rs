@@ -130,16 +130,17 @@ pub(super) fn read(line: &str, columns: Option<&Columns>, subject: &Subject) -> 
         return of(Said::Other);
     };
     let ports = (flow.number::<u16>("srcport")?, flow.number::<u16>("dstport")?);
-    let client = match ports {
+    let (client, task) = match ports {
         // Protocols without ports write 0.
-        (Some(from), Some(to)) if subject.listens(destination, to, from) => source,
+        (Some(from), Some(to)) if subject.listens(destination, to, from) => (source, destination),
         // The answers, where only they are logged.
-        (Some(from), Some(to)) if subject.listens(source, from, to) => destination,
+        (Some(from), Some(to)) if subject.listens(source, from, to) => (destination, source),
         // Without ports nobody knows who connected to whom: both directions look the same.
-        (None, _) | (_, None) if subject.tasks.contains_key(&destination) => source,
+        (None, _) | (_, None) if subject.tasks.contains_key(&destination) => (source, destination),
         _ => return of(Said::Other),
     };
     let how = if flow.field("action") == Some("REJECT") { How::RefusedConnection } else { How::Connection };
-    let sighting = Sighting { address: Some(client), last: end.or(start), ..Sighting::new(how, start.or(end)) };
+    let (address, task, last) = (Some(client), Some(task), end.or(start));
+    let sighting = Sighting { last, address, task, ..Sighting::new(how, start.or(end)) };
     of(Said::Use(Box::new(sighting)))
 }

@@ -100,6 +100,8 @@ pub(super) struct Seen {
     pub(super) more_users: bool,
     pub(super) suffixed: Few<String>,
     pub(super) below: Few<String>,
+    /// Addresses of tasks that others had when somebody connected to them.
+    pub(super) reused: Few<IpAddr>,
     pub(super) unnamed: bool,
     pub(super) coverage: BTreeMap<Kind, Coverage>,
     pub(super) broken: Broken,
@@ -150,7 +152,11 @@ impl Seen {
     }
 
     fn user(&mut self, sighting: Sighting, holders: &Holders) {
-        let Sighting { how, first, last, address, instance, endpoint, principal, alias } = sighting;
+        let Sighting { how, first, last, address, instance, endpoint, principal, alias, task } = sighting;
+        // The address of a task that ended goes to a pod: who connects to the pod does not use the task.
+        if let Some(task) = task.filter(|task| matches!(holders.at(*task, first), Held::By(_))) {
+            return self.reused.add(task);
+        }
         let (who, certain, later) = identify(first, address, instance, endpoint, principal, holders);
         if self.users.len() >= MOST_USERS && !self.users.contains_key(&who) {
             self.more_users = true;

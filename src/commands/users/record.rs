@@ -85,12 +85,14 @@ pub(super) struct Sighting {
     pub(super) principal: Option<Principal>,
     /// The name that was asked for, if it is another one that leads to the name.
     pub(super) alias: Option<String>,
+    /// The task's address to which somebody connected.
+    pub(super) task: Option<IpAddr>,
 }
 
 impl Sighting {
     pub(super) fn new(how: How, at: Option<Timestamp>) -> Self {
-        let (address, instance, endpoint, principal, alias) = Default::default();
-        Self { how, first: at, last: at, address, instance, endpoint, principal, alias }
+        let (address, instance, endpoint, principal, alias, task) = Default::default();
+        Self { how, first: at, last: at, address, instance, endpoint, principal, alias, task }
     }
 }
 

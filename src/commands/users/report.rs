@@ -170,7 +170,7 @@ impl Report<'_> {
 
     /// What one must know to judge the list.
     fn notes(&self) -> Vec<String> {
-        let Seen { users, more_users, suffixed, below, unnamed, coverage, broken } = self.seen;
+        let Seen { users, more_users, suffixed, below, reused, unnamed, coverage, broken } = self.seen;
         let name = &self.subject.dns;
         let given = |kind| self.has(kind);
         let mut notes = Vec::new();
@@ -221,6 +221,12 @@ impl Report<'_> {
             notes.push(format!(
                 "Not counted: queries for {}. Cloud Map has such names for single instances of services with SRV records.",
                 few(below)
+            ));
+        }
+        if !reused.kept.is_empty() {
+            notes.push(format!(
+                "Not counted: connections to {} while a pod or Node had the address: these do not go to a task.",
+                few(reused)
             ));
         }
         if *unnamed {

@@ -185,6 +185,24 @@ fn a_custom_format_is_known_by_its_first_line_or_by_the_flag() {
 }
 
 #[test]
+fn who_connects_to_a_pod_that_has_a_former_tasks_address_does_not_use_the_task() {
+    // The flow from 192.0.2.90 begins at 08:00:00, the refused one at 08:01:40.
+    for (started, expected, reused) in [
+        ("2026-11-23T08:01:00Z", vec![(address("192.0.2.90"), json!(["connection"]))], true),
+        ("2026-11-23T07:00:00Z", vec![], true),
+        ("2026-11-23T09:00:00Z", users(&read(FLOW)), false),
+    ] {
+        let mut holders = Holders::default();
+        holders.add_pod(None, &pod("orders-1", &["192.0.2.10"], started, &json!({})));
+        let (subject, left_out) = (orders(), []);
+        let seen = read_with(&subject, &holders, None, &[("x", FLOW.as_bytes())]);
+        assert_eq!(users(&seen), expected, "{started}");
+        let text = Report { subject: &subject, seen: &seen, holders: &holders, left_out: &left_out }.table();
+        assert_eq!(text.contains("Not counted: connections to 192.0.2.10"), reused, "{text}");
+    }
+}
+
+#[test]
 fn where_no_port_is_known_the_lower_one_listens() {
     let mut subject = Subject::new("orders.internal");
     subject.add("192.0.2.10".parse().unwrap());
