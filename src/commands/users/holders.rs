@@ -14,6 +14,7 @@ use k8s_openapi::{
 use kube::ResourceExt as _;
 use serde::Serialize;
 
+use super::record::How;
 use crate::{
     cloudmap::{Instance, attributes},
     commands::asking::workload,
@@ -178,18 +179,18 @@ impl Holders {
         }
     }
 
-    /// Who held an address then. What says since when counts more than what does not, and the later one of two more than
-    /// the earlier one.
-    pub(super) fn at(&self, address: IpAddr, then: Option<Timestamp>) -> Held<'_> {
+    /// Who held an address when this was seen of it. What says since when counts more than what does not, and the later
+    /// one of two more than the earlier one.
+    pub(super) fn at(&self, address: IpAddr, then: Option<Timestamp>, how: How) -> Held<'_> {
         let holds = self.of.get(&address.to_canonical()).map(Vec::as_slice).unwrap_or_default();
         let now = || holds.iter().filter(|hold| hold.until.is_none());
         let Some(then) = then else {
-            return best(now()).map_or(Held::Unknown, |hold| Held::Perhaps(&hold.who));
+            return best(now(), how).map_or(Held::Unknown, |hold| Held::Perhaps(&hold.who));
         };
         let covers = |hold: &&Hold| {
             hold.since.is_some_and(|since| since <= then) && hold.until.is_none_or(|until| then <= until)
         };
-        if let Some(hold) = best(holds.iter().filter(covers)) {
+        if let Some(hold) = best(holds.iter().filter(covers), how) {
             return Held::By(&hold.who);
         }
         // Somebody who has it since later was not it. A registration without a date may be of the same one.
@@ -202,14 +203,16 @@ impl Holders {
     }
 }
 
-fn best<'a>(holds: impl Iterator<Item = &'a Hold>) -> Option<&'a Hold> {
-    holds.max_by_key(|hold| (is_specific(&hold.who), hold.since))
+fn best<'a>(holds: impl Iterator<Item = &'a Hold>, how: How) -> Option<&'a Hold> {
+    holds.max_by_key(|hold| (is_specific(&hold.who, how), hold.since))
 }
 
-/// A pod is more than the Node whose address it shares, and an entry in Cloud Map is less than a pod.
-fn is_specific(who: &Who) -> u8 {
+/// A pod is more than the Node whose address it shares, and an entry in Cloud Map is less than a pod. NodeLocal DNSCache
+/// shares its Node's address, too: queries are its own, connections to tasks are not.
+fn is_specific(who: &Who, how: How) -> u8 {
     match who {
-        Who::Pod { .. } | Who::ClusterDns { .. } => 2,
+        Who::Pod { .. } => 2,
+        Who::ClusterDns { .. } if how.is_query() => 2,
         Who::Node { .. } => 1,
         _ => 0,
     }

@@ -154,10 +154,10 @@ impl Seen {
     fn user(&mut self, sighting: Sighting, holders: &Holders) {
         let Sighting { how, first, last, address, instance, endpoint, principal, alias, task } = sighting;
         // The address of a task that ended goes to a pod: who connects to the pod does not use the task.
-        if let Some(task) = task.filter(|task| matches!(holders.at(*task, first), Held::By(_))) {
+        if let Some(task) = task.filter(|task| matches!(holders.at(*task, first, how), Held::By(_))) {
             return self.reused.add(task);
         }
-        let (who, certain, later) = identify(first, address, instance, endpoint, principal, holders);
+        let (who, certain, later) = identify(how, first, address, instance, endpoint, principal, holders);
         if self.users.len() >= MOST_USERS && !self.users.contains_key(&who) {
             self.more_users = true;
             return;
@@ -178,6 +178,7 @@ impl Seen {
 
 /// Who it was, whether that is certain, and who has the address now if that is another one.
 fn identify(
+    how: How,
     then: Option<Timestamp>,
     address: Option<IpAddr>,
     instance: Option<String>,
@@ -185,7 +186,7 @@ fn identify(
     principal: Option<Principal>,
     holders: &Holders,
 ) -> (Who, bool, Option<(Who, Timestamp)>) {
-    let held = address.map_or(Held::Unknown, |address| holders.at(address, then));
+    let held = address.map_or(Held::Unknown, |address| holders.at(address, then, how));
     let by_role = principal.map(of_principal);
     match &held {
         // A pod says more than its role, unless it is one of ours. A Node says less, because many pods share its address.

@@ -59,6 +59,10 @@ pub(super) enum How {
 }
 
 impl How {
+    pub(super) const fn is_query(self) -> bool {
+        matches!(self, Self::ResolverQuery | Self::CoreDnsQuery)
+    }
+
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::ResolverQuery => "Resolver query",

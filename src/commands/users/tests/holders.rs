@@ -1,5 +1,8 @@
 use super::*;
-use crate::commands::users::holders::{Held, Who};
+use crate::commands::users::{
+    holders::{Held, Who},
+    record::How,
+};
 
 fn named(held: &Held<'_>) -> String {
     let of = |who: &Who| match who {
@@ -50,7 +53,8 @@ fn an_address_belongs_to_who_held_it_then() {
         ("192.0.2.99", Some("2026-11-24T08:00:00Z"), "unknown"),
         ("192.0.2.99", None, "unknown"),
     ] {
-        assert_eq!(named(&holders.at(address.parse().unwrap(), then.map(at))), expected, "{address} {then:?}");
+        let held = holders.at(address.parse().unwrap(), then.map(at), How::ResolverQuery);
+        assert_eq!(named(&held), expected, "{address} {then:?}");
     }
 }
 
@@ -66,9 +70,21 @@ fn pods_in_the_network_of_a_node_are_the_node_and_dns_pods_are_dns() {
     });
     holders.add_node(None, &serde_json::from_value(node).unwrap());
     holders.add_pod(None, &pod("coredns-1", &["192.0.2.53"], "2026-11-23T06:00:00Z", &json!({"k8s-app": "kube-dns"})));
+    let mut local =
+        pod("node-local-dns-1", &["192.0.2.2"], "2026-11-23T06:00:00Z", &json!({"k8s-app": "node-local-dns"}));
+    local.spec.as_mut().unwrap().host_network = Some(true);
+    holders.add_pod(None, &local);
+    let node = json!({"metadata": {"name": "node-2", "creationTimestamp": "2026-11-01T00:00:00Z"}, "status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.2"}]}});
+    holders.add_node(None, &serde_json::from_value(node).unwrap());
     let then = Some(at("2026-11-23T08:00:00Z"));
-    assert_eq!(named(&holders.at("192.0.2.1".parse().unwrap(), then)), "node-1");
-    assert_eq!(named(&holders.at("192.0.2.53".parse().unwrap(), then)), "CoreDNS");
+    let named = |address: &str, how: How| named(&holders.at(address.parse().unwrap(), then, how));
+    assert_eq!(named("192.0.2.1", How::ResolverQuery), "node-1");
+    assert_eq!(named("192.0.2.53", How::ResolverQuery), "CoreDNS");
+    // NodeLocal DNSCache asks for pods, and does not connect for them.
+    assert_eq!(named("192.0.2.2", How::ResolverQuery), "NodeLocal DNSCache");
+    for how in [How::Connection, How::RefusedConnection] {
+        assert_eq!(named("192.0.2.2", how), "node-2");
+    }
     assert_eq!(holders.nodes.get("i-0abc").map(String::as_str), Some("node-1"));
 }
 
@@ -84,7 +100,8 @@ fn a_pod_says_its_workload() {
         (owners[0].kind, owners[0].name) = (kind.to_owned(), owner.to_owned());
         let mut holders = Holders::default();
         holders.add_pod(None, &pod);
-        let Held::Perhaps(Who::Pod { workload, service_account, .. }) = holders.at("192.0.2.30".parse().unwrap(), None)
+        let Held::Perhaps(Who::Pod { workload, service_account, .. }) =
+            holders.at("192.0.2.30".parse().unwrap(), None, How::ResolverQuery)
         else {
             panic!("no pod")
         };

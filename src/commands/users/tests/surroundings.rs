@@ -7,7 +7,10 @@ use crate::{
         fake::{Fake, Fault},
     },
     cluster::fake_api::FakeApi,
-    commands::users::observe::{self, Surroundings},
+    commands::users::{
+        observe::{self, Surroundings},
+        record::How,
+    },
 };
 
 #[tokio::test(start_paused = true)]
@@ -20,7 +23,7 @@ async fn pods_and_nodes_are_listed_page_by_page_and_a_refusal_is_said() {
     let mut seen = Surroundings::default();
     observe::cluster(&api.client(), Some("prod"), &mut seen).await;
     for address in ["192.0.2.30", "192.0.2.31"] {
-        let held = seen.holders.at(address.parse().unwrap(), Some(at("2026-11-23T08:00:00Z")));
+        let held = seen.holders.at(address.parse().unwrap(), Some(at("2026-11-23T08:00:00Z")), How::ResolverQuery);
         assert!(matches!(held, super::super::holders::Held::By(_)), "{held:?}");
     }
     assert_eq!(seen.left_out, ["Nodes of prod: you may not list nodes"]);
@@ -53,7 +56,7 @@ async fn cloud_map_gives_the_tasks_of_the_name_and_others_of_its_namespace() {
     assert_eq!(seen.left_out, Vec::<String>::new());
     assert_eq!(subject.tasks.keys().map(ToString::to_string).collect::<Vec<_>>(), ["192.0.2.10"]);
     assert_eq!(subject.found.len(), 1);
-    let held = seen.holders.at("192.0.2.90".parse().unwrap(), Some(at("2026-11-23T08:00:00Z")));
+    let held = seen.holders.at("192.0.2.90".parse().unwrap(), Some(at("2026-11-23T08:00:00Z")), How::ResolverQuery);
     assert!(format!("{held:?}").contains("t2"), "{held:?}");
 
     let mut seen = Surroundings::default();
