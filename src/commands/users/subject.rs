@@ -81,12 +81,13 @@ impl Subject {
         self.tasks.entry(task.address.to_canonical()).or_default().extend(task.port);
     }
 
-    /// Whether a flow to this port of an address goes to a task. If its port is not known, the side with the lower port is
-    /// the one that listens.
+    /// Whether a flow to this port of an address goes to a task. If its port is not known, those of the other tasks count,
+    /// and otherwise the side with the lower port is the one that listens.
     pub(super) fn listens(&self, address: IpAddr, port: u16, other_port: u16) -> bool {
-        self.tasks
-            .get(&address)
-            .is_some_and(|ports| if ports.is_empty() { port < other_port } else { ports.contains(&port) })
+        let others_listen = || self.tasks.values().any(|ports| ports.contains(&port));
+        self.tasks.get(&address).is_some_and(|ports| {
+            if ports.is_empty() { port < other_port || others_listen() } else { ports.contains(&port) }
+        })
     }
 }
 

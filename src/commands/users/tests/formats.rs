@@ -208,6 +208,14 @@ fn where_no_port_is_known_the_lower_one_listens() {
     subject.add("192.0.2.10".parse().unwrap());
     let seen = read_with(&subject, &Holders::default(), None, &[("x", FLOW.as_bytes())]);
     assert_eq!(users(&seen).len(), 2, "{:?}", users(&seen));
+    // gRPC's port is among those that clients have. A task of which more is known says that it is the tasks' port.
+    let grpc = "2 1 eni-1 192.0.2.90 192.0.2.10 40000 50051 6 1 1 1 1 ACCEPT OK";
+    for (other, expected) in [("192.0.2.11", 0), ("192.0.2.11:8080", 0), ("192.0.2.11:50051", 1)] {
+        let mut subject = subject.clone();
+        subject.add(other.parse().unwrap());
+        let seen = read_with(&subject, &Holders::default(), None, &[("x", grpc.as_bytes())]);
+        assert_eq!(users(&seen).len(), expected, "{other}");
+    }
     let wrong = "2 1 eni-1 192.0.2.90 192.0.2.10 x 8080 6 1 1 1 1 ACCEPT OK\n2 1 eni-1 192.0.2.90 192.0.2.10 1";
     assert_eq!(read(wrong).broken.records, 2);
 }
