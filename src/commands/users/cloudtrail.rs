@@ -136,7 +136,10 @@ fn principal(identity: Identity, source: Option<&str>, agent: &str) -> Option<Pr
         return role.or(arn).map(Principal::Ours);
     }
     let Some(role) = role else {
-        return arn.or(principal_id).or(account_id).map(Principal::Other);
+        // Of a caller of another account there are only ids; the name of the session, of which there is no end, follows.
+        let id = principal_id.map(|id| id.split(':').next().unwrap_or_default().to_owned());
+        let ids: Vec<_> = account_id.into_iter().chain(id).collect();
+        return arn.or((!ids.is_empty()).then(|| ids.join(":"))).map(Principal::Other);
     };
     let name = session.map(|(_, name)| name.to_owned()).unwrap_or_default();
     let runs_in = |environment: &str| agent.contains(&format!("exec-env/{environment}"));

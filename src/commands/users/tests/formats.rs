@@ -145,6 +145,11 @@ fn principals_are_told_apart_and_a_call_without_a_service_is_said() {
             "",
             json!({"kind": "awsService", "name": "ecs.amazonaws.com"}),
         ),
+        (
+            json!({"type": "AWSAccount", "principalId": "AROAEXAMPLE:session-1", "accountId": "444455556666"}),
+            "",
+            json!({"kind": "principal", "arn": "444455556666:AROAEXAMPLE"}),
+        ),
         (json!({"type": "Root", "accountId": "111122223333"}), "", json!({"kind": "principal", "arn": "111122223333"})),
     ] {
         assert_eq!(users(&event(identity, agent, named()))[0].0, expected);
