@@ -100,6 +100,8 @@ pub(super) enum Held<'a> {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Holders {
     of: HashMap<IpAddr, Vec<Hold>>,
+    /// The ECS tasks, by id.
+    pub(super) tasks: BTreeMap<String, Who>,
     /// The Nodes on EC2 instances, by id.
     pub(super) nodes: BTreeMap<String, String>,
 }
@@ -170,7 +172,10 @@ impl Holders {
         let who = if let Some(id) = attribute(attributes::EC2_INSTANCE) {
             Who::Ec2 { id }
         } else if let Some(cluster) = attribute(attributes::ECS_CLUSTER) {
-            Who::Task { id, ecs_cluster: Some(cluster), ecs_service: attribute(attributes::ECS_SERVICE) }
+            let service = attribute(attributes::ECS_SERVICE);
+            let task = Who::Task { id: id.clone(), ecs_cluster: Some(cluster), ecs_service: service };
+            self.tasks.insert(id, task.clone());
+            task
         } else {
             Who::Instance { id, namespace: namespace.to_owned(), service: service.to_owned() }
         };

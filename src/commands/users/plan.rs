@@ -187,7 +187,7 @@ fn identify(
     holders: &Holders,
 ) -> (Who, bool, Option<(Who, Timestamp)>) {
     let held = address.map_or(Held::Unknown, |address| holders.at(address, then, how));
-    let by_role = principal.map(of_principal);
+    let by_role = principal.map(|principal| of_principal(principal, holders));
     match &held {
         // A pod says more than its role, unless it is one of ours. A Node says less, because many pods share its address.
         Held::By(who)
@@ -212,12 +212,16 @@ fn is_ours(who: &Who) -> bool {
     matches!(who, Who::Ours { .. })
 }
 
-fn of_principal(principal: Principal) -> Who {
+fn of_principal(principal: Principal, holders: &Holders) -> Who {
     match principal {
         Principal::Role { arn, bearer } => match bearer {
             Bearer::Lambda(function) => Who::Lambda { function, role: arn },
             Bearer::Instance(id) => Who::Ec2 { id },
-            Bearer::Task(id) => Who::Task { id, ecs_cluster: None, ecs_service: None },
+            // ECS gives a task's instance in Cloud Map the task's id.
+            Bearer::Task(id) => match holders.tasks.get(&id) {
+                Some(task) => task.clone(),
+                None => Who::Task { id, ecs_cluster: None, ecs_service: None },
+            },
             Bearer::Unknown => Who::Role { arn },
         },
         Principal::Other(arn) => Who::Principal { arn },

@@ -159,6 +159,22 @@ fn principals_are_told_apart_and_a_call_without_a_service_is_said() {
 }
 
 #[test]
+fn a_task_that_calls_and_connects_is_one_user() {
+    let mut holders = Holders::default();
+    let attributes =
+        [("AWS_INSTANCE_IPV4", "192.0.2.90"), ("ECS_CLUSTER_NAME", "prod"), ("ECS_SERVICE_NAME", "billing")];
+    holders.add_instance("internal", "billing", &instance("0123", &attributes));
+    let call = json!({"eventSource": "servicediscovery.amazonaws.com", "eventName": "DiscoverInstances", "eventTime": "2026-11-23T08:00:00Z",
+        "sourceIPAddress": "203.0.113.5", "userAgent": "x exec-env/AWS_ECS_FARGATE",
+        "userIdentity": {"type": "AssumedRole", "arn": "arn:aws:sts::111122223333:assumed-role/r/0123"},
+        "requestParameters": {"namespaceName": "internal", "serviceName": "orders"}});
+    let flow = FLOW.lines().nth(1).unwrap();
+    let seen = read_with(&orders(), &holders, None, &[("x", format!("{flow}\n{call}").as_bytes())]);
+    let task = json!({"kind": "task", "id": "0123", "ecsCluster": "prod", "ecsService": "billing"});
+    assert_eq!(users(&seen), [(task, json!(["discoverInstances", "connection"]))]);
+}
+
+#[test]
 fn flow_logs_say_who_connects_to_tasks_and_not_where_tasks_connect() {
     let seen = read(FLOW);
     let expected =
