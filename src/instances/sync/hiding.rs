@@ -211,18 +211,23 @@ impl Engine {
 
     /// What no target has any more is to be shown.
     fn show_orphans(&mut self) {
-        let Self { hiding, targets, desired, .. } = self;
-        let has = |target: &Target, service: &Arc<str>| {
-            desired.contains_key(target)
-                && targets.get(target).is_some_and(|state| state.service_id.as_ref() == Some(service))
-        };
-        for service in &hiding.look {
-            let Some(tasks) = hiding.services.get_mut(service) else { continue };
-            if !tasks.target.as_ref().is_some_and(|target| has(target, service)) {
-                (tasks.target, tasks.hides) = (None, false);
-                tasks.want(Vec::new());
-            }
+        let orphans: Vec<_> = self.hiding.look.iter().filter(|service| self.is_orphan(service)).cloned().collect();
+        for service in orphans {
+            let Some(tasks) = self.hiding.services.get_mut(&service) else { continue };
+            (tasks.target, tasks.hides) = (None, false);
+            tasks.want(Vec::new());
         }
+    }
+
+    /// Whether no target has the service of hidden tasks. What an earlier leader hid has no target before that one was read,
+    /// which may take long if AWS refuses a call.
+    fn is_orphan(&self, service: &Arc<str>) -> bool {
+        let Some(tasks) = self.hiding.of_service(Some(service)) else { return false };
+        let Some(target) = &tasks.target else {
+            return !self.desired.iter().any(|(target, desired)| desired.hides() && self.may_have(target, service));
+        };
+        let state = self.targets.get(target).filter(|_| self.desired.contains_key(target));
+        state.is_none_or(|state| state.service_id.as_ref() != Some(service))
     }
 
     /// Whether the withdrawal of a target's own instances waits, because tasks are shown first.
@@ -400,7 +405,7 @@ impl Engine {
     pub(super) fn show_unwanted(&mut self, target: &Target, desired: &TargetDesired, now: Instant) {
         let Some(state) = self.targets.get(target) else { return };
         let fits = |place: &Place| !place.refused && place.traits.has_custom_health_check();
-        if desired.hide_tasks && !desired.retiring && state.part.is_some() && state.place().is_none_or(fits) {
+        if desired.hides() && state.part.is_some() && state.place().is_none_or(fits) {
             return;
         }
         let Some(tasks) = self.hiding.of(state.service_id.as_ref(), target, &TargetDesired::default()) else {

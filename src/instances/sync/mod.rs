@@ -116,6 +116,13 @@ pub struct TargetDesired {
     pub awaited: Ids,
 }
 
+impl TargetDesired {
+    /// Whether tasks may be hidden. On the way to 0 % none is, whatever can be read.
+    fn hides(&self) -> bool {
+        self.hide_tasks && !self.retiring && !matches!(self.traffic, Traffic::Share(share) if share.is_none())
+    }
+}
+
 /// How to create what is missing for a target. An existing service is used as it is, except that ours gets the TTL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Creation {

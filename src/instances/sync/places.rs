@@ -423,6 +423,16 @@ impl Engine {
         }
     }
 
+    /// Whether a target may have this service, by the listings that are known.
+    pub(super) fn may_have(&self, target: &Target, service_id: &Arc<str>) -> bool {
+        let Some((_, namespaces)) = &self.namespaces.rows else { return true };
+        let Some(namespace) = namespaces.get(&target.namespace) else { return false };
+        let listing = self.services.get(&namespace.id).and_then(|listing| listing.rows.as_ref());
+        listing.is_none_or(|(_, services)| {
+            in_listing(services, &target.service, namespace.kind).is_some_and(|listed| listed.id == *service_id)
+        })
+    }
+
     /// The listing of the target's namespace is out of date.
     pub(super) fn forget_services(&mut self, target: &Target, now: Instant) {
         let Some((_, namespaces)) = &self.namespaces.rows else { return };

@@ -222,6 +222,25 @@ async fn the_record_is_all_that_a_new_leader_needs() {
     assert_eq!((world.ill(), world.record()), (vec![], vec![]), "and is shown if nobody wants it hidden");
 }
 
+/// The user may be about to stop them. Whoever goes back needs them.
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_that_cannot_read_a_service_leaves_its_tasks_hidden_until_the_way_back() {
+    for operation in [Operation::ListNamespaces, Operation::ListServices, Operation::ListInstances] {
+        let (world, web, _) = world(3, "100%");
+        world.watch(LONG).await;
+        for _ in 0..1_000 {
+            world.fake.fault(operation, Fault::Refused(ErrorKind::AccessDenied));
+        }
+        world.begin_term();
+        world.watch(LONG).await;
+        assert_eq!((world.ill(), world.record()), (vec![1, 2, 3], vec![1, 2, 3]), "{operation}");
+        world.desire([(web, hiding("0%", ready([1, 2])))]);
+        world.watch(LONG).await;
+        assert_eq!((world.ill(), world.record()), (vec![], vec![]), "{operation}");
+        assert_eq!(world.ours(), [1, 2], "{operation}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_target_that_retires_shows_its_tasks_before_its_instances_go() {
     let (world, web, _) = world(3, "100%");
