@@ -341,10 +341,10 @@ condition! {
         "the spec is invalid", "The message says what to write", "The share stays as it is.";
     NoObject => False, "NoObject", Some(EventReason::CutoverBlocked),
         "there is no ServiceExport, and no annotated Service or Ingress, of this name",
-        "Create one that names the Cloud Map service, or create the Cutover under the name of the right one", "The share stays as it is.";
+        "Create one that names the Cloud Map service, or create the Cutover under the name of the right one", "The share does not rise.";
     NotRegistered => False, "NotRegistered", Some(EventReason::CutoverBlocked),
         "the object of this name joins no Cloud Map service; the message says why",
-        "Follow the message, and see the object", "The share stays as it is.";
+        "Follow the message, and see the object", "The share does not rise.";
 }
 
 condition! {

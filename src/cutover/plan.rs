@@ -72,7 +72,7 @@ struct Next {
 ///
 /// - A step begins only when the share of the one before has been reached for its interval, in all targets, with pods that
 ///   are all ready. Only the status counts as begun, so no step is left out, whoever leads.
-/// - What is invalid or missing changes no share.
+/// - What is invalid or missing raises no share.
 /// - The share falls only because the user said so, or because the guard found something wrong.
 pub fn plan(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>) -> Option<Planned> {
     let share = status.share_of_traffic.map(|share| u8::try_from(share.clamp(0, 100)).unwrap_or_default());
@@ -188,22 +188,32 @@ fn next(
     course: Result<&Course, &String>,
 ) -> Next {
     let facing = observed.facing;
-    // Back is possible whatever else is wrong.
     let blocked = |share, reason, message| Next { share, phase: CutoverPhase::Blocked, reason, message };
-    let share = if spec.roll_back { Some(0) } else { share };
+    // Down is possible whatever else is wrong: pods may be registered all the same.
+    let down = if spec.roll_back || failure.is_some() {
+        Some(0)
+    } else {
+        course.ok().and_then(|course| course.held).filter(|held| share.is_some_and(|share| *held <= share))
+    };
+    let share = down.or(share);
+    let counts = down.map_or_else(
+        || "The share stays as it is.".to_owned(),
+        |down| format!("{down} % of the traffic is requested all the same."),
+    );
     match (facing, course) {
         (Facing::NoObject, _) => {
-            let message = "There is no ServiceExport, and no annotated Service or Ingress, of this name in the namespace: create \
-                           one that names the Cloud Map service. The share stays as it is."
-                .to_owned();
+            let message = format!(
+                "There is no ServiceExport, and no annotated Service or Ingress, of this name in the namespace: create one that \
+                 names the Cloud Map service. {counts}"
+            );
             return blocked(share, CutoverReason::NoObject, message);
         }
         (Facing::NotRegistered(why), _) => {
-            let message = format!("{} The share stays as it is.", sentence(why));
+            let message = format!("{} {counts}", sentence(why));
             return blocked(share, CutoverReason::NotRegistered, message);
         }
         (_, Err(why)) if !spec.roll_back => {
-            let message = format!("{}. The share stays as it is.", capitalized(why));
+            let message = format!("{}. {counts}", capitalized(why));
             return blocked(share, CutoverReason::InvalidSpec, message);
         }
         _ => {}

@@ -249,6 +249,31 @@ fn what_is_missing_or_invalid_changes_no_share_and_says_what_to_do() {
     }
 }
 
+/// A quota may be exhausted, or a permission to register may be gone, while pods get traffic.
+#[test]
+fn what_takes_traffic_from_the_pods_counts_while_the_object_is_refused_as_well() {
+    for facing in [Facing::NotRegistered("a quota is exhausted".to_owned()), Facing::NoObject] {
+        let of = |change: fn(&mut CutoverSpec), guard: Option<Judgement>| {
+            let mut case = Case { facing: facing.clone(), guard, ..Case::new(at(50), near(50, 10, 12)) };
+            change(&mut case.spec);
+            let (phase, share, _, message) = case.next();
+            assert_eq!(phase, Blocked, "{message}");
+            (share.unwrap(), message)
+        };
+        for (share, (given, message)) in [
+            (0, of(|spec| spec.roll_back = true, None)),
+            (10, of(|spec| spec.share_of_traffic = Some(10), None)),
+            (50, of(|spec| spec.share_of_traffic = Some(50), None)),
+            (0, of(|spec| spec.guard = Some(CutoverGuard::default()), Some(Judgement::Failed("ill".to_owned())))),
+        ] {
+            let said = format!(" {share} % of the traffic is requested all the same.");
+            assert!(given == share && message.ends_with(&said), "{given}: {message}");
+        }
+        let (share, message) = of(|spec| spec.share_of_traffic = Some(60), None);
+        assert!(share == 50 && message.ends_with("The share stays as it is."), "nothing more is registered: {message}");
+    }
+}
+
 #[test]
 fn a_guard_holds_what_it_does_not_know_and_takes_back_what_is_wrong() {
     let of = |status: CutoverStatus, place: Place, judgement, waited| {
