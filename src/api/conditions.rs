@@ -324,8 +324,8 @@ condition! {
     RollingBack => True, "RollingBack", None, "the pods are being deregistered", "", "";
     RolledBack => True, "RolledBack", Some(EventReason::RolledBack), "no pod is registered any more", "", "";
     LastInstance => False, "LastInstance", Some(EventReason::LastInstance),
-        "one pod stays registered, because without it the name would have no instance",
-        "Start the tasks again. The pod is deregistered when one of them is healthy", "";
+        "nobody else has a healthy instance, so the registered pods keep the traffic",
+        "Start the tasks again. The pods are deregistered when tasks are healthy", "";
     Paused => False, "Paused", None, "`spec.paused` is set", "Remove the field: `cloudmap-mcs cutover resume`", "";
     Held => False, "Held", None, "`spec.shareOfTraffic` is set and holds the share", "Remove the field: `cloudmap-mcs cutover resume`", "";
     PodsNotReady => False, "PodsNotReady", None,

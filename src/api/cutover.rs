@@ -53,7 +53,7 @@ pub struct CutoverSpec {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share_of_traffic: Option<i64>,
 
-    /// rollBack takes the traffic back from the pods. One pod stays registered until somebody else has a healthy
+    /// rollBack takes the traffic back from the pods. The registered pods keep it until somebody else has a healthy
     /// instance.
     #[schemars(with = "bool")]
     #[serde(skip_serializing_if = "is_false", deserialize_with = "crds::null_as_default")]

@@ -125,7 +125,7 @@ events! {
     LastStep => "LastStep", Normal, ["Cutover"], "the last step is reached, and is less than 100 %";
     Finished => "Finished", Normal, ["Cutover"], "all ready pods are registered. The message says whether others still have instances";
     RolledBack => "RolledBack", Normal, ["Cutover"], "no pod is registered any more";
-    LastInstance => "LastInstance", Warning, ["Cutover"], "one pod stays registered while it is rolled back, because nobody else has a healthy instance. Start the tasks";
+    LastInstance => "LastInstance", Warning, ["Cutover"], "the registered pods keep the traffic while it is rolled back, because nobody else has a healthy instance. Start the tasks";
     GuardFailed => "GuardFailed", Warning, ["Cutover"], "the guard of the Cutover found something wrong. The message says what. The traffic goes back to others";
     TasksNotHidden => "TasksNotHidden", Warning, ["Cutover"], "tasks cannot be hidden. The message has the remedy; the steps go on";
     CutoverBlocked => "CutoverBlocked", Warning, ["Cutover"], "the Cutover cannot go on. The message has the remedy; the share stays as it is";

@@ -219,7 +219,11 @@ fn next(
         _ => {}
     }
     if spec.roll_back {
-        return back(facing);
+        let mut next = back(facing);
+        if next.phase == CutoverPhase::RolledBack {
+            next.message.push_str(" Without spec.rollBack, the first step begins.");
+        }
+        return next;
     }
     let Ok(course) = course else { return back(facing) };
     // What is finished stays so, whatever pods come and go.
@@ -263,15 +267,13 @@ fn back(facing: &Facing) -> Next {
     let at = |phase, reason, message| Next { share: Some(0), phase, reason, message };
     match facing.stands_at(0) {
         Ok(()) => {
-            let message =
-                "No pod of this Service is registered any more. Without spec.rollBack, the first step begins."
-                    .to_owned();
+            let message = "No pod of this Service is registered any more.".to_owned();
             at(CutoverPhase::RolledBack, CutoverReason::RolledBack, message)
         }
         Err(_) if facing.is_known() && !facing.places().is_empty() && facing.others() + facing.hidden() == 0 => {
             let message =
-                "Nobody else has a healthy instance, and the name must not be empty: one pod stays registered. Start \
-                           the tasks again."
+                "Nobody else has a healthy instance, and the name must not be empty: the registered pods keep the traffic. \
+                           Start the tasks again."
                     .to_owned();
             at(CutoverPhase::RollingBack, CutoverReason::LastInstance, message)
         }

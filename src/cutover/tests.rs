@@ -218,6 +218,10 @@ fn back_is_possible_from_anywhere_and_leaves_an_instance_where_nobody_else_is() 
     assert_eq!(of(at(0), in_place(place(0, 1, 10, 2)), false), (RollingBack, Some(0), "RollingBack".to_owned()));
     assert_eq!(of(at(0), in_place(place(0, 0, 10, 2)), true), (RolledBack, Some(0), "RolledBack".to_owned()));
     assert_eq!(of(at(50), Facing::NoObject, false), (Blocked, Some(0), "NoObject".to_owned()));
+    let mut last = Case::new(at(0), place(0, 10, 10, 0));
+    last.spec.roll_back = true;
+    let (_, _, reason, message) = last.next();
+    assert!(reason == "LastInstance" && message.contains("the registered pods keep the traffic"), "{message}");
     // Afterwards it begins anew.
     assert_eq!(Case::new(at(0), place(0, 0, 10, 2)).next().1, Some(5));
 }
@@ -311,6 +315,7 @@ fn what_the_guard_found_counts_until_the_spec_changes() {
     let (phase, share, reason, message) = case.next();
     assert_eq!((phase, share, &*reason), (RolledBack, Some(0), "GuardFailed"));
     assert!(message.contains("the pod is ill. ") && message.contains("cutover resume"), "{message}");
+    assert!(!message.contains("rollBack"), "nobody has set it: {message}");
     assert_eq!(plan::looks(&guarded, &status, Some(1), 60, Settle::default()), None, "nothing is left to look at");
     let other = GuardFailure { generation: 0, ..status.guard_failure.clone().unwrap() };
     case.status.guard_failure = Some(other);
