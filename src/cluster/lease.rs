@@ -7,7 +7,8 @@
 //!
 //! A leader whose time has run out stops acting, but its *term* ends only when another replica has written the Lease.
 //! If its next renewal replaces exactly the version that it wrote last, nobody led in between, and it continues. So if
-//! the API server is away for everybody, the only effect is that nobody acts.
+//! the API server is away for everybody, the only effect is that nobody acts. A term also ends when the API server has
+//! an older Lease than the one that the leader wrote last: its data were restored from a backup.
 //!
 //! A replica whose caches cannot be trusted does not take the Lease. If it holds the Lease, it says so in its renewals
 //! ([`Record::yields`]) and continues. A replica with better caches answers with a bid ([`Record::bid`]), and the
@@ -317,6 +318,13 @@ impl<S: LeaseStore + Clone> Elector<S> {
         match record.holder.as_deref() {
             // The holder is this replica: an own write whose answer was lost, or a bid.
             Some(holder) if holder == self.identity => {
+                if self.held.as_ref().is_some_and(|(_, held)| is_before(&version, held)) {
+                    // A watch from a version that the API server has yet to reach is silent, and looks healthy. In a new term
+                    // everything is listed again.
+                    self.end_term(
+                        "the Lease is older than the one that it wrote: the cluster was restored from a backup",
+                    );
+                }
                 if let Some(better) = &record.bid
                     && let Some(why) = self.yields()
                 {
@@ -494,6 +502,13 @@ impl Record {
     fn released(&self) -> Self {
         Self { holder: None, yields: None, bid: None, streams: None, ..self.clone() }
     }
+}
+
+/// Whether a version of the Lease is older than another one. Versions of one API server are numbers that only grow, unless its
+/// data are restored from a backup.
+fn is_before(version: &str, other: &str) -> bool {
+    let number = |version: &str| version.split('/').next()?.parse::<u64>().ok();
+    number(version).zip(number(other)).is_some_and(|(version, other)| version < other)
 }
 
 async fn call<T>(request: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {

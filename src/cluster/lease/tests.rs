@@ -286,6 +286,32 @@ async fn a_deleted_lease_is_created_again() {
     assert_eq!(shared.holder().as_deref(), Some("a"));
 }
 
+/// Its watches begin at versions that the API server has yet to reach, so that they are silent and look healthy.
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_cluster_is_restored_from_a_backup_begins_a_new_term() {
+    let shared = Shared::default();
+    let first = Replica::start(&shared, "a");
+    first.leadership.acquired().await;
+    let lost = tokio::spawn({
+        let leadership = first.leadership.clone();
+        async move { leadership.lost().await }
+    });
+    let backup = shared.lease.lock().unwrap().clone();
+    seconds(10).await;
+    assert!(!lost.is_finished());
+    *shared.lease.lock().unwrap() = backup;
+    seconds(4).await;
+    assert!(lost.is_finished(), "everything is listed again");
+    assert!(first.leadership.is_leader(), "nobody else was there");
+    assert_eq!(shared.holder().as_deref(), Some("a"));
+}
+
+#[test]
+fn versions_of_the_lease_are_compared_as_numbers() {
+    assert!(is_before("99/u", "100/u") && !is_before("100/u", "99/u") && !is_before("99/u", "99/u"));
+    assert!(!is_before("/u", "99/u") && !is_before("99", "new"), "nothing is known");
+}
+
 #[tokio::test(start_paused = true)]
 async fn leadership_is_confirmed_only_by_an_answer() {
     let shared = Shared::default();
