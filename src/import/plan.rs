@@ -76,11 +76,11 @@ pub enum Unknown {
 }
 
 impl Unknown {
-    /// Whether a cluster is unknown.
+    /// Whether a cluster is unknown. A source of discovered instances never is: the ledger says nothing of it.
     pub fn contains(&self, cluster: &str) -> bool {
         let among = |clusters: &BTreeSet<ClusterId>| clusters.iter().any(|one| one.as_str() == cluster);
         match self {
-            Self::All => true,
+            Self::All => !ClusterId::is_discovered(cluster),
             Self::Only(clusters) => among(clusters),
             Self::AllBut(clusters) => !ClusterId::is_discovered(cluster) && !among(clusters),
         }
@@ -155,15 +155,13 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     let exported = merge(&exports);
     let is_exported = exported.is_some();
     let Some(mut service) = exported.or_else(|| registered::service(observed)) else {
-        if registered::stays(observed) && !concerns_unknown(observed) {
-            return without_endpoints(observed, is_cluster_ip);
-        }
         let ours = observed.import.is_some_and(|import| import.managed)
             || observed.derived.ours().next().is_some()
             || !observed.slices.is_empty();
-        return match lost(observed) {
-            _ if ours && !concerns_unknown(observed) => Plan::Remove,
-            lost @ Some(_) if observed.namespace => Plan::Want(Box::new(Wanted { lost, ..Wanted::default() })),
+        let stays = concerns_unknown(observed) || registered::stays(observed);
+        return match (ours, stays) {
+            (true, false) => Plan::Remove,
+            (true, true) if observed.namespace => without_endpoints(observed, is_cluster_ip),
             _ => Plan::Keep,
         };
     };
@@ -253,7 +251,8 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     Plan::Want(Box::new(wanted))
 }
 
-/// The import of a name that only others registered, if none of its instances is known to exist.
+/// The import of a name that no known cluster exports, and of which no registered instance is known to exist: a cluster that
+/// is unknown may export it, or a service of others is empty or was not read. What is known to be gone goes.
 fn without_endpoints(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Copy) -> Plan {
     let mut skipped = Vec::new();
     let service_type = observed.import.map_or(ServiceType::ClusterSetIp, |import| type_of(&import.spec));
@@ -266,6 +265,9 @@ fn without_endpoints(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> 
     let stale = packing.stale();
     let Packing { derived, slices, former, .. } = packing;
     let lost = lost(observed);
+    if lost.is_none() && slices.is_empty() && stale.is_empty() {
+        return Plan::Keep;
+    }
     Plan::Want(Box::new(Wanted { lost, derived, slices, former, stale, skipped, ..Wanted::default() }))
 }
 

@@ -222,6 +222,19 @@ fn the_slices_of_an_unknown_cluster_stay_and_so_does_the_import() {
     assert_eq!((wanted.service, wanted.stale), (None, vec![]), "anybody may export it still");
 }
 
+/// Clients would get connections to pods that no longer exist, for as long as the other cluster cannot be read.
+#[test]
+fn the_endpoints_of_the_last_known_exporter_go_while_another_one_is_unknown() {
+    let mut scene = Scene::new(&[]).unknown(&["there"]);
+    scene.import = Some(mk_import(true, &["here", "there"]));
+    scene.slices = vec![mk_slice("s", "there"), mk_slice("t", "here")];
+    let wanted = scene.wanted();
+    assert_eq!((wanted.service, wanted.lost, wanted.slices.len()), (None, None, 0));
+    assert_eq!(wanted.stale, ["t".into()]);
+    scene.namespace = false;
+    assert_eq!(scene.plan(), Plan::Keep, "it takes them along");
+}
+
 /// The unknown cluster has the oldest export, with which that of this cluster agrees and that of the other one does not.
 #[test]
 fn what_conflicts_with_a_known_export_stays_while_the_one_that_decides_is_unknown() {

@@ -186,6 +186,20 @@ fn while_an_exporter_is_unknown_endpoints_are_kept_up_to_date_and_the_import_sta
 }
 
 #[test]
+fn the_last_instance_goes_while_an_exporter_is_unknown() {
+    let mut scene = imported();
+    scene.import.as_mut().unwrap().status.clusters = mk_import(true, &["ecs-prod", "there"]).status.clusters;
+    for unknown in [Unknown::Only([id("there")].into()), Unknown::All] {
+        scene.unknown = unknown;
+        scene.discovered = picture(&[]);
+        let Plan::Want(wanted) = scene.plan() else { panic!() };
+        assert_eq!((wanted.service, wanted.stale), (None, vec!["svc-1".into()]));
+        scene.discovered.complete = false;
+        assert_eq!(addresses(&scene.plan(), "ecs-prod"), ["10.0.0.1"], "it may be one that was not read");
+    }
+}
+
+#[test]
 fn discovered_instances_without_a_family_that_is_served_here_are_out_of_reach() {
     let mut scene = Scene::new(&[]);
     scene.discovered = picture(&[backend("10.9.0.1", 8080)]);
