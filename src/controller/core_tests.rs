@@ -20,6 +20,7 @@ use crate::{
     controller::{
         ImportRules, Metrics,
         knowledge::tests::mk_remotes,
+        peers::tests::{found, instance, reading},
         targets::tests::mk_targets,
         work::{Part, Report},
     },
@@ -307,6 +308,19 @@ fn what_comes_and_goes_before_it_is_taken_in_is_made_again() {
     assert!(reconciled(&bench.core.handle(service, at(2))).contains(&key("web")));
     let slice = Input::ImportedSlices(vec![Change { key: key("web-0").into(), old: None, new: None }]);
     assert!(reconciled(&bench.core.handle(slice, at(3))).contains(&key("web")));
+}
+
+/// Another namespace imports from the Cloud Map namespace `shop`, so that nothing more is read when this one comes.
+#[test]
+fn what_aws_controllers_export_is_imported_into_a_namespace_that_comes_later() {
+    let mut bench = Bench::member();
+    bench.core.peers = Peers::new(true);
+    let web = reading(&[instance("c1", "10.0.0.1", &[])]);
+    let commands = bench.core.handle(Input::Discovered(found(&[("web", Some(web))], true, None)), at(1));
+    assert!(reconciled(&commands).is_empty());
+    let new = bench.core.caches.namespaces.get(&Arc::from("shop"));
+    let came = Input::Namespaces(Arc::new(vec![Change { key: "shop".into(), old: None, new }]));
+    assert!(reconciled(&bench.core.handle(came, at(2))).contains(&key("web")));
 }
 
 #[test]

@@ -52,8 +52,10 @@ impl Core {
         self.replan(exports, now);
         let owners = self.annotated.owners().into_iter().filter(|owner| rights.contains(&owner.namespace));
         self.annotate(owners.collect::<Vec<_>>(), now);
-        let names = changed.iter().flat_map(|namespace| self.knowledge.names_in(namespace)).cloned();
-        let names: Vec<_> = names.collect();
+        let exported = changed.iter().flat_map(|namespace| self.knowledge.names_in(namespace)).cloned();
+        // Their Cloud Map namespace may have been read before, because another namespace imports from it.
+        let told = changed.iter().flat_map(|namespace| self.peers.names_in(namespace));
+        let names: Vec<_> = exported.chain(told).collect();
         self.reconcile(names);
     }
 

@@ -145,12 +145,15 @@ impl Peers {
 
     /// All names that have such instances.
     pub(super) fn names(&self) -> impl Iterator<Item = ServiceKey> {
-        let found = self.namespaces.keys().filter_map(|name| Some((name, self.found.namespaces.get(name)?)));
-        found.flat_map(|(namespace, found)| {
-            let exports = |service: &ServiceFound| service.reading.iter().flat_map(Reading::exported).next().is_some();
-            let exported = found.services.iter().filter(move |(_, service)| exports(service));
-            exported.map(|(_, service)| ServiceKey::new(namespace.clone(), service.name.clone()))
-        })
+        self.namespaces.keys().flat_map(move |namespace| self.names_in(namespace))
+    }
+
+    /// Those in a Kubernetes namespace.
+    pub(super) fn names_in(&self, namespace: &Arc<str>) -> impl Iterator<Item = ServiceKey> {
+        let found = self.found.namespaces.get(namespace).filter(|_| self.namespaces.contains_key(namespace));
+        let exports = |service: &ServiceFound| service.reading.iter().flat_map(Reading::exported).next().is_some();
+        let exported = found.into_iter().flat_map(|found| &found.services).filter(move |(_, service)| exports(service));
+        exported.map(move |(_, service)| ServiceKey::new(namespace.clone(), service.name.clone()))
     }
 }
 
@@ -167,4 +170,4 @@ fn rejected(service: &Arc<ServiceFound>) -> Vec<Rejected> {
 
 #[cfg(test)]
 #[path = "peers_tests.rs"]
-mod tests;
+pub(super) mod tests;

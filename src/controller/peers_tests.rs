@@ -9,7 +9,7 @@ fn key(name: &str) -> ServiceKey {
     ServiceKey::new("shop", name)
 }
 
-fn instance(cluster: &str, ip: &str, changes: &[(&str, &str)]) -> Instance {
+pub(in crate::controller) fn instance(cluster: &str, ip: &str, changes: &[(&str, &str)]) -> Instance {
     let attributes = [
         ("AWS_INSTANCE_IPV4", ip),
         ("AWS_INSTANCE_PORT", "8080"),
@@ -29,13 +29,17 @@ fn instance(cluster: &str, ip: &str, changes: &[(&str, &str)]) -> Instance {
     Instance { id: format!("tcp-{ip}").into(), attributes }
 }
 
-fn reading(instances: &[Instance]) -> Reading {
+pub(in crate::controller) fn reading(instances: &[Instance]) -> Reading {
     let set: ClusterSetId = "prod".parse().unwrap();
     let identity = Owner { clusterset: Some(set.clone()), cluster: "here".parse().unwrap(), cluster_uid: "uid".into() };
     Reading::of(instances, &BTreeSet::new(), &Service { ..mk_service() }, "shop", &identity, Some(&set))
 }
 
-fn found(services: &[(&str, Option<Reading>)], listed: bool, trouble: Option<Trouble>) -> Arc<Discovered> {
+pub(in crate::controller) fn found(
+    services: &[(&str, Option<Reading>)],
+    listed: bool,
+    trouble: Option<Trouble>,
+) -> Arc<Discovered> {
     let service = |(name, reading): &(&str, Option<Reading>)| {
         let found = ServiceFound { name: (*name).into(), reading: reading.clone(), error: None };
         (Arc::from(label(name)), Arc::new(found))
