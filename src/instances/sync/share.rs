@@ -72,9 +72,10 @@ impl Part {
         self.others = Some((begun, others));
     }
 
-    /// The service is another one, so nothing is known about it.
+    /// The service is another one, so nothing is known about it. Until it is read, nobody chooses: pods come and go
+    /// meanwhile, and imports would have those of the former choice alone.
     pub(super) fn lost(&mut self) {
-        (self.others, self.listed_at) = (None, None);
+        (self.others, self.listed_at, self.choice) = (None, None, None);
     }
 
     /// A write ended.

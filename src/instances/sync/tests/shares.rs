@@ -474,3 +474,29 @@ async fn a_share_changes_although_health_cannot_be_read_and_nothing_is_read_more
     sleep(Duration::from_hours(1)).await;
     assert!(listings() - before <= 100, "{} listings in an hour", listings() - before);
 }
+
+/// An import had the pods of the former choice alone, so that it was empty after a roll-out.
+#[tokio::test(start_paused = true)]
+async fn beside_nothing_that_can_be_read_no_pods_are_chosen() {
+    let fake = Fake::new();
+    let id = service(&fake);
+    run_tasks(&fake, &id, 3);
+    let (world, web) = (World::new(fake.clone()), target("shop", "web"));
+    world.desire([(web.clone(), shared("50%", ready(1..=9)))]);
+    world.registered(&web, 3).await;
+    for _ in 0..1_000 {
+        fake.fault(Operation::CreateService, Fault::Refused(ErrorKind::AccessDenied));
+    }
+    {
+        let mut registry = fake.registry();
+        registry.instances.clear();
+        registry.services.clear();
+    }
+    world.refused(&web, Reason::AccessDenied).await;
+    world.desire([(web.clone(), shared("50%", ready(11..=19)))]);
+    sleep(Duration::from_secs(5)).await;
+    assert_eq!(world.status(&web).share, None);
+    fake.registry().faults.clear();
+    world.registered(&web, 9).await;
+    assert_eq!(world.status(&web).share.unwrap().addresses.len(), 9);
+}
