@@ -109,7 +109,8 @@ impl Part {
     pub(super) fn leaves_out(&self, spec: &InstanceSpec) -> bool {
         self.choice.as_ref().is_some_and(|choice| {
             let refused = choice.refused.iter().any(|(id, _)| id == spec.id());
-            spec.is_ready() && !refused && !choice.pods.contains(&spec.address())
+            // Those that the service cannot take are among the instances, so that they are reported.
+            spec.is_ready() && !refused && find(&choice.instances, spec.id()).is_none()
         })
     }
 

@@ -55,3 +55,19 @@ async fn an_awaited_instance_that_the_service_cannot_take_is_told_from_one_that_
     assert_eq!(awaited.unfit.len(), 1);
     assert!(awaited.unfit.is_disjoint(&awaited.registered));
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_awaited_instance_that_the_service_cannot_take_is_not_one_that_a_share_leaves_out() {
+    let fake = Fake::new();
+    let service = shares::service(&fake);
+    shares::run_tasks(&fake, &service, 2);
+    let all = shares::ready(1..=3);
+    fake.registry().instances.insert((service, all[0].id().clone()), ecs(9).attributes);
+    let (world, web) = (World::new(fake), target("shop", "web"));
+    let ids: BTreeSet<_> = all.iter().map(|spec| spec.id().clone()).collect();
+    world.desire([(web.clone(), TargetDesired { awaited: Arc::new(ids), ..shares::shared("30%", all.clone()) })]);
+    let done = |status: &TargetStatus| status.awaited.as_ref().is_some_and(|awaited| awaited.registered.len() == 1);
+    let awaited = world.until(&web, done).await.awaited.unwrap();
+    assert_eq!(awaited.unfit, [all[0].id().clone()].into());
+    assert!(awaited.held_back.len() == 1 && awaited.held_back.is_disjoint(&awaited.unfit), "{awaited:?}");
+}
