@@ -11,6 +11,9 @@ use super::{
 pub(super) fn add(text: &str, domain: &str, zone: &str) -> Result<Edited, Refusal> {
     let corefile = Corefile::parse(text)?;
     let mut edits = Edits::new(&corefile);
+    if exactly(&corefile, zone).is_some() {
+        return Ok(edits.apply());
+    }
     let Some(model) = exactly(&corefile, domain) else {
         return Err(Refusal(format!(
             "the Corefile of NodeLocal DNSCache has no server block for {domain} of which that for {zone} could be a copy: \
@@ -22,7 +25,7 @@ pub(super) fn add(text: &str, domain: &str, zone: &str) -> Result<Edited, Refusa
         Some(forward.args().iter().skip(1).map(|word| word.text.clone()).collect::<Vec<_>>())
     };
     let target = forwards(model);
-    if exactly(&corefile, zone).is_some() || corefile.serving(zone).iter().any(|server| forwards(server) == target) {
+    if corefile.serving(zone).iter().any(|server| forwards(server) == target) {
         return Ok(edits.apply());
     }
     edits.say(model.line(), format_args!("only {domain} is forwarded to the cluster's DNS, not {zone}"));

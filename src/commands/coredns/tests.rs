@@ -287,6 +287,8 @@ fn node_local_dns_cache_gets_a_copy_of_the_clusters_own_server_block() {
     assert_eq!(node_local::add(&all, "cluster.local", ZONE).unwrap().text, all);
     let refusal = node_local::add(NODE_LOCAL, "k8s.example", ZONE).unwrap_err().to_string();
     assert!(refusal.contains("no server block for k8s.example"), "{refusal}");
+    let by_hand = node_local::add(&edited.text, "k8s.example", ZONE).map(|it| it.changes);
+    assert_eq!(by_hand, Ok(Vec::new()), "what the refusal asks for");
     assert_eq!(edit::cluster_domain(&add(EKS), ZONE).unwrap(), "cluster.local");
 }
 
