@@ -98,12 +98,20 @@ fn answering<'c>(corefile: &'c Corefile, zone: &str) -> Result<Vec<&'c Server>, 
     if !with.is_empty() {
         return Ok(with);
     }
-    let answers = match serving.first() {
+    let own = serving.iter().find(|server| server.zones().any(|(served, _)| served == zone));
+    let answers = match own.or(serving.first()) {
         Some(server) => {
             format!("the server block of line {} answers for {zone}, and has no plugin `kubernetes`", server.line())
         }
         None => format!("no server block answers for {zone}"),
     };
+    // No other server block can have the same address.
+    if let Some(own) = own {
+        let what = if own.addresses.len() == 1 { "it" } else { "this address from it" };
+        return Err(Refusal(format!(
+            "{answers}: remove {what} (Submariner writes such a server block), and run this again"
+        )));
+    }
     let remedy = match (corefile.having("kubernetes").next(), corefile.files().as_slice()) {
         (Some(other), _) => {
             format!("add the address `{zone}` to the server block of line {}, which has it", other.line())

@@ -216,6 +216,15 @@ fn what_it_does_not_understand_it_refuses_with_the_remedy() {
             "line 4 answers for clusterset.local, and has no plugin `kubernetes`: add the address `clusterset.local` to the \
              server block of line 1",
         ),
+        // A second server block with this address would keep CoreDNS from starting.
+        (
+            ".:53 {\n  kubernetes cluster.local\n}\nclusterset.local:53 {\n  forward . 10.0.0.2\n}\n",
+            "line 4 answers for clusterset.local, and has no plugin `kubernetes`: remove it (Submariner",
+        ),
+        (
+            ".:53 {\n  kubernetes cluster.local\n}\ncorp.example, clusterset.local {\n  forward . 10.0.0.2\n}\n",
+            "remove this address from it (Submariner",
+        ),
         (".:53 {\n  kubernetes\n}\n", "line 2: `kubernetes` does not name its zones"),
         (".:53 {\n  kubernetes cluster.local { pods insecure }\n}\n", "line 2: the block of `kubernetes`"),
         (".:53 {\n  kubernetes cluster.local\n  cache {\n    success 10 }\n}\n", "line 3: the block of `cache`"),
