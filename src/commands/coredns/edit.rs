@@ -48,10 +48,16 @@ pub(super) fn add(text: &str, zone: &str) -> Result<Edited, Refusal> {
 }
 
 /// Removes what [`add`] adds. A block that has nothing else goes, too.
+///
+/// It does so also where the server block no longer answers for the zone: somebody may have taken the address away first.
 pub(super) fn remove(text: &str, zone: &str) -> Result<Edited, Refusal> {
     let corefile = Corefile::parse(text)?;
     let mut edits = Edits::new(&corefile);
-    for server in answering(&corefile, zone)? {
+    let mut servers: Vec<_> = corefile.having("kubernetes").collect();
+    if servers.is_empty() {
+        servers = answering(&corefile, zone)?;
+    }
+    for server in servers {
         if let Some(kubernetes) = corefile.plugin(server, "kubernetes").filter(|it| edits.is_new(it)) {
             edits.remove_from_kubernetes(kubernetes, zone)?;
         }

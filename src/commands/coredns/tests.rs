@@ -198,6 +198,16 @@ fn corefiles_that_people_wrote_keep_their_form() {
     }
 }
 
+#[test]
+fn what_was_added_is_removed_also_when_the_address_went_first() {
+    let before = "cluster.local:53 {\n  kubernetes cluster.local\n}\n.:53 {\n  forward . 10.0.0.2\n}\n";
+    let with_address = before.replacen("cluster.local:53", "cluster.local:53 clusterset.local:53", 1);
+    let after = add(&with_address);
+    assert_eq!(remove(&after), with_address);
+    assert_eq!(remove(&after.replace(" clusterset.local:53", "")), before);
+    assert_eq!(remove(before), before);
+}
+
 /// The samples of the AWS Cloud Map MCS Controller replaced CoreDNS by one with a plugin of this name.
 #[test]
 fn the_plugin_of_the_aws_controller_makes_way_for_the_option() {
