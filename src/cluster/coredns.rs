@@ -107,6 +107,9 @@ pub struct Observed {
     pub defined: bool,
     /// The role and the binding are there.
     pub permitted: bool,
+    /// Something of the permission is there that nobody else needs, perhaps only a part: an earlier removal may have failed
+    /// halfway, and somebody may have changed the role.
+    pub revocable: bool,
     /// For this CoreDNS alone, with the version of the binding that was read.
     permission: (ClusterRole, ClusterRoleBinding),
     /// Who else is in the binding.
@@ -131,6 +134,7 @@ impl Observed {
             workload: Some(Workload { image: image.to_owned(), keeper: None }),
             defined: true,
             permitted: true,
+            revocable: true,
             permission: permission("kube-system", "coredns"),
             others: Vec::new(),
         }
@@ -190,6 +194,8 @@ pub async fn observe(client: &Client, place: &Place) -> Result<Observed, AskErro
     }
     let ours = permission.1.subjects.clone().unwrap_or_default();
     let there = binding.as_ref().and_then(|it| it.subjects.clone()).unwrap_or_default();
+    let others: Vec<_> = there.iter().filter(|subject| !is_in(&ours, subject)).cloned().collect();
+    let revocable = if others.is_empty() { role.is_some() || binding.is_some() } else { others.len() < there.len() };
     let permitted = role.is_some_and(|role| role.rules == permission.0.rules)
         && binding.as_ref().is_some_and(|it| it.role_ref == permission.1.role_ref)
         && ours.iter().all(|subject| is_in(&there, subject));
@@ -200,8 +206,9 @@ pub async fn observe(client: &Client, place: &Place) -> Result<Observed, AskErro
         workload,
         defined: definition.is_some_and(|crd| crd.spec.versions.iter().any(|it| it.name == DEFINITION.1 && it.served)),
         permitted,
+        revocable,
         permission,
-        others: there.into_iter().filter(|subject| !is_in(&ours, subject)).collect(),
+        others,
     })
 }
 

@@ -128,7 +128,7 @@ async fn write_to(
             "ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: created"
         }),
         // Until the add-on has the values, CoreDNS still reads ServiceImports; and as long as it has another such zone.
-        Action::Remove => (observed.permitted && values.is_none() && !edit::is_multicluster(&changes.corefile.text))
+        Action::Remove => (observed.revocable && values.is_none() && !edit::is_multicluster(&changes.corefile.text))
             .then_some(if shared {
                 "ClusterRoleBinding cloudmap-mcs-coredns: written. Others keep the permission"
             } else {

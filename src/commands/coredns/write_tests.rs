@@ -30,7 +30,7 @@ struct Cluster {
     defined: bool,
     /// The role and the binding are there.
     permitted: bool,
-    /// Service accounts in the binding; that of the Deployment is `dns`.
+    /// Service accounts in the binding; that of the Deployment is `dns`. Without any, there is only the role.
     bound: &'static [&'static str],
 }
 
@@ -72,7 +72,7 @@ impl Cluster {
             Some(deployment),
             self.defined.then_some(crd),
             self.permitted.then(|| permission().0),
-            self.permitted.then(|| permission().1),
+            (self.permitted && !self.bound.is_empty()).then(|| permission().1),
         ] {
             match answer {
                 Some(object) => api.prepare(200, object),
@@ -205,6 +205,14 @@ async fn remove_takes_the_zone_away_before_the_permission() {
     assert_eq!(Cluster { corefile, ..complete() }.run(&["remove"]).await.1.len(), 1);
     let nothing = Cluster::default().run(&["remove"]).await;
     assert_eq!((nothing.0.as_deref(), nothing.1.len()), (Ok("There is nothing to change.\n"), 0));
+}
+
+#[tokio::test]
+async fn remove_takes_away_the_role_that_a_failed_removal_left() {
+    let (said, writes) = Cluster { permitted: true, bound: &[], ..Cluster::default() }.run(&["remove"]).await;
+    assert!(said.unwrap().contains("ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: deleted.\n"));
+    let role = writes.iter().find(|request| request.path.ends_with("clusterroles/cloudmap-mcs-coredns"));
+    assert_eq!(role.map(|request| request.method.as_str()), Some("DELETE"));
 }
 
 #[tokio::test]
