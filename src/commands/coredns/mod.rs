@@ -104,6 +104,9 @@ async fn write_to(
     let (zone, flags) = (&args.place.zone, &args.place.cluster.flags());
     let observed = &coredns::observe(client, place).await?;
     let changes = plan::changes(action, observed, place, zone, flags)?;
+    for what in &changes.unknown {
+        writeln!(news, "unknown  {what}")?;
+    }
     let corefile = observed.corefile.as_ref().context("no Corefile")?;
     let mut pending: Vec<(&Corefile, &Edited)> = Vec::new();
     let values = if let Some(values) = values {

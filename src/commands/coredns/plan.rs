@@ -42,6 +42,8 @@ pub(super) struct Changes {
     pub(super) corefile: Edited,
     /// `None`: the cluster has no NodeLocal DNSCache.
     pub(super) node_local: Option<Edited>,
+    /// What CoreDNS needs to start with this Corefile, and cannot be told.
+    pub(super) unknown: Vec<String>,
 }
 
 impl Action {
@@ -168,11 +170,14 @@ pub(super) fn changes(
     flags: &str,
 ) -> anyhow::Result<Changes> {
     let corefile = observed.corefile.as_ref().with_context(|| format!("{}: {ELSEWHERE}", no_corefile(place)))?;
+    let mut unknown = Vec::new();
     if action == Action::Apply {
         // Otherwise a Corefile would be written with which CoreDNS does not start.
         for finding in check(observed, place, zone, flags).into_iter().take(2) {
-            if let Finding::Missing { what, remedy } = finding {
-                anyhow::bail!("{what}. First: {remedy}");
+            match finding {
+                Finding::Missing { what, remedy } => anyhow::bail!("{what}. First: {remedy}"),
+                Finding::Unknown(what) => unknown.push(what),
+                Finding::There(_) => {}
             }
         }
     }
@@ -180,6 +185,7 @@ pub(super) fn changes(
     Ok(Changes {
         corefile: action.edit(&corefile.text, zone)?,
         node_local: node_local.map(|it| action.edit_node_local(&it.text, &corefile.text, zone)).transpose()?,
+        unknown,
     })
 }
 

@@ -292,6 +292,15 @@ async fn nothing_is_written_with_which_coredns_would_not_start() {
 }
 
 #[tokio::test]
+async fn apply_says_that_the_version_cannot_be_told() {
+    let cluster = Cluster { image: "coredns@sha256:00", ..Cluster::default() };
+    let (said, writes) = cluster.run(&["apply"]).await;
+    let hint = "unknown  the version of CoreDNS cannot be told from its image coredns@sha256:00: it needs 1.12.2\n---";
+    assert!(said.as_deref().unwrap().starts_with(hint), "{said:?}");
+    assert_eq!(writes.len(), 3);
+}
+
+#[tokio::test]
 async fn who_was_faster_is_not_overwritten() {
     let api = Cluster { permitted: true, ..Cluster::default() }.api();
     api.refuse(409, "Conflict", "the object has been modified");
