@@ -144,6 +144,9 @@ async fn write_to(
     }
     if args.dry_run {
         writeln!(news, "Nothing is written, because of --dry-run.")?;
+        if let Some(done) = permission {
+            writeln!(news, "Without it: {done}.")?;
+        }
     } else {
         for (corefile, edited) in pending.iter().filter(|_| !args.write_managed) {
             plan::refuse_managed(action, corefile, edited, place, zone, flags)?;

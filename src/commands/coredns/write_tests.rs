@@ -254,6 +254,10 @@ async fn a_dry_run_shows_the_same_and_writes_nothing() {
     let (said, writes) = Cluster::default().run(&["apply", "--dry-run"]).await;
     let said = said.unwrap();
     assert!(said.contains("+      multicluster clusterset.local\n") && said.contains("Nothing is written"), "{said}");
+    assert!(
+        said.ends_with("Without it: ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: created.\n"),
+        "{said}"
+    );
     assert_eq!(writes.len(), 0);
 }
 
