@@ -485,7 +485,15 @@ impl<'a> Follow<'a> {
             "Let CoreDNS answer for clusterset.local: `cloudmap-mcs coredns check{}` names what is missing",
             self.seen.flags
         );
+        let none_ready = |slices: &Vec<EndpointSlice>| Count::of_slices(slices).ready == 0;
         match asked {
+            // The answer is the ready endpoints.
+            Err(_)
+                if import.spec.type_ == ServiceImportType::Headless
+                    && self.name.imported.as_ref().is_ok_and(none_ready) =>
+            {
+                Finding::absent(about, format!("{name} has no answer while no endpoint is ready"))
+            }
             Err(why) => Finding::wrong(about, format!("{name} has no answer: {why}"), remedy),
             Ok(answers) => {
                 let answers: Vec<_> = answers.iter().map(ToString::to_string).collect();

@@ -540,6 +540,19 @@ fn what_cannot_be_seen_from_here_is_said_and_is_not_wrong() {
 }
 
 #[test]
+fn a_headless_import_without_ready_endpoints_has_no_answer_and_coredns_is_not_to_blame() {
+    let (seen, mut name) = (cluster(), followed());
+    let import = name.import.as_mut().unwrap().as_mut().unwrap();
+    (import.spec.type_, import.spec.ips) = (crate::api::ServiceImportType::Headless, Vec::new());
+    name.dns = Dns::Asked(Err("NXDOMAIN".into()));
+    let table = name::plan(&seen, &name).table();
+    assert!(table.contains("has no answer: NXDOMAIN"), "{table}");
+    name.imported = Ok(vec![parsed(slice("two", "IPv4", &[false]))]);
+    let table = name::plan(&seen, &name).table();
+    assert!(table.contains("has no answer while no endpoint is ready"), "{table}");
+}
+
+#[test]
 fn a_finding_is_one_line_and_nothing_is_claimed_of_an_import_that_was_not_read() {
     let (mut seen, mut name) = (cluster(), followed());
     seen.ledger = Err(Dark::Unseen("no credentials:\n  Environment: not set\n".into()));
