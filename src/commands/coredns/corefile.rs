@@ -102,7 +102,9 @@ impl Server {
         self.addresses.iter().map(|address| {
             let text = address.text.trim_end_matches(',');
             let (transport, rest) = text.split_once("://").unwrap_or(("dns", text));
-            let port = rest.rsplit_once(':').filter(|(_, port)| port.chars().all(|c| c.is_ascii_digit()));
+            // The port may be an environment variable.
+            let is_port = |port: &str| port.starts_with("{$") || port.chars().all(|c| c.is_ascii_digit());
+            let port = rest.rsplit_once(':').filter(|(_, port)| is_port(port));
             let (zone, port) = port.unwrap_or((rest, "53"));
             (name(zone), format!("{transport}:{port}"))
         })

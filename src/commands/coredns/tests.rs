@@ -186,6 +186,11 @@ fn corefiles_that_people_wrote_keep_their_form() {
              cluster\n    cache 5 {\n        disable success clusterset.local\n        disable denial clusterset.local\n    }\n}\ntls://.:853 \
              {\n    import cluster\n}\n",
         ),
+        // Environment variables.
+        (
+            ".:{$PORT} {\n  kubernetes {$DOMAIN} in-addr.arpa\n}\n",
+            ".:{$PORT} {\n  kubernetes {$DOMAIN} clusterset.local in-addr.arpa {\n      multicluster clusterset.local\n  }\n}\n",
+        ),
         // Other server blocks stay as they are, also one with a cache.
         (
             "corp.example:53 {\n    cache 30\n    forward . 10.0.0.2\n}\n.:53 {\n    kubernetes cluster.local\n}\n",
