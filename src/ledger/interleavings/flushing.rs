@@ -252,6 +252,31 @@ fn garbage_that_may_not_be_deleted_fills_no_further_service_and_is_tried_less_an
     assert_eq!(world.read("blue"), Some(Map::clone(&state(0..40, 149))));
 }
 
+/// The role of the controller may write heads and not pages.
+#[test]
+fn why_pages_cannot_be_written_is_said_until_a_flush_succeeds() {
+    let mut world = World::default();
+    let mut leader = with_pages(&mut world, "blue", 15);
+    leader.hangs = is_page;
+    leader.desire(&mut world, &state(0..40, 2));
+    assert!(!leader.hanging.is_empty());
+    // Also when a heartbeat succeeds, and when the flush is given up and another one begins.
+    for second in 0..300 {
+        for (id, _) in std::mem::take(&mut leader.hanging) {
+            let failure = Failure { message: "AccessDeniedException".to_owned() };
+            leader.term.done(world.now(), id, &Outcome::Failed(failure));
+        }
+        pass(&mut world, &mut [&mut leader], 1);
+        let error = leader.term.error();
+        assert!(error.is_some_and(|error| error.contains("AccessDeniedException")), "{second}: {error:?}");
+    }
+    assert!(leader.term.writer().figures().flushes_abandoned > 0);
+    leader.let_go(&mut world);
+    pass(&mut world, &mut [&mut leader], 30);
+    assert_eq!(leader.term.error(), None);
+    assert_eq!(world.read("blue"), Some(Map::clone(&state(0..40, 2))));
+}
+
 /// They are published all the same.
 #[test]
 fn garbage_that_may_not_be_deleted_and_a_copy_that_may_not_be_written_are_no_error_of_the_exports() {

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::ledger::{
     Map,
-    call::{Call, CallId, Outbox, Outcome},
+    call::{Call, CallId, Failure, Outbox, Outcome},
     hash::Hashes,
     head::{Delta, MAX_SHARDS},
     page::PageId,
@@ -93,7 +93,7 @@ impl Writer {
             if pending {
                 out.wake_at(due_later);
             }
-            self.run.waits = None;
+            (self.run.waits, self.run.blocked) = (None, None);
             return;
         }
         if now.mono < self.run.next_flush {
@@ -260,9 +260,16 @@ impl Writer {
         }
         let retry_at = now.mono + self.timing.retry_min / 2 + self.timing.retry_min.mul_f64(self.fraction());
         let see = self.timing.see;
-        let flush = self.run.flush.as_mut().map(|flush| &mut flush.upload);
-        let compaction = self.run.compaction.as_mut().map(|compaction| &mut compaction.upload);
-        let mine = flush.into_iter().chain(compaction).any(|it| it.done(now, id, outcome, see, retry_at, out));
+        let flush = self.run.flush.as_mut();
+        if flush.is_some_and(|flush| flush.upload.done(now, id, outcome, see, retry_at, out)) {
+            if let Outcome::Failed(Failure { message }) = outcome {
+                // Heads go on meanwhile, and pages in other shards: their success must not hide it.
+                self.run.blocked = Some(message.clone());
+            }
+            return true;
+        }
+        let compaction = self.run.compaction.as_mut();
+        let mine = compaction.is_some_and(|it| it.upload.done(now, id, outcome, see, retry_at, out));
         if mine {
             self.note(outcome);
         }
@@ -328,6 +335,7 @@ impl Writer {
         self.run.base = flush.snapshot;
         self.run.baseless = false;
         self.run.rewrite = false;
+        self.run.blocked = None;
         self.run.figures.flushes += 1;
         self.run.figures.flush_duration = Some(now.mono.saturating_sub(flush.upload.started));
         self.rebased(now, out);

@@ -157,6 +157,8 @@ struct Run {
     rewrite: bool,
     /// Why a flush that is due cannot begin: there is no room, or the root would name more pages than it may.
     waits: Option<String>,
+    /// Why a page of the flush could not be written or looked for, until a flush succeeds or none is due.
+    blocked: Option<String>,
     measured: Option<Measured>,
     /// The last state sent, on the current base.
     sent: Option<Sent>,
@@ -215,6 +217,7 @@ impl Run {
             baseless: false,
             rewrite: false,
             waits: None,
+            blocked: None,
             measured: None,
             sent: None,
             publication: None,

@@ -145,7 +145,8 @@ impl Writer {
 
     /// Why the newest state is not published; otherwise the last error, until something of the same kind succeeds.
     pub fn error(&self) -> Option<&str> {
-        self.unfit.as_ref().or(self.run.waits.as_ref()).or(self.error.as_ref()).map(String::as_str)
+        let flush = self.run.waits.as_ref().or(self.run.blocked.as_ref());
+        self.unfit.as_ref().or(flush).or(self.error.as_ref()).map(String::as_str)
     }
 
     /// The statistics.
