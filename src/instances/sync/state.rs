@@ -370,6 +370,10 @@ impl State {
         self.own.retain(|id, _| is_own(id));
         self.retry.retain(|id, _| is_own(id));
         self.adopted.clear();
+        if let Phase::Resolved(place) = &mut self.phase {
+            // A reading in flight may end before the service is found again.
+            place.adopt = None;
+        }
         self.pending = None;
         self.seen = Seen::Never;
     }

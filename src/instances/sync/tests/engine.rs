@@ -6,6 +6,7 @@ use crate::{
     instances::sync::{
         call::{Call, Event, Inventory, Performer},
         engine::Engine,
+        state::Phase,
     },
 };
 
@@ -44,6 +45,17 @@ impl Bench {
             } else {
                 let wake = self.engine.wake().map_or(end, |at| at.min(end));
                 tokio::time::sleep_until(wake.max(Instant::now() + Duration::from_millis(1))).await;
+            }
+        }
+    }
+
+    /// Makes its calls until one of these comes, which is still to be answered.
+    async fn run_until(&mut self, which: fn(&Call) -> bool) -> Call {
+        loop {
+            match self.engine.next(Instant::now()) {
+                Some(call) if which(&call) => return call,
+                Some(call) => self.answer(call).await,
+                None => sleep(Duration::from_millis(100)).await,
             }
         }
     }
@@ -207,16 +219,7 @@ async fn an_answer_about_a_deleted_service_proves_nothing_about_the_next() {
     let mut bench = Bench::new(&fake);
     let web = target("shop", "web");
     bench.desire([(web.clone(), active(specs("uid-1", "web", 1..=1, "a")))]);
-    let call = loop {
-        match bench.engine.next(Instant::now()) {
-            Some(call @ Call::Register { .. }) => break call,
-            Some(call) => {
-                let event = bench.performer.clone().perform(call).await;
-                bench.engine.done(event, Instant::now());
-            }
-            None => sleep(Duration::from_millis(100)).await,
-        }
-    };
+    let call = bench.run_until(|call| matches!(call, Call::Register { .. })).await;
     let id = specs("uid-1", "web", 1..=1, "a")[0].id().clone();
     let message = "no such service".to_owned();
     let result = Err(Error { operation: "RegisterInstance", kind: ErrorKind::NotFound, message });
@@ -371,4 +374,35 @@ async fn a_target_wanted_again_while_its_service_is_being_deleted_is_registered(
     bench.engine.done(event, Instant::now());
     bench.run(Duration::from_mins(1)).await;
     assert_eq!(fake.registry().instances.len(), 2, "{:?}", bench.status(&web));
+}
+
+/// The service is being looked at again, because AWS called a write invalid, and its instances are being read.
+#[tokio::test(start_paused = true)]
+async fn a_reading_in_flight_takes_nothing_over_when_the_permission_goes() {
+    let fake = Fake::new();
+    let theirs: (Arc<str>, Arc<str>) = {
+        let mut registry = fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::DnsPrivate);
+        let web = registry.add_service(&ns, "web", "x", "heritage=external-dns,external-dns/owner=eks");
+        let attributes = [("AWS_INSTANCE_IPV4".to_owned(), "10.0.0.9".to_owned())].into();
+        let theirs = (web, Arc::from("10.0.0.9"));
+        registry.instances.insert(theirs.clone(), attributes);
+        theirs
+    };
+    let (mut bench, web) = (Bench::new(&fake), target("shop", "web"));
+    let consent = Consent { share: true, adopt: Some("external-dns/eks".parse().unwrap()), ..Consent::default() };
+    let wanted = active(specs("uid-1", "web", 1..=1, "a"));
+    bench.desire([(web.clone(), TargetDesired { consent: consent.clone(), ..wanted.clone() })]);
+    let reading = bench.run_until(|call| matches!(call, Call::Read { .. })).await;
+    let state = bench.engine.targets.get_mut(&web).unwrap();
+    let Phase::Resolved(place) = &mut state.phase else { panic!("it is being read, but was not found") };
+    place.doubtful = true;
+    bench.engine.wake_target(&web, Instant::now());
+    let look = bench.run_until(|call| matches!(call, Call::Inspect { .. })).await;
+    bench.desire([(web.clone(), TargetDesired { consent: Consent { adopt: None, ..consent }, ..wanted })]);
+    bench.answer(reading).await;
+    bench.answer(look).await;
+    bench.run(Duration::from_mins(20)).await;
+    assert!(fake.registry().instances.contains_key(&theirs));
+    assert_eq!(bench.status(&web).outcome, Outcome::Registered { count: 1 });
 }
