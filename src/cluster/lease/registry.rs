@@ -1,11 +1,17 @@
 //! What the election knows of the registry: whether AWS answers this replica.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
 use crate::{
-    cloudmap::{self, CloudMap, Lane, OUT_OF_REACH_AFTER},
+    cloudmap::{self, CloudMap, ErrorKind, Lane, OUT_OF_REACH_AFTER},
     env,
 };
 
@@ -27,12 +33,14 @@ pub struct Registry {
     calls: cloudmap::Metrics,
     /// When this replica last asked AWS whether it answers.
     asked: Option<Instant>,
+    /// Whether AWS denied that call: who may not even list namespaces cannot do the work.
+    denied: Arc<AtomicBool>,
 }
 
 impl Registry {
     /// `calls` are the metrics of all calls of `cloudmap`.
     pub fn new(cloudmap: Arc<dyn CloudMap>, calls: cloudmap::Metrics) -> Self {
-        Self { cloudmap, calls, asked: None }
+        Self { cloudmap, calls, asked: None, denied: Arc::default() }
     }
 
     /// Why a leader yields: AWS does not answer it.
@@ -46,15 +54,22 @@ impl Registry {
         yields.starts_with(UNANSWERED)
     }
 
-    /// Whether AWS answers this replica, although it does not answer the leader. Finds out with a free call. Call this
-    /// again and again while the leader yields.
+    /// Whether AWS answers this replica and lets it in, although it does not answer the leader. Finds out with a free call.
+    /// Call this again and again while the leader yields.
     pub(super) fn answers(&mut self) -> bool {
         let now = Instant::now();
         if self.asked.is_none_or(|asked| now.duration_since(asked) >= ASK_EVERY) {
             self.asked = Some(now);
-            let cloudmap = Arc::clone(&self.cloudmap);
+            let (cloudmap, denied) = (Arc::clone(&self.cloudmap), Arc::clone(&self.denied));
             // The election does not wait for it: the Lease may expire meanwhile.
-            env::spawn(async move { drop(cloudmap.list_namespaces(Lane::Instances).await) });
+            env::spawn(async move {
+                let listed = cloudmap.list_namespaces(Lane::Instances).await;
+                let refused = matches!(&listed, Err(error) if error.kind == ErrorKind::AccessDenied);
+                denied.store(refused, Ordering::Relaxed);
+            });
+        }
+        if self.denied.load(Ordering::Relaxed) {
+            return false;
         }
         let age = self.calls.answers().last().map(|last| now.duration_since(last));
         age.is_some_and(|age| (PATIENCE..OUT_OF_REACH_AFTER).contains(&age))

@@ -480,6 +480,27 @@ async fn the_leader_stays_while_aws_answers_nobody_and_when_aws_is_back() {
     assert_eq!(lease().yields.as_deref(), Some("a frozen cache"), "it comes first");
 }
 
+/// As on a node whose pods get the role of the node. The leader knows the registry, and AWS may answer it again.
+#[tokio::test(start_paused = true)]
+async fn the_leader_stays_while_aws_denies_everything_to_the_standby() {
+    let shared = Shared::default();
+    let first = Replica::start_working(&shared, "a");
+    first.leadership.acquired().await;
+    let second = Replica::start_working(&shared, "b");
+    first.reach_aws(false);
+    second.aws.registry().failing.insert("".into(), ErrorKind::AccessDenied);
+    for _ in 0..600 {
+        seconds(1).await;
+        assert!(first.leadership.is_leader() && !second.leadership.is_leader());
+    }
+    assert!(second.calls() > 10);
+    // Once it may list namespaces, it leads.
+    second.reach_aws(true);
+    let allowed = Instant::now();
+    second.leadership.acquired().await;
+    assert!(allowed.elapsed() < Duration::from_secs(75), "{:?}", allowed.elapsed());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_standby_that_aws_does_not_answer_either_replaces_a_dead_leader() {
     let shared = Shared::default();
