@@ -198,8 +198,10 @@ pub(super) fn membership(status: &Status, young: bool, cluster: &ClusterId) -> M
         )),
         Stage::Contested { cluster: other } => Membership::Refused(format!(
             "Another controller writes in the name of this cluster, under the id \"{other}\" and with the same UID of its namespace \
-             kube-system (as after a restore from a backup while the original goes on): nothing is exported from here. Stop the \
-             controller in one of the two clusters, or make that cluster anew: its kube-system namespace must have a UID of its own."
+             kube-system: nothing is exported from here. If the controller is installed twice in this cluster (kubectl get \
+             deployments -A -l app.kubernetes.io/part-of=cloudmap-mcs), remove one installation. Otherwise a cluster was restored \
+             from a backup while the original goes on: stop the controller in one of the two clusters, or make that cluster \
+             anew, because its kube-system namespace must have a UID of its own."
         )),
         Stage::Leaving | Stage::Left => Membership::Leaving,
         Stage::Claiming => joining("Claiming the cluster id in the registry"),
@@ -245,6 +247,17 @@ mod tests {
             panic!("not refused")
         };
         for part in ["\"blue\"", "uid-9", "cluster.clusterset.k8s.io", "--cluster-id", "purge --cluster blue"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[test]
+    fn a_second_controller_is_reported_with_both_ways_to_get_one() {
+        let Membership::Refused(message) = said(&status(Stage::Contested { cluster: "green".into() }, None), false)
+        else {
+            panic!("not refused")
+        };
+        for part in ["\"green\"", "installed twice", "part-of=cloudmap-mcs", "restored from a backup"] {
             assert!(message.contains(part), "{message}");
         }
     }
