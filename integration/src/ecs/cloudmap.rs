@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use aws_sdk_servicediscovery::config::retry::RetryConfig;
 use aws_sdk_servicediscovery::error::SdkError;
 use aws_sdk_servicediscovery::operation::create_service::CreateServiceError;
 use aws_sdk_servicediscovery::operation::deregister_instance::DeregisterInstanceError;
@@ -15,15 +14,13 @@ use aws_sdk_servicediscovery::types::{
 };
 use aws_sdk_servicediscovery::{Client, Error};
 
-use crate::emulator::sdk_config;
+use crate::emulator::patient_sdk_config;
 
 /// For an operation, whatever the emulator's latencies.
 const PATIENCE: Duration = Duration::from_mins(3);
 const PAUSE: Duration = Duration::from_millis(50);
 /// The pauses grow to this: hundreds of operations at once must not use up the calls that AWS allows.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// How often a call that is throttled is made at most. The pauses of the SDK between them add up to a minute or less.
-const ATTEMPTS: u32 = 8;
 
 /// The DNS records of a service in Cloud Map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,9 +55,7 @@ pub struct CloudMap {
 impl CloudMap {
     pub(crate) fn new(endpoint: &str) -> Self {
         // Many scenarios make their namespaces at the same time, and AWS allows one every two seconds.
-        let retries = RetryConfig::standard().with_max_attempts(ATTEMPTS);
-        let config = sdk_config(endpoint, "ecs").to_builder().retry_config(retries).build();
-        Self { client: Client::from_conf(config), endpoint: endpoint.to_owned() }
+        Self { client: Client::from_conf(patient_sdk_config(endpoint, "ecs")), endpoint: endpoint.to_owned() }
     }
 
     pub fn endpoint(&self) -> &str {

@@ -10,6 +10,9 @@ use aws_smithy_runtime_api::client::interceptors::dyn_dispatch_hint;
 
 use super::Emulator;
 
+/// How often a call that is throttled is made at most. The pauses of the SDK between them add up to two minutes or less.
+const ATTEMPTS: u32 = 10;
+
 impl Emulator {
     /// A client that is known to the emulator as `caller` and does not retry.
     pub fn client(&self, caller: &str) -> Client {
@@ -33,6 +36,12 @@ pub fn sdk_config(endpoint: &str, access_key_id: &str) -> Config {
         .retry_config(RetryConfig::disabled())
         .interceptor(PlainHost)
         .build()
+}
+
+/// [`sdk_config`], with pauses and retries where calls are throttled: who else calls, and how often, is left to chance.
+pub fn patient_sdk_config(endpoint: &str, access_key_id: &str) -> Config {
+    let retries = RetryConfig::standard().with_max_attempts(ATTEMPTS);
+    sdk_config(endpoint, access_key_id).to_builder().retry_config(retries).build()
 }
 
 /// The SDK prefixes the host of the discovery calls with `data-`, and has no switch for it.

@@ -55,7 +55,7 @@ use rand::{RngExt, SeedableRng};
 
 pub use calls::{Admission, Outcome, Response};
 pub(crate) use client::PlainHost;
-pub use client::sdk_config;
+pub use client::{patient_sdk_config, sdk_config};
 pub use control::Control;
 pub use dns::{DNS_QUERY, DnsServer, RESOLVER_QUERY};
 pub use error::ApiError;
