@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
-use super::cluster::{Cluster, NAMESPACE, POD};
+use super::cluster::{CONFIG_MAP, Cluster, NAMESPACE, POD, SERVICE_ACCOUNT};
 use super::manifests;
 use super::wait::{PODS, eventually, holds};
 
@@ -23,8 +23,19 @@ impl Cluster {
     /// Starts the client pod, if it does not run yet, and waits for it.
     pub async fn start_client(&self) -> Result<()> {
         self.apply("", manifests::namespace(NAMESPACE_OF_CLIENTS, &[])).await?;
+        self.takes_pods(NAMESPACE_OF_CLIENTS).await?;
         self.apply(NAMESPACE_OF_CLIENTS, manifests::client(CLIENT)).await?;
         self.client_runs(CLIENT).await
+    }
+
+    /// Waits until a new namespace has what pods are refused without, and what they mount.
+    pub(super) async fn takes_pods(&self, namespace: &str) -> Result<()> {
+        eventually("the namespace has its service account", PODS, async || {
+            self.expect(SERVICE_ACCOUNT, namespace, "default").await?;
+            self.expect(CONFIG_MAP, namespace, "kube-root-ca.crt").await.map(drop)
+        })
+        .await
+        .with_context(|| format!("in {}", self.context))
     }
 
     async fn client_runs(&self, name: &str) -> Result<()> {

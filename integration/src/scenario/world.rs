@@ -223,10 +223,7 @@ impl World {
     /// Makes the scenario's namespace in one cluster.
     pub async fn create_namespace(&self, cluster: &Cluster) -> Result<()> {
         cluster.apply("", manifests::namespace(&self.namespace, &[(LABEL_SCENARIO, &RUN)])).await?;
-        eventually("the namespace has its service account", PODS, async || {
-            cluster.expect(super::CONFIG_MAP, &self.namespace, "kube-root-ca.crt").await.map(drop)
-        })
-        .await
+        cluster.takes_pods(&self.namespace).await
     }
 
     /// Removes the scenario's namespace from one cluster, and waits until it is gone.
