@@ -31,29 +31,35 @@ pub struct Net {
     http: Client<HttpConnector, Body>,
     /// Where Prometheus is (`--guard-prometheus`).
     prometheus: Option<String>,
+    patience: Duration,
 }
 
 impl Net {
     /// `prometheus`: its URL, without a slash at the end.
     pub fn new(prometheus: Option<String>) -> Self {
         let http = Client::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(HttpConnector::new());
-        Self { http, prometheus }
+        Self { http, prometheus, patience: PATIENCE }
     }
 
     async fn send(&self, request: Request<Body>) -> Result<Response<Body>, String> {
         let answer = self.http.request(request).await;
         answer.map(|answer| answer.map(Body::new)).map_err(|error| last(&error))
     }
+
+    async fn in_time<T>(&self, call: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+        let late = |_| Err(format!("no answer within {} s", self.patience.as_secs()));
+        timeout(self.patience, call).await.unwrap_or_else(late)
+    }
 }
 
 #[async_trait]
 impl Outside for Net {
     async fn resolve(&self, name: &str) -> Result<BTreeSet<IpAddr>, String> {
-        dns::resolve(name, PATIENCE).await
+        dns::resolve(name, self.patience).await
     }
 
     async fn probe(&self, at: SocketAddr, path: Option<&str>) -> Result<(), String> {
-        in_time(async {
+        self.in_time(async {
             let Some(path) = path else {
                 return TcpStream::connect(at).await.map(drop).map_err(|error| error.to_string());
             };
@@ -76,7 +82,7 @@ impl Outside for Net {
             .header(CONTENT_TYPE, "application/x-www-form-urlencoded")
             .body(Body::from(body))
             .map_err(|error| error.to_string())?;
-        in_time(async {
+        self.in_time(async {
             let answer = self.send(request).await?;
             let status = answer.status();
             let body = to_bytes(answer.into_body(), LARGEST).await.map_err(|_| "the answer is too long".to_owned())?;
@@ -85,10 +91,6 @@ impl Outside for Net {
         })
         .await
     }
-}
-
-async fn in_time<T>(call: impl Future<Output = Result<T, String>>) -> Result<T, String> {
-    timeout(PATIENCE, call).await.unwrap_or_else(|_| Err(format!("no answer within {} s", PATIENCE.as_secs())))
 }
 
 /// What was wrong in the end: the client says "connection error" first.
@@ -119,10 +121,15 @@ mod tests {
         at
     }
 
+    /// Nothing here is decided by how long an answer takes: the machine may stand still for a while.
+    fn net(prometheus: Option<String>) -> Net {
+        Net { patience: Duration::from_mins(5), ..Net::new(prometheus) }
+    }
+
     #[tokio::test]
     async fn a_pod_is_good_if_it_accepts_a_connection_or_answers_well() {
         let at = serve().await;
-        let net = Net::new(None);
+        let net = net(None);
         for path in [None, Some("/good"), Some("/moved?x=1")] {
             assert_eq!(net.probe(at, path).await, Ok(()), "{path:?}");
         }
@@ -141,15 +148,15 @@ mod tests {
     #[tokio::test]
     async fn prometheus_is_asked_where_the_flag_says() {
         let at = serve().await;
-        let net = Net::new(Some(format!("http://{at}/prom")));
-        assert_eq!(net.query("sum(up) / 2").await, Ok(0.5));
-        assert!(net.query("up").await.unwrap_err().contains("NaN"));
-        assert!(Net::new(None).query("up").await.unwrap_err().contains("--guard-prometheus"));
-        assert!(Net::new(Some(format!("http://{at}"))).query("up").await.unwrap_err().contains("404"));
+        let prometheus = net(Some(format!("http://{at}/prom")));
+        assert_eq!(prometheus.query("sum(up) / 2").await, Ok(0.5));
+        assert!(prometheus.query("up").await.unwrap_err().contains("NaN"));
+        assert!(net(None).query("up").await.unwrap_err().contains("--guard-prometheus"));
+        assert!(net(Some(format!("http://{at}"))).query("up").await.unwrap_err().contains("404"));
     }
 
     #[tokio::test]
     async fn names_are_resolved() {
-        assert!(!Net::new(None).resolve("localhost").await.unwrap().is_empty());
+        assert!(!net(None).resolve("localhost").await.unwrap().is_empty());
     }
 }

@@ -62,7 +62,7 @@ pub(in crate::commands) async fn run(command: ProbeCommand) -> anyhow::Result<()
         }
         ProbeCommand::Try { connect, resolve, output } => {
             let targets = connect.iter().map(|target| parse(target)).collect::<anyhow::Result<Vec<_>>>()?;
-            let tried = attempt(targets, resolve.as_deref()).await;
+            let tried = attempt(targets, resolve.as_deref(), PATIENCE).await;
             fs::write(&output, serde_json::to_string(&tried)?)
                 .with_context(|| format!("failed to write {}", output.display()))
         }
@@ -82,15 +82,14 @@ pub(super) async fn serve(listener: TcpListener, word: &str) -> anyhow::Result<(
     }
 }
 
-pub(super) async fn attempt(targets: Vec<(SocketAddr, String)>, name: Option<&str>) -> Tried {
-    let connected = join_all(
-        targets
-            .into_iter()
-            .map(|(address, word)| async move { Connected { address, outcome: connect(address, &word).await } }),
-    );
+pub(super) async fn attempt(targets: Vec<(SocketAddr, String)>, name: Option<&str>, patience: Duration) -> Tried {
+    let connected =
+        join_all(targets.into_iter().map(|(address, word)| async move {
+            Connected { address, outcome: connect(address, &word, patience).await }
+        }));
     let resolved = async {
         match name {
-            Some(name) => Some(dns::resolve(name, PATIENCE * 3).await),
+            Some(name) => Some(dns::resolve(name, patience * 3).await),
             None => None,
         }
     };
@@ -98,10 +97,10 @@ pub(super) async fn attempt(targets: Vec<(SocketAddr, String)>, name: Option<&st
     Tried { connected, resolved }
 }
 
-async fn connect(address: SocketAddr, word: &str) -> Outcome {
+async fn connect(address: SocketAddr, word: &str, patience: Duration) -> Outcome {
     let mut outcome = Outcome::TimedOut;
     for _ in 0..ATTEMPTS {
-        outcome = match timeout(PATIENCE, hear(address, word.len())).await {
+        outcome = match timeout(patience, hear(address, word.len())).await {
             // As slow as this is nothing that only needs a moment.
             Err(_) => return Outcome::TimedOut,
             Ok(Ok(heard)) if heard == word => return Outcome::Answered,

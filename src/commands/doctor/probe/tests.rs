@@ -211,6 +211,9 @@ async fn nothing_is_created_where_nothing_can_be_deleted() {
     assert!(pods.lock().unwrap().created.is_empty());
 }
 
+/// Nothing is decided by how long a connection takes: the machine may stand still for a while.
+const NO_HURRY: Duration = Duration::from_mins(5);
+
 #[tokio::test]
 async fn who_connects_learns_whether_the_right_one_answers() {
     let [right, other, silent] = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0"));
@@ -219,7 +222,7 @@ async fn who_connects_learns_whether_the_right_one_answers() {
     let serving = [tokio::spawn(program::serve(right, "b")), tokio::spawn(program::serve(other, "somebody else"))];
     let to_silent = silent.local_addr().unwrap();
     let targets = vec![(to_right, "b".to_owned()), (to_other, "b".to_owned()), (to_silent, String::new())];
-    let tried = program::attempt(targets, Some("localhost")).await;
+    let tried = program::attempt(targets, Some("localhost"), NO_HURRY).await;
     let outcomes: Vec<_> = tried.connected.iter().map(|it| it.outcome.clone()).collect();
     assert_eq!(outcomes, [Outcome::Answered, Outcome::Stranger("so".to_owned()), Outcome::Answered]);
     assert!(tried.resolved.unwrap().unwrap().iter().all(IpAddr::is_loopback));
@@ -232,7 +235,7 @@ async fn who_connects_to_nobody_says_why() {
     let kept = TcpSocket::new_v4().unwrap();
     kept.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let closed = kept.local_addr().unwrap();
-    let tried = program::attempt(vec![(closed, "b".to_owned())], None).await;
+    let tried = program::attempt(vec![(closed, "b".to_owned())], None, NO_HURRY).await;
     let Outcome::Failed(why) = &tried.connected[0].outcome else { panic!("{tried:?}") };
     assert!(why.contains("refused"), "{why}");
     let text = serde_json::to_string(&tried).unwrap();
