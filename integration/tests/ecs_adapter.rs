@@ -13,6 +13,8 @@ use cloudmap_mcs::{
 };
 use cloudmap_mcs_integration::ecs::{Definition, EcsApi, Fleet, ManagedService, Model};
 
+/// Nothing here is decided by it: only how long a test that fails waits, and a call while the machine stands still.
+const PATIENCE: Duration = Duration::from_mins(5);
 const ARN: &str = "arn:aws:servicediscovery:us-east-1:000000000000:service/srv-orders";
 
 fn sdk() -> aws_config::SdkConfig {
@@ -25,7 +27,8 @@ fn sdk() -> aws_config::SdkConfig {
 
 async fn start(model: Model) -> (EcsApi, AwsEcs) {
     let api = EcsApi::start(model).await.unwrap();
-    let ecs = AwsEcs::configured(&sdk(), &AwsSettings::default(), Some(&api.endpoint())).await.unwrap();
+    let settings = AwsSettings { deadline: PATIENCE, ..AwsSettings::default() };
+    let ecs = AwsEcs::configured(&sdk(), &settings, Some(&api.endpoint())).await.unwrap();
     (api, ecs)
 }
 
@@ -205,7 +208,7 @@ async fn until(ecs: &AwsEcs, what: &str, is_so: impl Fn(&Service) -> bool) {
         if is_so(&seen) {
             return;
         }
-        assert!(begun.elapsed() < Duration::from_mins(5), "{what}: {seen:?}");
+        assert!(begun.elapsed() < PATIENCE, "{what}: {seen:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
