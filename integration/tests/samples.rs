@@ -99,7 +99,7 @@ fn the_client_with_boto3_asks_as_the_api_is_and_calls_a_pod() {
         return;
     }
     let script = r#"
-import http.server, os, threading
+import http.server, socket, threading
 import discover
 from botocore.stub import Stubber
 
@@ -113,9 +113,13 @@ class Pod(http.server.BaseHTTPRequestHandler):
 
 pod = http.server.HTTPServer(("127.0.0.1", 0), Pod)
 threading.Thread(target=pod.serve_forever, daemon=True).start()
-gone = http.server.HTTPServer(("127.0.0.1", 0), Pod)
-port = gone.server_port
-gone.server_close()
+# Kept, or somebody else may get the port and listen.
+gone = socket.socket()
+gone.bind(("127.0.0.1", 0))
+port = gone.getsockname()[1]
+# A machine that stands still for longer than the sample waits decides nothing.
+urlopen = discover.urllib.request.urlopen
+discover.urllib.request.urlopen = lambda url, timeout: urlopen(url, timeout=100 * timeout)
 
 def instance(name, port):
     return {"InstanceId": name, "NamespaceName": "example", "ServiceName": "my-service", "HealthStatus": "HEALTHY",
