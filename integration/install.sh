@@ -44,6 +44,13 @@ in_cluster wait --timeout 300s --for condition=Established crd/clusterproperties
 	crd/serviceexports.multicluster.x-k8s.io crd/serviceimports.multicluster.x-k8s.io \
 	crd/cutovers.cloudmap-mcs.io
 
+# The API server serves a new kind before it lists it, and kubectl knows only what is listed.
+for attempt in {1..60}; do
+	! kubectl --context "$CONTEXT" get clusterproperties >"$work/output" 2>&1 || break
+	[ "$attempt" -lt 60 ] || fail "the cluster has no ClusterProperties: $(cat "$work/output")"
+	sleep 2
+done
+
 # property NAME VALUE
 property() {
 	local kept
