@@ -15,8 +15,8 @@ use cloudmap_mcs_integration::ecs::{Agent, Definition, Ecs, Records, Service};
 use cloudmap_mcs_integration::emulator::Write;
 use cloudmap_mcs_integration::scenario::{PROPAGATION, World, eventually, holds};
 
-/// Cloud Map takes 30 s over a change of a custom health status.
-const HEALTH: Duration = Duration::from_mins(3);
+/// Cloud Map takes 30 s over a change of a custom health status, which has to cross after that.
+const HEALTH: Duration = Duration::from_mins(5);
 
 /// Names of this run: another may have been here before.
 fn unique(name: &str) -> String {
