@@ -149,7 +149,9 @@ mod tests {
     #[tokio::test]
     async fn tasks_answer_while_they_are_registered_and_no_longer() {
         let emulator = Emulator::start(EmulatorSettings::unthrottled()).await.unwrap();
-        let machine = Machine::new(&emulator.endpoint(), Addresses::beginning_at(Ipv4Addr::new(127, 77, 0, 1)));
+        // Other processes on this machine may run this test, too: each has loopback addresses of its own.
+        let own = Ipv4Addr::from_bits(0x7f00_0001 | ((std::process::id() << 4) & 0x00ff_ffff));
+        let machine = Machine::new(&emulator.endpoint(), Addresses::beginning_at(own));
         let registry = machine.cloud_map().private_service("internal", "orders", Records::A).await.unwrap();
         let definition = Definition { port: 18_080, ..Definition::new("prod", "orders", &registry) };
         let mut orders = machine.service(definition);
