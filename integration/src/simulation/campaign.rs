@@ -286,7 +286,7 @@ mod tests {
         let scenarios: Vec<_> = SCENARIOS.iter().take(2).collect();
         let endless = scenarios[1];
         let campaign = Campaign { scenarios, start: 7, seeds: 3, threads: 1, limit: None, progress: None };
-        let mut reports = campaign.reports(Duration::from_millis(50), move |scenario, seed| {
+        let mut reports = campaign.reports(Duration::from_secs(2), move |scenario, seed| {
             if scenario.name == endless.name && seed == 8 {
                 loop {
                     thread::park();
