@@ -11,24 +11,29 @@ use futures::StreamExt as _;
 
 use super::lab::{POLLS, PREFIX, TAG};
 
+/// What is left is looked at so often at least, however long that takes.
+const LEAST_LOOKS: u32 = 10;
+
 /// Deregisters and deletes everything that has the id of the run, until nothing is left. Begins nothing that costs.
 ///
 /// # Errors
 /// Something is left, and for as long as the patience lasts it did not become less.
 pub async fn teardown(client: &Client, run: &str, patience: Duration) -> anyhow::Result<()> {
-    let (mut begin, mut least) = (Instant::now(), usize::MAX);
+    let (mut begin, mut looks, mut least) = (Instant::now(), 0, usize::MAX);
     loop {
         let why = match sweep(client, run).await {
             Ok(None) => return Ok(()),
             Ok(Some(Left { number, why })) => {
                 if number < least {
-                    (begin, least) = (Instant::now(), number);
+                    (begin, looks, least) = (Instant::now(), 0, number);
                 }
                 why
             }
             Err(error) => format!("{:#}", anyhow::Error::from(error)),
         };
-        if begin.elapsed() > patience {
+        looks += 1;
+        // Where this process gets no time, time says nothing about AWS.
+        if looks >= LEAST_LOOKS && begin.elapsed() > patience {
             bail!("something of the run {run} is left: {why}\nremove it with --teardown {run}");
         }
         tokio::time::sleep(patience / POLLS).await;
