@@ -90,8 +90,8 @@ fn verdicts(report: &Report) -> BTreeMap<&'static str, &Verdict> {
 #[tokio::test]
 async fn a_complete_run_confirms_what_the_emulator_models_and_leaves_nothing() {
     let (emulator, _) = account(settings()).await;
-    // So long that the second call finds it running.
-    let slow = Effect::OperationLatency { add: Duration::from_secs(5) };
+    // So long that the second call finds it running, on a machine that stands still for ten seconds, too.
+    let slow = Effect::OperationLatency { add: Duration::from_secs(15) };
     emulator.control().add_fault(Fault::on("RegisterInstance", slow).for_service("-one-operation"));
     let plan = Plan { budget: 200.0, vpc: Some("vpc-1".to_owned()), many: true, throttling: true, ..plan() };
     let report = complete(&emulator, &plan).await;
