@@ -42,8 +42,9 @@ pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let identity = asking::identity(&client, &args.place.identity).await?;
-    let Record { member, services, .. } = record.load().await?.map(|(record, _)| record).unwrap_or_default();
-    let clusterset = to_leave(&identity, member.as_ref())?;
+    let Record { member, services, registrations, .. } =
+        record.load().await?.map(|(record, _)| record).unwrap_or_default();
+    let clusterset = to_leave(&identity, member.as_ref(), registrations.len())?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     refuse_elsewhere(&cloudmap, &clusterset, &identity.cluster, &services).await?;
     let news = if flag(&record, true).await? { "The flag is set" } else { "The flag was already set" };
@@ -146,8 +147,9 @@ where
 }
 
 /// The ClusterSet that the cluster is to leave. Fails if its controller was last in another one, or had another id there: of an
-/// id that nobody has, nothing is in the registry, so the cluster would seem to have left at once.
-fn to_leave(identity: &Identity, member: Option<&Member>) -> anyhow::Result<ClusterSetId> {
+/// id that nobody has, nothing is in the registry, so the cluster would seem to have left at once. Fails also outside a
+/// ClusterSet; `registered` is the number of Cloud Map services in which annotated objects are registered there.
+fn to_leave(identity: &Identity, member: Option<&Member>, registered: usize) -> anyhow::Result<ClusterSetId> {
     let Identity { cluster, clusterset, uid: _ } = identity;
     if let Some(Member { clusterset: set, cluster: id }) = member.filter(|member| !member.is_of(identity)) {
         let here = clusterset.as_ref().map_or_else(|| "no ClusterSet".to_owned(), ToString::to_string);
@@ -157,7 +159,17 @@ fn to_leave(identity: &Identity, member: Option<&Member>) -> anyhow::Result<Clus
              {set} --cluster-id {id}. If the ids were changed just now, try again in a minute"
         );
     }
-    clusterset.clone().context("this cluster is in no ClusterSet, so there is nothing to leave")
+    clusterset.clone().with_context(|| {
+        let nothing = "this cluster is in no ClusterSet, so there is nothing to leave";
+        if registered == 0 {
+            return nothing.to_owned();
+        }
+        format!(
+            "{nothing}. But its annotated Services and Ingresses are registered in {registered} Cloud Map service(s), and nobody \
+             withdraws that once the controller is gone: start the controller with --instances=none, without --dry-run and \
+             --policy=upsert-only, and remove it when `cloudmap-mcs leave` no longer says this"
+        )
+    })
 }
 
 /// Fails if this is another ledger than the one that the controller writes, as in another region: it has nothing of the cluster,
@@ -275,15 +287,24 @@ mod tests {
         let member = |cluster: &str| Member { clusterset: "prod".to_owned(), cluster: cluster.to_owned() };
         let prod = identity(Some("prod"));
         for member in [None, Some(&member("blue"))] {
-            assert_eq!(to_leave(&prod, member).unwrap().as_str(), "prod");
+            assert_eq!(to_leave(&prod, member, 0).unwrap().as_str(), "prod");
         }
         for (identity, member) in
             [(&prod, member("green")), (&identity(Some("test")), member("blue")), (&identity(None), member("blue"))]
         {
-            let error = to_leave(identity, Some(&member)).unwrap_err().to_string();
+            let error = to_leave(identity, Some(&member), 0).unwrap_err().to_string();
             assert!(error.contains(&format!("--clusterset-id prod --cluster-id {}", member.cluster)), "{error}");
         }
-        assert!(to_leave(&identity(None), None).unwrap_err().to_string().contains("nothing to leave"));
+        // Outside a ClusterSet, instances of annotated objects would stay.
+        for (registered, remains) in [(0, false), (2, true)] {
+            let error = to_leave(&identity(None), None, registered).unwrap_err().to_string();
+            assert!(error.contains("nothing to leave"), "{error}");
+            assert_eq!(
+                error.contains("2 Cloud Map service(s)") && error.contains("--instances=none"),
+                remains,
+                "{error}"
+            );
+        }
     }
 
     /// The API server may refuse to delete them, and nobody else does it once the controller is gone.
