@@ -22,6 +22,7 @@ use crate::{
     },
     env,
     ledger::{
+        head::Head,
         show::{self, ClusterView},
         trust::Keys,
     },
@@ -54,7 +55,11 @@ impl Row {
         let head = view.and_then(|view| view.head.as_deref());
         let (signs, pinned) = (head.and_then(|head| head.signer), accepted.and_then(|accepted| accepted.key));
         let own = head.is_some_and(|head| *head.uid == *uid);
-        let gone = accepted.and_then(|accepted| accepted.gone).is_some_and(Gone::is_left);
+        // A cluster that left has a head that says so. With a live one it is back, and its key may be another one.
+        let gone = match accepted.and_then(|accepted| accepted.gone) {
+            Some(Gone::Left) => !head.is_some_and(Head::is_live),
+            gone => gone.is_some_and(Gone::is_left),
+        };
         let other = head.zip(accepted).is_some_and(|(head, accepted)| *head.uid != *accepted.uid);
         let note = match (pinned, signs) {
             _ if own => "this cluster",
@@ -204,6 +209,8 @@ fn refuse_if_unused(keys: &Keys, record: Option<&Record>) -> anyhow::Result<()> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use clap::Parser as _;
 
     use super::*;
@@ -211,6 +218,7 @@ mod tests {
         cli::{Cli, Command},
         cluster::{keys::StoredKey, record::Member},
         commands::status::tests::view,
+        ledger::head::Presence,
     };
 
     /// Otherwise the leader would take the own last head for a forged one.
@@ -261,6 +269,28 @@ mod tests {
         let error = refuse_own(&blue, "uid-blue", "uid-blue").unwrap_err().to_string();
         assert!(error.contains("blue is this cluster itself"), "{error}");
         refuse_own(&blue, "uid-blue", "uid-green").unwrap();
+    }
+
+    /// Its key is gone with the namespace of its controller, as after `kubectl delete -k`.
+    #[test]
+    fn a_cluster_that_left_and_is_back_with_another_key_is_shown_with_the_remedy() {
+        let [old, new] = [1, 2].map(|byte| PublicKey::from_bytes([byte; 32]));
+        let accepted = |gone| Accepted { gone, ..Accepted::unread("uid-blue".to_owned(), Some(old)) };
+        let back = view("blue");
+        let head = Arc::new(Head { signer: Some(new), ..Head::clone(back.head.as_deref().unwrap()) });
+        let left = Arc::new(Head {
+            presence: Presence::Left { successor: None },
+            signer: Some(old),
+            ..Head::clone(back.head.as_deref().unwrap())
+        });
+        let note = |head: &Arc<Head>, gone| {
+            let view = ClusterView { head: Some(Arc::clone(head)), ..view("blue") };
+            Row::new("blue", Some(&view), Some(&accepted(Some(gone))), "uid-green").note
+        };
+        assert!(note(&head, Gone::Left).contains("trust accept"));
+        assert_eq!(note(&left, Gone::Left), "left");
+        // The last head of a dead cluster is live.
+        assert_eq!(note(&head, Gone::Forgotten), "left");
     }
 
     #[test]
