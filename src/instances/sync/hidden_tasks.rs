@@ -125,7 +125,7 @@ impl HiddenTasks {
         if decide {
             self.decide(wish);
         }
-        let until = self.shows_until(now).filter(|until| *until > now);
+        let until = self.shows_until(now);
         let TargetTasks { hidden, to_hide, trouble, .. } = self.status(false, 0);
         let to_hide = if trouble.is_some() { 0 } else { to_hide };
         HiddenNow { hidden, to_hide, until }
@@ -233,7 +233,8 @@ impl HiddenTasks {
     /// Until when own instances wait, if tasks are being shown.
     pub(super) fn shows_until(&mut self, now: Instant) -> Option<Instant> {
         self.showing = self.is_showing(now).then(|| self.showing.unwrap_or(now));
-        self.showing.map(|since| since + SHOWS)
+        // Marks that AWS denies would be looked at without a pause.
+        self.showing.map(|since| since + SHOWS).filter(|until| *until > now)
     }
 
     /// Whether own instances wait until tasks are shown.
