@@ -210,11 +210,12 @@ pub struct CutoverFinishArgs {
     /// or print how.
     #[arg(long)]
     pub force: bool,
-    /// Set the desired count of the ECS services to 0, with your own role, and wait until no task runs. Only for Cutovers that
-    /// are Finished. The ECS services stay.
+    /// Set the desired count of the ECS services to 0, with your own role, as soon as their Cutovers are Finished and no client
+    /// uses hidden tasks any more, and wait until no task runs. The ECS services stay.
     #[arg(long)]
     pub scale_ecs: bool,
-    /// With --scale-ecs: stop waiting for ECS after this time. ECS continues by itself.
+    /// With --scale-ecs: how long to wait until tasks may be stopped, and then again until ECS has stopped them. ECS continues
+    /// by itself.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
     pub timeout: Duration,
 }

@@ -16,6 +16,7 @@ mod status;
 mod tests;
 
 use std::{
+    collections::BTreeSet,
     io::{Read as _, Write as _},
     process::ExitCode,
     sync::Arc,
@@ -28,6 +29,7 @@ use kube::{
     Api, Client,
     api::{ListParams, Patch, PatchParams},
 };
+use tokio::time::{Instant, sleep};
 
 use self::{
     ecs::EcsReader,
@@ -35,6 +37,7 @@ use self::{
     facts::{ASSUMED, Facts, Registry},
     observe::{Observer, Progress},
     plan::Grade,
+    scale::Refusal,
 };
 use crate::{
     api::{Cutover, ServiceExport},
@@ -57,6 +60,8 @@ use crate::{
 
 /// How often `status --watch` looks.
 const LOOK: Duration = Duration::from_secs(2);
+/// How often `finish --scale-ecs` looks whether tasks may be stopped.
+const AGAIN: Duration = Duration::from_secs(5);
 
 pub(super) async fn cutover(command: CutoverCommand) -> anyhow::Result<ExitCode> {
     let (edit, wish) = match command {
@@ -226,59 +231,21 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
     let open = facts.iter().filter(|facts| !finish::is_finished(facts));
     let ready: Vec<_> = open.map(|facts| facts.key.clone()).collect();
     let written = each(&client, &ready, &Wish::Shift(100), &edit).await;
-    let mut failed = Vec::new();
+    let mut failed = 0;
     if scale_ecs {
-        let (ready, why) = stoppable(&client, &facts, force).await?;
-        failed = why;
-        match port {
-            _ if edit.dry_run => {}
-            Ok(Some(port)) => {
-                let mut out = std::io::stdout();
-                failed.extend(Box::pin(stop(&mut observer, &*port, ready, force, timeout, &mut out)).await?);
-            }
-            // Each name has said so.
-            Ok(None) | Err(_) => {}
-        }
+        // Without ECS, each name says so.
+        let port = port.ok().flatten();
+        let ecs = port.as_deref().filter(|_| !edit.dry_run);
+        let (mut out, mut errors) = (std::io::stdout(), std::io::stderr());
+        failed = Box::pin(stop(&mut observer, ecs, facts, force, timeout, &mut out, &mut errors)).await?;
     } else {
         for facts in &facts {
             write!(std::io::stdout(), "{}", finish::commands(facts, force))?;
         }
     }
-    for why in &failed {
-        writeln!(std::io::stderr(), "{why}")?;
-    }
     anyhow::ensure!(refused == 0, "{refused} are not finished");
-    anyhow::ensure!(failed.is_empty(), "the tasks of {} are not stopped", failed.len());
+    anyhow::ensure!(failed == 0, "the tasks of {failed} are not stopped");
     written
-}
-
-/// What is known about a name, and an ECS service whose tasks may stop for it.
-type Stoppable<'a> = (&'a Facts, crate::ecs::Service);
-
-/// The ECS services that may be stopped now, and why others may not. Says what to know before.
-async fn stoppable<'a>(
-    client: &Client,
-    facts: &'a [Facts],
-    force: bool,
-) -> anyhow::Result<(Vec<Stoppable<'a>>, Vec<String>)> {
-    let (mut out, now) = (std::io::stdout(), time(client).await);
-    let (mut ready, mut failed) = (Vec::new(), Vec::new());
-    for facts in facts {
-        let key = &facts.key;
-        match scale::stoppable(facts, now.as_ref().copied(), force) {
-            Err(why) => failed.push(why),
-            Ok(services) if services.is_empty() => writeln!(out, "{key}: no task of ECS is left to stop")?,
-            Ok(services) => {
-                let ttl = facts.registry.as_ref().map_or(0, Registry::ttl);
-                write!(out, "{}", finish::before_tasks_stop(facts, ttl))?;
-                for service in services {
-                    writeln!(out, "# {key}: {}: desired count {} -> 0", service.path(), service.desired)?;
-                    ready.push((facts, service));
-                }
-            }
-        }
-    }
-    Ok((ready, failed))
 }
 
 /// The time of the API server's clock. The one here may be wrong, and then tasks would stop that clients still use.
@@ -290,54 +257,106 @@ async fn time(client: &Client) -> Result<Timestamp, String> {
     time.ok_or_else(|| "its answers have no date".to_owned())
 }
 
-/// Stops the tasks of ECS services, and waits for them. Gives why some are not stopped.
+/// Stops the tasks of each name as soon as they may be stopped, and waits for them. Waits for `patience` until they may be, and
+/// for as long again until they are stopped. Gives how many are not; `errors` says why. Without `ecs`, `out` says what would be
+/// done.
 async fn stop(
     observer: &mut Observer,
-    ecs: &dyn Ecs,
-    ready: Vec<Stoppable<'_>>,
+    ecs: Option<&dyn Ecs>,
+    mut open: Vec<Facts>,
     force: bool,
     patience: Duration,
     out: &mut impl std::io::Write,
-) -> anyhow::Result<Vec<String>> {
-    let (mut open, mut failed) = (Vec::new(), Vec::new());
-    for (facts, service) in ready {
-        let begun = match still_stoppable(observer, facts, force).await {
-            Ok(()) => scale::begin(ecs, &facts.key, service).await,
-            Err(why) => Err(why),
-        };
-        match begun {
-            Ok(stopping) => {
-                writeln!(out, "{}", stopping.begun())?;
-                open.push(stopping);
+    errors: &mut impl std::io::Write,
+) -> anyhow::Result<usize> {
+    let (mut stopping, mut failed, mut said) = (Vec::new(), 0, BTreeSet::new());
+    let begun = Instant::now();
+    while !open.is_empty() {
+        let waits = ecs.is_some() && begun.elapsed() < patience;
+        let (now, mut rest) = (time(&observer.client).await, Vec::new());
+        for mut facts in open {
+            let services = match stoppable(observer, &mut facts, now.as_ref().copied(), force).await {
+                Ok(services) => services,
+                Err(Refusal::Later(why)) if waits => {
+                    if said.insert(why.clone()) {
+                        writeln!(errors, "{why}: waiting")?;
+                    }
+                    rest.push(facts);
+                    continue;
+                }
+                Err(Refusal::Later(why)) => {
+                    failed += 1;
+                    writeln!(errors, "{why}: run this again later")?;
+                    continue;
+                }
+                Err(Refusal::Never(why)) => {
+                    failed += 1;
+                    writeln!(errors, "{why}")?;
+                    continue;
+                }
+            };
+            let key = &facts.key;
+            if services.is_empty() {
+                writeln!(out, "{key}: no task of ECS is left to stop")?;
+                continue;
             }
-            Err(why) => failed.push(why),
+            let ttl = facts.registry.as_ref().map_or(0, Registry::ttl);
+            write!(out, "{}", finish::before_tasks_stop(&facts, ttl))?;
+            for service in services {
+                writeln!(out, "# {key}: {}: desired count {} -> 0", service.path(), service.desired)?;
+                let Some(ecs) = ecs else { continue };
+                match scale::begin(ecs, key, service).await {
+                    Ok(begun) => {
+                        writeln!(out, "{}", begun.begun())?;
+                        stopping.push(begun);
+                    }
+                    Err(why) => {
+                        failed += 1;
+                        writeln!(errors, "{why}")?;
+                    }
+                }
+            }
+        }
+        open = rest;
+        if !open.is_empty() {
+            sleep(AGAIN).await;
         }
     }
-    failed.extend(scale::wait(ecs, open, patience, out).await?);
+    let Some(ecs) = ecs else { return Ok(failed) };
+    for why in scale::wait(ecs, stopping, patience, out).await? {
+        failed += 1;
+        writeln!(errors, "{why}")?;
+    }
     Ok(failed)
 }
 
-/// Whether the Cutover, Cloud Map and the pods still say so. To observe hundreds of names takes minutes: meanwhile somebody may
-/// have taken one back, ECS may have started tasks or brought back a hidden one, or pods may have failed.
+/// The ECS services of a name whose tasks may be stopped, by what the Cutover, Cloud Map and the pods say now. To observe
+/// hundreds of names takes minutes: meanwhile somebody may have taken one back, ECS may have started tasks or brought back a
+/// hidden one, or pods may have failed.
 ///
 /// # Errors
 /// Why no task may be stopped, and what to do.
-async fn still_stoppable(observer: &mut Observer, facts: &Facts, force: bool) -> Result<(), String> {
-    let key = &facts.key;
-    let now = time(&observer.client).await;
-    let api: Api<Cutover> = Api::namespaced(observer.client.clone(), &key.namespace);
-    let cutover = read(api.get_opt(&key.name)).await.map_err(|why| why.to_string());
-    let registry = match facts.counterpart.as_ref().map(|counterpart| &counterpart.target) {
-        Ok(Some(target)) => observer.registry(target).await,
-        _ => facts.registry.clone(),
-    };
-    let mut seen = Facts { cutover, registry, ..facts.clone() };
-    let registry = seen.registry.as_ref().map_err(|why| format!("{key}: no task is stopped: {why}"))?;
-    scale::may_stop(&seen, registry, now.as_ref().copied())?;
-    scale::are_hidden_if_wanted(&seen, force)?;
-    seen.pods = observer.pods_of(key).await;
-    finish::check(&seen, force)?;
-    scale::some_pod_is_ready(&seen)
+async fn stoppable(
+    observer: &mut Observer,
+    facts: &mut Facts,
+    now: Result<Timestamp, &String>,
+    force: bool,
+) -> Result<Vec<crate::ecs::Service>, Refusal> {
+    facts.cutover = observer.cutover(&facts.key).await;
+    // Hundreds of names may wait, so Cloud Map and the pods are looked at only when it is time. What would still be in the way
+    // then is said at once.
+    if scale::is_due(facts, now).is_err() {
+        return scale::stoppable(facts, now, force);
+    }
+    if let Ok(Some(target)) = facts.counterpart.as_ref().map(|counterpart| &counterpart.target) {
+        facts.registry = observer.registry(target).await;
+    }
+    facts.pods = observer.pods_of(&facts.key).await;
+    let services = scale::stoppable(facts, now, force)?;
+    if !services.is_empty() {
+        finish::check(facts, force)?;
+    }
+    Ok(services)
 }
 
 async fn back(args: CutoverBackArgs) -> anyhow::Result<ExitCode> {
@@ -379,7 +398,7 @@ async fn follow(api: &Api<Cutover>, namespace: &str, args: &CutoverStatusArgs) -
                 if !std::mem::replace(&mut failing, true) {
                     writeln!(std::io::stderr(), "cannot list Cutovers, and tries again: {why}")?;
                 }
-                tokio::time::sleep(LOOK).await;
+                sleep(LOOK).await;
                 continue;
             }
             list => list.context("failed to list Cutovers")?,
@@ -406,6 +425,6 @@ async fn follow(api: &Api<Cutover>, namespace: &str, args: &CutoverStatusArgs) -
             let bad = cutovers.iter().any(status::needs_somebody);
             return Ok(if bad { ExitCode::FAILURE } else { ExitCode::SUCCESS });
         }
-        tokio::time::sleep(LOOK).await;
+        sleep(LOOK).await;
     }
 }

@@ -70,8 +70,7 @@ impl Observer {
 
     /// Everything about a name.
     pub(super) async fn observe(&mut self, key: &ServiceKey) -> Facts {
-        let api = |client: &Client| Api::<Cutover>::namespaced(client.clone(), &key.namespace);
-        let cutover = read(api(&self.client).get_opt(&key.name)).await.map_err(|why| why.to_string());
+        let cutover = self.cutover(key).await;
         let service = Api::<Service>::namespaced(self.client.clone(), &key.namespace);
         let service = read(service.get_opt(&key.name)).await.map_err(|why| why.to_string());
         let counterpart = self.counterpart(key, service.as_ref()).await;
@@ -102,6 +101,12 @@ impl Observer {
             budgets: self.budgets(key, &template).await,
             autoscalers: self.autoscalers(key, workload.as_deref()).await,
         }
+    }
+
+    /// The Cutover of a name, as it is now.
+    pub(super) async fn cutover(&self, key: &ServiceKey) -> Result<Option<Cutover>, String> {
+        let cutovers = Api::<Cutover>::namespaced(self.client.clone(), &key.namespace);
+        read(cutovers.get_opt(&key.name)).await.map_err(|why| why.to_string())
     }
 
     async fn counterpart(

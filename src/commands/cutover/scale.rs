@@ -19,6 +19,21 @@ use crate::{
     model::ServiceKey,
 };
 
+/// Why no task of a name is stopped now, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// This passes by itself: time or the controller does it.
+    Later(String),
+    /// Somebody has to do something.
+    Never(String),
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self::Never(why)
+    }
+}
+
 /// How often ECS is asked whether tasks still run.
 const LOOK: Duration = Duration::from_secs(5);
 /// Until answers of ECS show a desired count that was set. AWS documents no bound.
@@ -29,43 +44,48 @@ const LAG: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// Why no task may be stopped, and what to do.
-pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: bool) -> Result<Vec<Service>, String> {
+pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: bool) -> Result<Vec<Service>, Refusal> {
     let key = &facts.key;
     let registry = facts.registry.as_ref().map_err(|why| format!("{key}: no task is stopped: {why}"))?;
     let Some(there) = &registry.service else {
-        return Err(format!("{key}: its Cloud Map service is not found, so nobody knows which tasks to stop"));
+        return Err(format!("{key}: its Cloud Map service is not found, so nobody knows which tasks to stop").into());
     };
     // Tasks of another name may be in a service that is only assumed.
     if let Some(assumed) = facts.assumed() {
-        return Err(format!("{key}: no task is stopped: {assumed}: {ASSUMED}"));
+        return Err(format!("{key}: no task is stopped: {assumed}: {ASSUMED}").into());
     }
-    may_stop(facts, registry, now)?;
     let Found { services, unread } = match &facts.ecs {
-        Err(why) => return Err(format!("{key}: no task is stopped, because ECS could not be read: {why}")),
-        Ok(None) => return Err(format!("{key}: ECS is not asked with --cloudmap-endpoint alone: add --ecs-endpoint")),
+        Err(why) => return Err(format!("{key}: no task is stopped, because ECS could not be read: {why}").into()),
+        Ok(None) => {
+            return Err(format!("{key}: ECS is not asked with --cloudmap-endpoint alone: add --ecs-endpoint").into());
+        }
         Ok(Some(found)) => found,
     };
     if let Some(why) = unread.as_ref().filter(|_| services.is_empty()) {
         return Err(format!(
             "{key}: no task is stopped, because no ECS service that was read registers there, and {why}. Grant what \
              `cloudmap-mcs iam --mode cutover` prints, or name the cluster with --ecs-cluster"
-        ));
+        )
+        .into());
     }
     if services.is_empty() && facts.tasks(registry) > 0 {
         return Err(format!(
             "{key}: no ECS service that was read registers there, and others have instances: look at --region, \
              --ecs-cluster and --ecs-service"
-        ));
+        )
+        .into());
     }
     let running: Vec<_> = services.iter().filter(|service| !service.is_at_zero()).cloned().collect();
+    for service in running.iter().filter(|service| service.active) {
+        if let Some(why) = hindered(service, &there.arn, force) {
+            return Err(format!("{key}: {} is not stopped: {why}", service.path()).into());
+        }
+    }
+    is_due(facts, now)?;
+    no_task_is_visible(facts, registry)?;
     if !running.is_empty() {
         some_pod_is_ready(facts)?;
         are_hidden_if_wanted(facts, force)?;
-    }
-    for service in running.iter().filter(|service| service.active) {
-        if let Some(why) = hindered(service, &there.arn, force) {
-            return Err(format!("{key}: {} is not stopped: {why}", service.path()));
-        }
     }
     Ok(running)
 }
@@ -74,7 +94,7 @@ pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: b
 ///
 /// # Errors
 /// No pod is ready; the text says what to do.
-pub(super) fn some_pod_is_ready(facts: &Facts) -> Result<(), String> {
+fn some_pod_is_ready(facts: &Facts) -> Result<(), String> {
     let key = &facts.key;
     if facts.pods.as_ref().is_ok_and(|pods| pods.ready == 0) {
         return Err(format!("{key}: no task is stopped while no pod is ready: repair the pods, or scale them"));
@@ -86,7 +106,7 @@ pub(super) fn some_pod_is_ready(facts: &Facts) -> Result<(), String> {
 ///
 /// # Errors
 /// Why the tasks cannot be hidden, and what to do.
-pub(super) fn are_hidden_if_wanted(facts: &Facts, force: bool) -> Result<(), String> {
+fn are_hidden_if_wanted(facts: &Facts, force: bool) -> Result<(), String> {
     let Some(Condition { reason, message, .. }) = facts.cannot_hide().filter(|_| !force) else { return Ok(()) };
     let key = &facts.key;
     Err(format!(
@@ -95,19 +115,36 @@ pub(super) fn are_hidden_if_wanted(facts: &Facts, force: bool) -> Result<(), Str
     ))
 }
 
-/// Whether the Cutover is Finished, and no client uses hidden tasks any more.
+/// Whether the Cutover is Finished, and no client uses hidden tasks any more, by what the Cutover says.
 ///
 /// # Errors
 /// Why no task may be stopped, and what to do.
-pub(super) fn may_stop(facts: &Facts, registry: &Registry, now: Result<Timestamp, &String>) -> Result<(), String> {
+pub(super) fn is_due(facts: &Facts, now: Result<Timestamp, &String>) -> Result<(), Refusal> {
     let key = &facts.key;
     match &facts.cutover {
-        Err(why) => Err(format!("{key}: no task is stopped: {why}")),
-        Ok(Some(cutover)) if is_finished(cutover) => hidden_for_long_enough(facts, registry, now),
+        Err(why) => Err(format!("{key}: no task is stopped: {why}").into()),
+        Ok(Some(cutover)) if is_finished(cutover) => hidden_for_long_enough(facts, now),
+        Ok(Some(cutover)) if finishes(cutover) => {
+            Err(Refusal::Later(format!("{key}: no task is stopped before it is Finished")))
+        }
         Ok(_) => Err(format!(
-            "{key}: no task is stopped before it is Finished: run this again when `cloudmap-mcs cutover status` says so"
-        )),
+            "{key}: no task is stopped before it is Finished: look at `cloudmap-mcs cutover status`, and run this again when it \
+             says so"
+        )
+        .into()),
     }
+}
+
+/// Whether the controller goes on by itself until it is Finished, once all traffic was asked for.
+fn finishes(cutover: &Cutover) -> bool {
+    use CutoverPhase::{Holding, Shifting, Waiting};
+    let status = cutover.status.clone().unwrap_or_default();
+    let goes_on = match status.phase {
+        None | Some(Waiting | Shifting) => true,
+        Some(Holding) => status.share_of_traffic == Some(100),
+        Some(_) => false,
+    };
+    goes_on || status.observed_generation != cutover.metadata.generation
 }
 
 /// Whether it is Finished, by the spec that it has now.
@@ -124,20 +161,13 @@ pub(super) fn wait_until_hidden(key: &ServiceKey) -> String {
 }
 
 /// Whether no client uses the hidden tasks any more.
-fn hidden_for_long_enough(facts: &Facts, registry: &Registry, now: Result<Timestamp, &String>) -> Result<(), String> {
+fn hidden_for_long_enough(facts: &Facts, now: Result<Timestamp, &String>) -> Result<(), Refusal> {
     let Some(cutover) = facts.hides() else { return Ok(()) };
     let (key, status) = (&facts.key, cutover.status.clone().unwrap_or_default());
     let says = |reason: HidingReason| status.conditions.iter().any(|said| reason.row().explains(said));
     let since = status.hidden_since.as_ref().filter(|_| says(HidingReason::Hidden));
     if since.is_none() && !says(HidingReason::NoneToHide) {
-        return Err(format!("{key}: its tasks are not hidden yet: wait with `{}`", wait_until_hidden(key)));
-    }
-    // The condition follows what the controller read last, which may be a minute ago.
-    if registry.tasks > 0 {
-        let tasks = registry.tasks;
-        return Err(format!(
-            "{key}: {tasks} of its tasks are visible in Cloud Map: run this again when they are hidden"
-        ));
+        return Err(Refusal::Later(format!("{key}: its tasks are not hidden yet")));
     }
     let Some(since) = since else { return Ok(()) };
     let (settle, assumed) = match &facts.settings {
@@ -152,17 +182,29 @@ fn hidden_for_long_enough(facts: &Facts, registry: &Registry, now: Result<Timest
             ),
         ),
     };
-    let wait = SignedDuration::try_from(stoppable_after(registry.ttl(), settle)).ok();
+    let ttl = facts.registry.as_ref().map_or(0, Registry::ttl);
+    let wait = SignedDuration::try_from(stoppable_after(ttl, settle)).ok();
     let from = wait.and_then(|wait| since.0.checked_add(wait).ok()).unwrap_or(since.0);
     let waits = format!("{key}: its hidden tasks may be stopped from {from} on{assumed}");
     match now {
         Ok(now) if now >= from => Ok(()),
-        Ok(now) => Err(format!("{waits}, and the API server's clock says {now}: run this again then")),
+        Ok(_) => Err(Refusal::Later(format!("{waits}, by the API server's clock"))),
         Err(why) => Err(format!(
             "{waits}, and the API server does not say what time it is: {why}. Run this again; or stop them yourself then, with \
              the command that `finish` prints without --scale-ecs"
-        )),
+        )
+        .into()),
     }
+}
+
+/// Whether Cloud Map shows no task that is to be hidden. The condition follows what the controller read last, which may be a
+/// minute ago.
+fn no_task_is_visible(facts: &Facts, registry: &Registry) -> Result<(), Refusal> {
+    let (key, tasks) = (&facts.key, registry.tasks);
+    if facts.hides().is_some() && tasks > 0 {
+        return Err(Refusal::Later(format!("{key}: {tasks} of its tasks are visible in Cloud Map")));
+    }
+    Ok(())
 }
 
 /// Why the desired count of a service is not to be set to 0.

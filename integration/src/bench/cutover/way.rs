@@ -13,9 +13,6 @@ use super::{
 };
 use crate::ecs::EcsApi;
 
-/// How often `finish` is tried.
-const ATTEMPTS: u32 = 5;
-
 /// How long each part took.
 pub(super) type Times = Vec<(&'static str, Duration)>;
 
@@ -63,27 +60,16 @@ impl CutoverBench {
     /// Stops the tasks when they may be stopped.
     async fn stop_tasks(&self, program: &Program, course: &Course, begun: Instant, times: &mut Times) -> Result<()> {
         let plan = &self.plan;
+        if plan.hide_tasks {
+            let hidden = |seen: &Seen| !seen.is_guarded() && seen.has_hidden(plan.tasks);
+            course.until("all tasks are hidden", plan.moved(), hidden).await?;
+            course.wait_until_stoppable(plan.ttl, plan.settle).await?;
+        }
+        times.push(("start_to_stoppable", begun.elapsed()));
         let mut flags = plan.chosen(false);
         flags.push("--scale-ecs".to_owned());
-        for attempt in 1.. {
-            if plan.hide_tasks {
-                // Those that are stopped already are hidden no more.
-                let least = if attempt == 1 { plan.tasks } else { 0 };
-                let hidden = |seen: &Seen| !seen.is_guarded() && seen.has_hidden(least);
-                course.until("all tasks are hidden", plan.moved(), hidden).await?;
-                course.wait_until_stoppable(plan.ttl, plan.settle).await?;
-            }
-            if attempt == 1 {
-                times.push(("start_to_stoppable", begun.elapsed()));
-            }
-            match program.run("finish", &flags, &[0]).await {
-                Ok(()) => break,
-                // Tasks that ECS reported as healthy meanwhile were hidden again, and clients may still use them.
-                Err(error) if attempt < ATTEMPTS => tracing::warn!("{error:#}"),
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
+        // Tasks that ECS reported as healthy meanwhile were hidden again, and clients may still use them: it waits for these.
+        program.run("finish", &flags, &[0]).await
     }
 
     /// All traffic goes to tasks again.

@@ -1,7 +1,7 @@
 //! Several services move at once and back, with the commands and in the order of docs/moving-from-ecs.md. Their pods are
 //! Deployments behind a kubelet, with the readiness gate and the `preStop` hook, and the caller is a pod that asks CoreDNS.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use cloudmap_mcs_integration::ecs::{Definition, Ecs, EcsApi, Model, Records};
@@ -14,8 +14,8 @@ use super::cutover::{STEP, run};
 use super::shares::addresses;
 use crate::gates::{GATE, gated};
 
-/// So many services, each of two tasks and two pods. More of them take longer to start, and show nothing else.
-const SERVICES: usize = 5;
+/// So many services, each of two tasks and two pods.
+const SERVICES: usize = 20;
 const TASKS: i64 = 2;
 const PODS_OF_EACH: usize = 2;
 /// Of the records, in seconds: a tenth of what the documents use. So is the interval of the steps.
@@ -28,8 +28,6 @@ const USED: Duration = Duration::from_secs(TTL + SETTLE);
 /// For so many seconds pods serve after they were deleted: 5 s until they are withdrawn, 15 s for another leader, the TTL, and
 /// what clients are late.
 const LINGERS: u64 = 5 + 15 + TTL + SETTLE;
-/// Until `finish` is tried again.
-const AGAIN: Duration = Duration::from_secs(5);
 const CALLER: &str = "caller";
 
 /// Of a service, in ECS, Cloud Map and Kubernetes.
@@ -185,18 +183,6 @@ impl<'a> Day<'a> {
         .await
     }
 
-    /// Stops the tasks as soon as that is allowed: clients may use hidden ones for a while.
-    async fn stop_tasks(&self) -> Result<()> {
-        let begun = Instant::now();
-        while let Err(refused) = run(self.world, &self.api, "finish", &["--all", "--scale-ecs"]).await {
-            if begun.elapsed() >= STEP {
-                return Err(refused);
-            }
-            tokio::time::sleep(AGAIN).await;
-        }
-        Ok(())
-    }
-
     /// All traffic goes to the pods.
     async fn there(&self) -> Result<()> {
         let planned = run(self.world, &self.api, "plan", &["--all"]).await?;
@@ -214,7 +200,8 @@ impl<'a> Day<'a> {
         let is_other = |pod: &&Value| condition(pod, GATE)["reason"] != "Registered";
         let others: Vec<_> = pods.iter().filter(is_other).map(name_of).collect();
         holds(others.is_empty(), "all gates are open because of success", &others)?;
-        self.stop_tasks().await?;
+        // It waits until no client uses the hidden tasks any more.
+        run(self.world, &self.api, "finish", &["--all", "--scale-ecs"]).await?;
         self.pods_alone().await
     }
 }

@@ -118,25 +118,49 @@ fn what_others_wrote_stays_one_word_of_a_command() {
     assert!(patch.starts_with("kubectl patch --namespace shop 'x; reboot/orders' --patch '{"), "{patch}");
 }
 
+/// What has to be done before the tasks may be stopped.
+fn never(refused: Result<Vec<crate::ecs::Service>, Refusal>) -> String {
+    let Err(Refusal::Never(why)) = refused else { panic!("{refused:?}") };
+    why
+}
+
+/// What passes by itself before the tasks may be stopped.
+fn later(refused: Result<Vec<crate::ecs::Service>, Refusal>) -> String {
+    let Err(Refusal::Later(why)) = refused else { panic!("{refused:?}") };
+    why
+}
+
 #[test]
 fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_more() {
     let now: Timestamp = "2026-11-24T10:02:00Z".parse().unwrap();
     let ready = |facts: &Facts| scale::stoppable(facts, Ok(now), false);
     let mut facts = facts();
-    assert!(ready(&facts).unwrap_err().contains("before it is Finished"));
+    assert!(never(ready(&facts)).contains("before it is Finished"));
+    for (phase, share, reason, passes) in [
+        ("Shifting", 50, "Shifting", true),
+        ("Holding", 100, "Held", true),
+        ("Holding", 50, "Held", false),
+        ("Paused", 50, "Paused", false),
+        ("RolledBack", 0, "RolledBack", false),
+        ("Blocked", 50, "NoObject", false),
+    ] {
+        let cutover = Ok(Some(status::tests::sample("orders", phase, share, reason, true)));
+        let refused = ready(&Facts { cutover, ..facts.clone() });
+        let why = if passes { later(refused) } else { never(refused) };
+        assert!(why.contains("before it is Finished"), "{phase} at {share}: {why}");
+    }
     let mut finished = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
     facts.cutover = Ok(Some(finished.clone()));
     assert_eq!(ready(&facts).unwrap(), [ecs_service(12)]);
     // The controller has not seen the last change yet.
     finished.metadata.generation = Some(3);
     facts.cutover = Ok(Some(finished.clone()));
-    assert!(ready(&facts).is_err());
+    assert!(later(ready(&facts)).contains("before it is Finished"));
     finished.metadata.generation = Some(2);
     // Hidden tasks are used for 30 s, the TTL of 60 s, and 30 s.
     finished.spec.hide_tasks = true;
     facts.cutover = Ok(Some(finished.clone()));
-    let why = ready(&facts).unwrap_err();
-    assert!(why.contains("not hidden yet") && why.ends_with("--timeout=10m`"), "{why}");
+    assert!(later(ready(&facts)).contains("not hidden yet"));
     facts.registry = Ok(registry(0, 60));
     let hidden = json!({"type": "TasksHidden", "status": "True", "reason": "Hidden", "message": "12 tasks are hidden",
         "lastTransitionTime": "2026-11-24T10:00:30Z"});
@@ -146,32 +170,33 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
         (status.hidden, status.hidden_since) = (Some(12), serde_json::from_value(json!(since)).unwrap());
         facts.cutover = Ok(Some(finished.clone()));
         assert_eq!(ready(&facts).is_ok(), may, "{since}: {:?}", ready(&facts));
+        assert!(may || later(ready(&facts)).contains("from 2026-11-24T10:02:30Z on, by the API server's clock"));
     }
-    let why = scale::stoppable(&facts, Err(&"no answer".to_owned()), false).unwrap_err();
+    let why = never(scale::stoppable(&facts, Err(&"no answer".to_owned()), false));
     assert!(why.contains("from 2026-11-24T10:02:00Z on") && why.contains("no answer"), "{why}");
     // One that began a moment ago.
     let new = Facts { registry: Ok(registry(1, 60)), ..facts.clone() };
-    assert!(ready(&new).unwrap_err().contains("1 of its tasks are visible in Cloud Map"));
+    assert!(later(ready(&new)).contains("1 of its tasks are visible in Cloud Map"));
     let mut assumed = Facts { settings: Err("deployments are forbidden".to_owned()), ..facts.clone() };
     // 30 s, the TTL of 60 s, and the longest --settle.
-    let why = ready(&assumed).unwrap_err();
+    let why = later(ready(&assumed));
     assert!(why.contains("from 2026-11-24T11:01:30Z on") && why.contains("deployments are forbidden"), "{why}");
-    let later = scale::stoppable(&assumed, Ok("2026-11-24T11:01:30Z".parse().unwrap()), false);
-    assert!(later.is_ok(), "the annotations name all: {later:?}");
+    let then = scale::stoppable(&assumed, Ok("2026-11-24T11:01:30Z".parse().unwrap()), false);
+    assert!(then.is_ok(), "the annotations name all: {then:?}");
     assumed.counterpart.as_mut().unwrap().is_implied = true;
-    let why = ready(&assumed).unwrap_err();
+    let why = never(ready(&assumed));
     assert!(why.contains("internal/orders is assumed") && why.contains("deployments are forbidden"), "{why}");
     let failed = Facts { pods: Ok(pods(0)), ..facts.clone() };
-    let why = scale::stoppable(&failed, Ok(now), true).unwrap_err();
+    let why = never(scale::stoppable(&failed, Ok(now), true));
     assert!(why.contains("while no pod is ready"), "not even by force: {why}");
     let with = |ecs| ready(&Facts { ecs, ..facts.clone() });
-    assert!(with(Err("access denied".to_owned())).unwrap_err().contains("access denied"));
-    assert!(with(Ok(None)).unwrap_err().contains("--ecs-endpoint"));
-    assert!(with(Ok(Some(found([])))).unwrap_err().contains("--ecs-cluster"));
-    assert!(with(Ok(Some(found_in_part([])))).unwrap_err().contains("the ECS cluster test could not be read"));
+    assert!(never(with(Err("access denied".to_owned()))).contains("access denied"));
+    assert!(never(with(Ok(None))).contains("--ecs-endpoint"));
+    assert!(never(with(Ok(Some(found([]))))).contains("--ecs-cluster"));
+    assert!(never(with(Ok(Some(found_in_part([]))))).contains("the ECS cluster test could not be read"));
     assert_eq!(with(Ok(Some(found_in_part([ecs_service(12)])))), Ok(vec![ecs_service(12)]), "it is known which one");
     let serves = crate::ecs::Service { load_balancers: 1, ..ecs_service(12) };
-    assert!(with(Ok(Some(found([serves])))).unwrap_err().contains("prod/orders is not stopped"));
+    assert!(never(with(Ok(Some(found([serves]))))).contains("prod/orders is not stopped"));
     let stopped = crate::ecs::Service { load_balancers: 1, ..ecs_service(0) };
     assert_eq!(with(Ok(Some(found([stopped])))), Ok(Vec::new()), "nothing is left to refuse");
 }
@@ -190,7 +215,7 @@ fn tasks_that_cannot_be_hidden_are_stopped_by_force_only() {
     let stoppable = |hide_tasks, tasks, force| {
         scale::stoppable(&mk_facts(hide_tasks, tasks), Ok("2026-11-24T10:02:00Z".parse().unwrap()), force)
     };
-    let why = stoppable(true, 12, false).unwrap_err();
+    let why = never(stoppable(true, 12, false));
     assert!(why.contains("(NotPermitted): AWS denies it. With --force"), "{why}");
     assert_eq!(stoppable(true, 12, true), Ok(vec![ecs_service(12)]));
     assert_eq!(stoppable(false, 12, false), Ok(vec![ecs_service(12)]), "nobody asked for it");
@@ -234,7 +259,6 @@ fn tasks_are_used_for_as_long_as_the_controller_that_is_installed_says() {
 /// A clock that is ahead would stop tasks that clients still use. The one of this machine is years ahead here.
 #[tokio::test]
 async fn for_how_long_tasks_are_hidden_is_measured_with_the_clock_of_the_api_server() {
-    let api = FakeApi::default();
     let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
     cutover.spec.hide_tasks = true;
     let hidden = json!({"type": "TasksHidden", "status": "True", "reason": "Hidden", "message": "12 tasks are hidden",
@@ -242,67 +266,99 @@ async fn for_how_long_tasks_are_hidden_is_measured_with_the_clock_of_the_api_ser
     let status = cutover.status.as_mut().unwrap();
     status.conditions.push(serde_json::from_value(hidden).unwrap());
     (status.hidden, status.hidden_since) = (Some(12), serde_json::from_value(json!("2020-01-01T10:00:00Z")).unwrap());
-    let facts = [Facts { cutover: Ok(Some(cutover)), registry: Ok(registry(0, 60)), ..facts() }];
-    for (date, may) in
-        [(None, false), (Some("Wed, 01 Jan 2020 10:01:59 GMT"), false), (Some("Wed, 01 Jan 2020 10:02:00 GMT"), true)]
-    {
+    let facts = Facts { cutover: Ok(Some(cutover.clone())), registry: Ok(registry(0, 60)), ..facts() };
+    for (date, part) in [
+        (None, "does not say what time it is"),
+        (
+            Some("Wed, 01 Jan 2020 10:01:59 GMT"),
+            "from 2020-01-01T10:02:00Z on, by the API server's clock: run this again",
+        ),
+        (Some("Wed, 01 Jan 2020 10:02:00 GMT"), ""),
+    ] {
+        let api = FakeApi::default();
         api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
         if let Some(date) = date {
             api.says_the_time(date);
         }
-        let (ready, why) = stoppable(&api.client(), &facts, false).await.unwrap();
-        assert_eq!((ready.len(), why.len()), (may.into(), (!may).into()), "{date:?}: {why:?}");
+        api.prepare(200, serde_json::to_value(&cutover).unwrap());
+        pods_are(&api, &[true; 12]);
+        let mut observer = observer(&api, &cloudmap());
+        let (mut out, mut errors) = (Vec::<u8>::new(), Vec::<u8>::new());
+        let open = vec![facts.clone()];
+        let failed = stop(&mut observer, None, open, false, Duration::ZERO, &mut out, &mut errors).await.unwrap();
+        let [out, errors] = [out, errors].map(|said| String::from_utf8(said).unwrap());
+        assert_eq!(failed, usize::from(!part.is_empty()), "{date:?}: {errors}");
+        assert!(errors.contains(part) && out.contains("12 -> 0") == part.is_empty(), "{date:?}: {out}{errors}");
     }
+}
+
+/// The Service of `orders` and its pods, as they are read.
+fn pods_are(api: &FakeApi, ready: &[bool]) {
+    let pod = |ready: &bool| {
+        let condition = json!({"type": "Ready", "status": if *ready { "True" } else { "False" }});
+        json!({"metadata": {"name": "pod"}, "status": {"conditions": [condition]}})
+    };
+    let items: Vec<_> = ready.iter().map(pod).collect();
+    api.prepare(200, json!({"metadata": {"name": "orders"}, "spec": {"selector": {"app": "orders"}}}));
+    api.prepare(200, json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items}));
+}
+
+/// Cloud Map with the service of `orders`, which has no instance.
+fn cloudmap() -> Fake {
+    let cloudmap = Fake::new();
+    let namespace = cloudmap.registry().add_namespace("internal", NamespaceKind::Http);
+    let id = cloudmap.registry().add_service(&namespace, "orders", "ecs", "");
+    cloudmap.registry().services.get_mut(&id).unwrap().arn = ARN.into();
+    cloudmap
+}
+
+fn observer(api: &FakeApi, cloudmap: &Fake) -> Observer {
+    let reader = EcsReader::new(Ok(None), Choice::default());
+    Observer::new(api.client(), Ok(Arc::new(cloudmap.clone())), reader, Ok(Settings::default()))
 }
 
 /// To observe hundreds of names takes minutes.
 #[tokio::test(start_paused = true)]
 async fn what_changed_since_it_was_observed_is_not_stopped() {
-    let pod = |ready: bool| {
-        let condition = json!({"type": "Ready", "status": if ready { "True" } else { "False" }});
-        json!({"metadata": {"name": "pod"}, "status": {"conditions": [condition]}})
-    };
-    let facts = facts();
-    let observed = &facts;
-    let stopped = async |generation: Option<i64>, hides: bool, tasks: usize, pods: &[bool], force: bool| {
-        let (api, service, cloudmap) = (FakeApi::default(), ecs_service(12), Fake::new());
-        let namespace = cloudmap.registry().add_namespace("internal", NamespaceKind::Http);
-        let id = cloudmap.registry().add_service(&namespace, "orders", "ecs", "");
+    let stopped = async |phase: Option<&str>, hides: bool, tasks: usize, pods: &[bool], force: bool| {
+        let (api, cloudmap) = (FakeApi::default(), cloudmap());
+        let id = cloudmap.registry().services.keys().next().cloned().unwrap();
         for task in 0..tasks {
             let attributes = [("ECS_SERVICE_NAME".to_owned(), "orders".to_owned())].into();
             cloudmap.registry().instances.insert((Arc::clone(&id), format!("task-{task}").into()), attributes);
         }
         api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
-        if generation.is_some() {
-            let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
-            (cutover.metadata.generation, cutover.spec.hide_tasks) = (generation, hides);
+        if let Some(phase) = phase {
+            let mut cutover = status::tests::sample("orders", phase, 100, "OthersServe", true);
+            cutover.spec.hide_tasks = hides;
             api.prepare(200, serde_json::to_value(&cutover).unwrap());
         } else {
             api.refuse(404, "NotFound", "there is none");
         }
-        api.prepare(200, json!({"metadata": {"name": "orders"}, "spec": {"selector": {"app": "orders"}}}));
-        let items: Vec<_> = pods.iter().map(|ready| pod(*ready)).collect();
-        api.prepare(200, json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": items}));
-        let ecs = fake::FakeEcs::with([service.clone()]);
-        let reader = EcsReader::new(Ok(None), Choice::default());
-        let mut observer = Observer::new(api.client(), Ok(Arc::new(cloudmap)), reader, Ok(Settings::default()));
-        let ready = vec![(observed, service)];
-        let failed = stop(&mut observer, &ecs, ready, force, Duration::from_mins(10), &mut Vec::new()).await.unwrap();
-        assert_eq!(ecs.state().calls.is_empty(), !failed.is_empty(), "{failed:?}");
-        failed.concat()
+        pods_are(&api, pods);
+        let ecs = fake::FakeEcs::with([ecs_service(12)]);
+        let (mut observer, mut errors) = (observer(&api, &cloudmap), Vec::<u8>::new());
+        // What hidden tasks wait for is another test.
+        let patience = if hides { Duration::ZERO } else { Duration::from_mins(10) };
+        let (open, out) = (vec![facts()], &mut Vec::<u8>::new());
+        let failed = stop(&mut observer, Some(&ecs), open, force, patience, out, &mut errors).await.unwrap();
+        let errors = String::from_utf8(errors).unwrap();
+        assert_eq!((ecs.state().calls.is_empty(), errors.lines().count()), (failed > 0, failed), "{errors}");
+        errors
     };
     let (all, few) = ([true; 12], [true; 11]);
     let ill = [&all[..], &[false]].concat();
-    assert_eq!(stopped(Some(2), false, 12, &all[..], false).await, "");
-    assert_eq!(stopped(Some(2), false, 12, &few[..], true).await, "");
-    for (generation, hides, tasks, pods, force, part) in [
+    let finished = Some("Finished");
+    assert_eq!(stopped(finished, false, 12, &all[..], false).await, "");
+    assert_eq!(stopped(finished, false, 12, &few[..], true).await, "");
+    for (phase, hides, tasks, pods, force, part) in [
         // Somebody took it back.
-        (Some(3), false, 12, &all[..], false, "before it is Finished"),
+        (Some("RollingBack"), false, 12, &all[..], false, "before it is Finished"),
         (None, false, 12, &all[..], false, "before it is Finished"),
         // ECS reported a hidden task as healthy.
-        (Some(2), true, 12, &all[..], false, "not hidden yet"),
+        (finished, true, 12, &all[..], false, "not hidden yet"),
         (
-            Some(2),
+            finished,
             false,
             12,
             &few[..],
@@ -311,19 +367,63 @@ async fn what_changed_since_it_was_observed_is_not_stopped() {
         ),
         // Autoscaling started one.
         (
-            Some(2),
+            finished,
             false,
             13,
             &all[..],
             false,
             "12 pods are ready, and 13 tasks have the traffic now: scale the pods to 13",
         ),
-        (Some(2), false, 12, &ill[..], false, "1 pods are not ready: repair them"),
-        (Some(2), false, 12, &all[..0], true, "while no pod is ready: repair the pods"),
+        (finished, false, 12, &ill[..], false, "1 pods are not ready: repair them"),
+        (finished, false, 12, &all[..0], true, "while no pod is ready: repair the pods"),
     ] {
-        let why = stopped(generation, hides, tasks, pods, force).await;
+        let why = stopped(phase, hides, tasks, pods, force).await;
         assert!(why.contains(part), "{part}: {why}");
     }
+}
+
+/// Whoever stops hundreds of services need not come back for each of them.
+#[tokio::test(start_paused = true)]
+async fn tasks_stop_as_soon_as_time_and_the_controller_allow_it() {
+    let (api, cloudmap) = (FakeApi::default(), cloudmap());
+    let cutover = |phase, reason, since: Option<&str>| {
+        let mut cutover = status::tests::sample("orders", phase, 100, "OthersServe", true);
+        cutover.spec.hide_tasks = true;
+        let said = json!({"type": "TasksHidden", "status": "True", "reason": reason, "message": "12 tasks are hidden",
+            "lastTransitionTime": "2020-01-01T10:00:00Z"});
+        let status = cutover.status.as_mut().unwrap();
+        status.conditions.push(serde_json::from_value(said).unwrap());
+        (status.hidden, status.hidden_since) = (Some(12), since.map(|at| serde_json::from_value(json!(at)).unwrap()));
+        serde_json::to_value(&cutover).unwrap()
+    };
+    // 30 s, and 30 s: the service that is read again has no records.
+    api.says_the_time("Wed, 01 Jan 2020 10:01:00 GMT");
+    let since = [Some("2020-01-01T10:00:00Z"), Some("2020-01-01T10:00:01Z")];
+    for (phase, reason, since) in [
+        ("Shifting", "Hiding", None),
+        ("Finished", "Hiding", None),
+        ("Finished", "Hiding", None),
+        ("Finished", "Hidden", since[1]),
+        ("Finished", "Hidden", since[0]),
+    ] {
+        api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
+        api.prepare(200, cutover(phase, reason, since));
+    }
+    pods_are(&api, &[true; 12]);
+    let ecs = fake::FakeEcs::with([ecs_service(12)]);
+    let facts = Facts { registry: Ok(registry(0, 0)), ..facts() };
+    let (mut observer, begun) = (observer(&api, &cloudmap), Instant::now());
+    let (mut out, mut errors, patience) = (Vec::<u8>::new(), Vec::<u8>::new(), Duration::from_mins(10));
+    let failed = stop(&mut observer, Some(&ecs), vec![facts], false, patience, &mut out, &mut errors).await.unwrap();
+    let [out, errors] = [out, errors].map(|said| String::from_utf8(said).unwrap());
+    assert_eq!(failed, 0, "{errors}");
+    assert_eq!(
+        errors,
+        "shop/orders: no task is stopped before it is Finished: waiting\n\
+         shop/orders: its tasks are not hidden yet: waiting\n\
+         shop/orders: its hidden tasks may be stopped from 2020-01-01T10:01:01Z on, by the API server's clock: waiting\n"
+    );
+    assert!(out.contains("prod/orders has no task any more") && begun.elapsed() >= AGAIN * 4, "{out}");
 }
 
 #[test]
