@@ -434,21 +434,21 @@ impl ClusterWriter for KubernetesWriter {
         let Some(value) = service.spec.as_ref().and_then(|spec| spec.traffic_distribution.as_ref()) else {
             return applied;
         };
-        let (refused, unknown) = match &applied {
+        let taken = match &applied {
             // Kubernetes 1.30 drops it without a word.
-            Ok(applied) => (false, applied.spec.as_ref().is_some_and(|spec| spec.traffic_distribution.is_none())),
-            Err(Error { cause: Cause::Invalid(message), .. }) if message.contains("trafficDistribution") => {
-                (true, true)
-            }
+            Ok(applied) => applied.spec.as_ref().is_none_or(|spec| spec.traffic_distribution.is_some()),
             // A policy may forbid it in one namespace only.
-            Err(Error { cause: Cause::Forbidden(message), .. }) => (message.contains("trafficDistribution"), false),
-            Err(_) => (false, false),
+            Err(Error { cause: Cause::Invalid(message) | Cause::Forbidden(message), .. }) => {
+                !message.contains("trafficDistribution")
+            }
+            Err(_) => true,
         };
-        if unknown {
-            let namespace = service.metadata.namespace.clone().unwrap_or_default();
-            self.refused.note(Fact::Distribution(namespace, value.clone()));
+        if taken {
+            return applied;
         }
-        if !refused {
+        let namespace = service.metadata.namespace.clone().unwrap_or_default();
+        self.refused.note(Fact::Distribution(namespace, value.clone()));
+        if applied.is_ok() {
             return applied;
         }
         // kube-proxy uses only the hints in the slices.

@@ -140,21 +140,20 @@ async fn a_traffic_distribution_that_the_api_server_does_not_take_is_left_out_an
     assert_eq!(sent(), [json!("PreferSameNode"), Value::Null]);
     assert!(!fixture.writer.takes_traffic_distribution("ns", "PreferSameNode"));
     fixture.writer.apply_derived_service(&distributed("PreferClose")).await.unwrap();
-    // A policy of one namespace says nothing about others.
+    // A policy may forbid it in one namespace.
     fixture.api.refuse(403, "Forbidden", "trafficDistribution is not allowed here");
     fixture.writer.apply_derived_service(&distributed("PreferClose")).await.unwrap();
     assert_eq!(sent()[3..], [json!("PreferClose"), Value::Null]);
-    assert!(fixture.writer.takes_traffic_distribution("ns", "PreferClose"));
+    assert!(!fixture.writer.takes_traffic_distribution("ns", "PreferClose"), "it would be sent twice each time");
     // As Kubernetes 1.30 does.
-    let mut stored = distributed("PreferClose");
+    let mut stored = distributed("PreferSameZone");
     stored.spec.get_or_insert_default().traffic_distribution = None;
     fixture.api.prepare(200, serde_json::to_value(&stored).unwrap());
-    fixture.writer.apply_derived_service(&distributed("PreferClose")).await.unwrap();
-    assert!(!fixture.writer.takes_traffic_distribution("ns", "PreferClose"));
-    assert!(
-        fixture.writer.takes_traffic_distribution("other", "PreferClose"),
-        "a webhook of one namespace may drop it"
-    );
+    fixture.writer.apply_derived_service(&distributed("PreferSameZone")).await.unwrap();
+    assert!(!fixture.writer.takes_traffic_distribution("ns", "PreferSameZone"));
+    for value in ["PreferClose", "PreferSameZone"] {
+        assert!(fixture.writer.takes_traffic_distribution("other", value), "a webhook of one namespace may drop it");
+    }
 }
 
 fn with_node_hints() -> discovery::EndpointSlice {
