@@ -84,9 +84,7 @@ impl<K: Clone + Ord> Queue<K> {
     /// Adds a key to be taken after `delay`, or earlier if it is added again.
     pub fn add_after(&self, key: K, delay: Duration) {
         let mut inner = self.lock();
-        let due = Instant::now() + delay;
-        let entry = inner.delayed.entry(key).or_insert(due);
-        *entry = due.min(*entry);
+        inner.delay(key, Instant::now() + delay);
         drop(inner);
         self.wake.notify_one();
     }
@@ -141,8 +139,8 @@ impl<K: Clone + Ord> Queue<K> {
         !self.lock().ready.is_empty()
     }
 
-    /// The worker failed with the key, which comes back later. Returns the delay, and how many times in a row it has
-    /// failed.
+    /// The worker failed with the key, which comes back later; or earlier, if [`add_after`](Self::add_after) said so.
+    /// Returns the delay, and how many times in a row it has failed.
     pub fn failed(&self, key: &K) -> (Duration, u32) {
         let mut inner = self.lock();
         let count = inner.failures.entry(key.clone()).or_insert(0);
@@ -155,7 +153,7 @@ impl<K: Clone + Ord> Queue<K> {
         }
         inner.finish(key);
         if !inner.queued.contains(key) {
-            inner.delayed.insert(key.clone(), Instant::now() + delay);
+            inner.delay(key.clone(), Instant::now() + delay);
         }
         drop(inner);
         self.wake.notify_one();
@@ -216,6 +214,12 @@ impl<K: Clone + Ord> Inner<K> {
         }
     }
 
+    /// Lets a key come at that time, unless it comes earlier.
+    fn delay(&mut self, key: K, due: Instant) {
+        let at = self.delayed.entry(key).or_insert(due);
+        *at = due.min(*at);
+    }
+
     fn promote(&mut self, now: Instant) {
         let due: Vec<K> = self.delayed.iter().filter(|(_, at)| **at <= now).map(|(key, _)| key.clone()).collect();
         for key in due {
@@ -264,6 +268,24 @@ mod tests {
         queue.add("a");
         queue.take().await;
         assert_eq!(queue.failed(&"a"), (FIRST_RETRY, 1), "success forgets failures");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failing_key_comes_once_when_it_was_to_come_and_then_later_again() {
+        let queue = Queue::default();
+        queue.add("a");
+        for _ in 0..9 {
+            queue.take().await;
+            queue.failed(&"a");
+        }
+        queue.take().await;
+        queue.add_after("a", Duration::from_secs(3));
+        for seconds in [3, 30] {
+            let failed = Instant::now();
+            assert_eq!(queue.failed(&"a").0, LAST_RETRY);
+            queue.take().await;
+            assert_eq!(failed.elapsed().as_secs(), seconds);
+        }
     }
 
     #[tokio::test(start_paused = true)]
