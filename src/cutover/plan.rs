@@ -297,6 +297,13 @@ fn finished(Observed { facing, annotation, .. }: &Observed<'_>) -> Next {
             let message = format!("All ready pods are registered, and nobody else has a healthy instance. {end}");
             (CutoverReason::Finished, message)
         }
+        (_, 1..) if facing.tasks().any(|tasks| tasks.showing) => (
+            CutoverReason::OthersServe,
+            format!(
+                "All ready pods are registered. {} The hidden tasks are being shown again, and then have a part of the traffic.",
+                sentence(&facing.text())
+            ),
+        ),
         (_, 1..) => (
             CutoverReason::OthersServe,
             format!(

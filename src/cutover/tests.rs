@@ -15,7 +15,11 @@ use crate::{
         CutoverSpec, CutoverStatus, GuardFailure,
         events::EventReason,
     },
-    instances::{Share, Traffic, share::Reached, sync::TargetShare},
+    instances::{
+        Share, Traffic,
+        share::Reached,
+        sync::{TargetShare, TargetTasks},
+    },
     model::Target,
 };
 
@@ -463,6 +467,17 @@ fn what_is_finished_stays_so_while_pods_come_and_go() {
     assert_eq!(case.next().0, Finished);
     case.spec.share_of_traffic = Some(50);
     assert_eq!(case.next().0, Holding);
+}
+
+#[test]
+fn nobody_is_told_to_wait_for_a_time_to_stop_tasks_that_are_being_shown_again() {
+    for (showing, said) in [(false, "from when on the tasks may be stopped"), (true, "are being shown again")] {
+        let mut place = place(100, 10, 10, 2);
+        place.share.as_mut().unwrap().tasks = Some(TargetTasks { hidden: 2, showing, ..TargetTasks::default() });
+        let (phase, _, _, message) = Case::new(at(100), place).next();
+        assert_eq!(phase, Finished);
+        assert!(message.contains(said), "{message}");
+    }
 }
 
 #[test]
