@@ -325,7 +325,8 @@ impl ShareFigures {
             targets: 1,
             limited: reached.is_limited().into(),
             held_back: reached.ready - reached.ours,
-            asked: reached.asked.map(hundredths).unwrap_or_default(),
+            // One that a new leader cannot read leaves the pods as they are.
+            asked: hundredths(reached.asked.unwrap_or_else(|| reached.share())),
             reached: hundredths(Share::reached(registered, reached.others)),
             reachable: hundredths(reached.most()),
         }

@@ -232,6 +232,7 @@ async fn a_share_that_cannot_be_read_changes_nothing_even_for_a_new_leader() {
     next.desire([(web.clone(), shared("abc", ready(1..=9)))]);
     sleep(Duration::from_mins(5)).await;
     assert_eq!((next.ours(), next.writes()), (there, writes));
+    assert_eq!(next.handle.figures().borrow().shares.asked, 5_000, "it counts as the share that stays");
     // A name that had no share keeps all of its pods.
     let api = target("shop", "api");
     next.desire([(api.clone(), active(specs("uid-1", "api", 1..=4, "a")))]);
