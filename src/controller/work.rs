@@ -145,12 +145,13 @@ impl Work {
         Ok(())
     }
 
-    /// The Event for addresses that were left out.
+    /// The Event for addresses that were left out. It is the same one while others come and go, so that it is not created
+    /// each time.
     fn skipped(&self, wanted: &Wanted) -> Option<EventRecord> {
-        let ((cluster, address, reason), import) = wanted.skipped.first().zip(self.there.import.as_ref())?;
+        let first = wanted.skipped.iter().min_by(|(a, one, _), (b, other, _)| (a, one).cmp(&(b, other)));
+        let ((cluster, address, reason), import) = first.zip(self.there.import.as_ref())?;
         let text = format!(
-            "Left out {} address(es) that cannot be endpoints here, such as {address} of cluster {cluster}: it is {}.",
-            wanted.skipped.len(),
+            "Left out addresses that cannot be endpoints here, such as {address} of cluster {cluster}: it is {}.",
             reason.as_str()
         );
         let (reason, action) = (EventReason::AddressSkipped, "Import");

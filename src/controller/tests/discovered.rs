@@ -10,6 +10,7 @@ use super::world::{Cluster, World, always, key, until};
 use crate::{
     api::ServiceImportType,
     cloudmap::{DnsConfig, DnsRecord, ErrorKind, NamespaceKind, Operation, RecordType, fake::Fault},
+    cluster::events::EventRecord,
 };
 
 impl World {
@@ -256,6 +257,13 @@ async fn what_cannot_be_imported_is_said() {
     let said = |reason: &str, text: &str| notes.iter().any(|note| note.reason == reason && note.text.contains(text));
     assert!(said("InstanceSkipped", "load balancer"), "{notes:?}");
     assert!(said("AddressSkipped", "127.0.0.1"), "{notes:?}");
+    // An Event with the same text is not created again, and their number changes with each task.
+    let of_addresses = |notes: &[EventRecord]| -> BTreeSet<String> {
+        notes.iter().filter(|note| note.reason == "AddressSkipped").map(|note| note.text.clone()).collect()
+    };
+    world.task(&web, "127.0.0.2", Some(80));
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(of_addresses(&blue.objects.take_notes()), of_addresses(&notes));
 }
 
 #[tokio::test(start_paused = true)]
