@@ -2,7 +2,7 @@
 //! of today need not be the one that a log shows.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
 };
 
@@ -92,7 +92,7 @@ pub(super) enum Held<'a> {
     Perhaps(&'a Who),
     /// This one has it, but only since later.
     Later(&'a Who, Timestamp),
-    /// Nobody who is known.
+    /// Nobody who is known, or somebody in each of several clusters.
     Unknown,
 }
 
@@ -190,13 +190,13 @@ impl Holders {
         let holds = self.of.get(&address.to_canonical()).map(Vec::as_slice).unwrap_or_default();
         let now = || holds.iter().filter(|hold| hold.until.is_none());
         let Some(then) = then else {
-            return best(now(), how).map_or(Held::Unknown, |hold| Held::Perhaps(&hold.who));
+            return best(now(), how, Held::Perhaps).unwrap_or(Held::Unknown);
         };
         let covers = |hold: &&Hold| {
             hold.since.is_some_and(|since| since <= then) && hold.until.is_none_or(|until| then <= until)
         };
-        if let Some(hold) = best(holds.iter().filter(covers), how) {
-            return Held::By(&hold.who);
+        if let Some(held) = best(holds.iter().filter(covers), how, Held::By) {
+            return held;
         }
         // Somebody who has it since later was not it. A registration without a date may be of the same one.
         let later = now().filter_map(|hold| hold.since.map(|since| (since, hold)));
@@ -206,10 +206,30 @@ impl Holders {
         let undated = now().find(|hold| hold.since.is_none());
         undated.map_or(Held::Unknown, |hold| Held::Perhaps(&hold.who))
     }
+
+    /// Whether somebody has or had an address in each of several clusters.
+    pub(super) fn is_in_several_clusters(&self, address: IpAddr) -> bool {
+        let holds = self.of.get(&address.to_canonical()).into_iter().flatten();
+        holds.filter_map(|hold| cluster(&hold.who)).collect::<BTreeSet<_>>().len() > 1
+    }
 }
 
-fn best<'a>(holds: impl Iterator<Item = &'a Hold>, how: How) -> Option<&'a Hold> {
-    holds.max_by_key(|hold| (is_specific(&hold.who, how), hold.since))
+/// The one that says the most, as `found`. Where the ranges of two clusters overlap, one of each may hold an address at once.
+fn best<'a>(holds: impl Iterator<Item = &'a Hold>, how: How, found: fn(&'a Who) -> Held<'a>) -> Option<Held<'a>> {
+    let holds: Vec<&'a Hold> = holds.collect();
+    let best = holds.iter().copied().max_by_key(|hold| (is_specific(&hold.who, how), hold.since))?;
+    let says_as_much = |hold: &&Hold| is_specific(&hold.who, how) == is_specific(&best.who, how);
+    let mut clusters = holds.iter().copied().filter(says_as_much).filter_map(|hold| cluster(&hold.who));
+    let is_elsewhere = clusters.any(|other| cluster(&best.who).is_some_and(|own| own != other));
+    Some(if is_elsewhere { Held::Unknown } else { found(&best.who) })
+}
+
+/// The cluster of somebody in Kubernetes, if there are several.
+fn cluster(who: &Who) -> Option<&str> {
+    match who {
+        Who::Pod { cluster, .. } | Who::ClusterDns { cluster, .. } | Who::Node { cluster, .. } => cluster.as_deref(),
+        _ => None,
+    }
 }
 
 /// A pod is more than the Node whose address it shares, and an entry in Cloud Map is less than a pod. NodeLocal DNSCache

@@ -151,6 +151,9 @@ impl Report<'_> {
             Who::ResolverEndpoint { .. } => {
                 about.push(format!("clients outside of the VPC, {}: its DNS servers know which", addresses()));
             }
+            Who::Address { address } if self.holders.is_in_several_clusters(*address) => {
+                about.push("in several clusters somebody has or had it: the log does not say who it was".to_owned());
+            }
             Who::Address { .. } if how.later.is_none() => about.push("nobody who is known had it then".to_owned()),
             Who::Address { .. } => {}
         }

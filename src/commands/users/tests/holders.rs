@@ -58,6 +58,21 @@ fn an_address_belongs_to_who_held_it_then() {
     }
 }
 
+/// Clusters in VPCs of their own may have the same ranges.
+#[test]
+fn an_address_that_pods_of_two_clusters_hold_at_once_tells_nobody() {
+    let mut holders = Holders::default();
+    for (cluster, name, start) in [("a", "early", "2026-11-23T06:00:00Z"), ("b", "late", "2026-11-23T08:00:00Z")] {
+        holders.add_pod(Some(cluster), &pod(name, &["192.0.2.30"], start, &json!({})));
+    }
+    let address = "192.0.2.30".parse().unwrap();
+    for (then, expected) in
+        [(Some("2026-11-23T07:00:00Z"), "early"), (Some("2026-11-23T09:00:00Z"), "unknown"), (None, "unknown")]
+    {
+        assert_eq!(named(&holders.at(address, then.map(at), How::ResolverQuery)), expected, "{then:?}");
+    }
+}
+
 #[test]
 fn pods_in_the_network_of_a_node_are_the_node_and_dns_pods_are_dns() {
     let mut holders = Holders::default();

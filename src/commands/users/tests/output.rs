@@ -46,6 +46,17 @@ fn the_document_shows_a_report() {
 }
 
 #[test]
+fn an_address_of_pods_in_two_clusters_says_why_it_has_no_name() {
+    let mut holders = Holders::default();
+    for cluster in ["a", "b"] {
+        holders.add_pod(Some(cluster), &pod("checkout", &["192.0.2.30"], "2026-11-22T06:00:00Z", &json!({})));
+    }
+    let (subject, seen) = (orders(), seen(&holders));
+    let table = Report { subject: &subject, seen: &seen, holders: &holders, left_out: &[] }.table();
+    assert!(table.contains("in several clusters somebody has or had it"), "{table}");
+}
+
+#[test]
 fn json_has_each_user_with_what_is_known_of_it() {
     let holders = world();
     let (subject, seen) = (orders(), seen(&holders));
