@@ -82,18 +82,24 @@ pub(super) fn is_multicluster(text: &str) -> bool {
     })
 }
 
-/// The domain of the cluster itself, usually `cluster.local`: the first zone of the `kubernetes` plugin.
-pub(super) fn cluster_domain(text: &str, zone: &str) -> Result<String, Refusal> {
+/// The domains of the cluster itself, usually `cluster.local` alone: the zones of the `kubernetes` plugin.
+pub(super) fn cluster_domains(text: &str, zone: &str) -> Result<Vec<String>, Refusal> {
     let corefile = Corefile::parse(text)?;
     let domains = corefile.having("kubernetes").flat_map(|server| {
         let plugin = corefile.plugin(server, "kubernetes");
         let own = plugin.into_iter().flat_map(Directive::args).map(|word| name(&word.text));
         own.chain(server.zones().map(|(zone, _)| zone)).collect::<Vec<_>>()
     });
-    let mut domains = domains.filter(|domain| !domain.is_empty() && domain != zone && !is_reverse(domain));
-    domains
-        .next()
-        .ok_or_else(|| Refusal("no plugin `kubernetes` of the Corefile names the domain of the cluster".into()))
+    let mut found = Vec::new();
+    for domain in domains.filter(|domain| !domain.is_empty() && domain != zone && !is_reverse(domain)) {
+        if !found.contains(&domain) {
+            found.push(domain);
+        }
+    }
+    if found.is_empty() {
+        return Err(Refusal("no plugin `kubernetes` of the Corefile names the domain of the cluster".into()));
+    }
+    Ok(found)
 }
 
 /// The server blocks that answer for the zone and have the `kubernetes` plugin.

@@ -6,18 +6,20 @@ use super::{
     edit::{Edited, Edits},
 };
 
-/// Adds a copy of the server block for the cluster's own domain, unless queries for the zone already go where those for the
-/// domain go. The copy keeps answers for 5 s, so that endpoints that are gone are served no longer than by CoreDNS itself.
-pub(super) fn add(text: &str, domain: &str, zone: &str) -> Result<Edited, Refusal> {
+/// Adds a copy of the server block for the cluster's own domain, the first of `domains` that has one, unless queries for the
+/// zone already go where those for the domain go. The copy keeps answers for 5 s, so that endpoints that are gone are served
+/// no longer than by CoreDNS itself.
+pub(super) fn add(text: &str, domains: &[String], zone: &str) -> Result<Edited, Refusal> {
     let corefile = Corefile::parse(text)?;
     let mut edits = Edits::new(&corefile);
     if exactly(&corefile, zone).is_some() {
         return Ok(edits.apply());
     }
-    let Some(model) = exactly(&corefile, domain) else {
+    let Some((domain, model)) = domains.iter().find_map(|domain| Some((domain, exactly(&corefile, domain)?))) else {
         return Err(Refusal(format!(
-            "the Corefile of NodeLocal DNSCache has no server block for {domain} of which that for {zone} could be a copy: \
-             write one by hand, which forwards {zone} to the cluster's DNS"
+            "the Corefile of NodeLocal DNSCache has no server block for {} of which that for {zone} could be a copy: \
+             write one by hand, which forwards {zone} to the cluster's DNS",
+            domains.join(" or ")
         )));
     };
     let forwards = |server: &Server| {

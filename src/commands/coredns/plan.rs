@@ -56,7 +56,7 @@ impl Action {
 
     fn edit_node_local(self, text: &str, corefile: &str, zone: &str) -> Result<Edited, Refusal> {
         match self {
-            Self::Apply => node_local::add(text, &edit::cluster_domain(corefile, zone)?, zone),
+            Self::Apply => node_local::add(text, &edit::cluster_domains(corefile, zone)?, zone),
             Self::Remove => node_local::remove(text, zone),
         }
     }

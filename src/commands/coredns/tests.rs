@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::{
+    corefile::Refusal,
     diff,
     edit::{self, Edited},
     node_local,
@@ -283,9 +284,14 @@ cluster.local:53 {
     }
 ";
 
+fn forward(text: &str, domains: &[&str]) -> Result<Edited, Refusal> {
+    let domains: Vec<_> = domains.iter().map(|&domain| domain.to_owned()).collect();
+    node_local::add(text, &domains, ZONE)
+}
+
 #[test]
 fn node_local_dns_cache_gets_a_copy_of_the_clusters_own_server_block() {
-    let edited = node_local::add(NODE_LOCAL, "cluster.local", ZONE).unwrap();
+    let edited = forward(NODE_LOCAL, &["cluster.local"]).unwrap();
     let expected = "\
 +clusterset.local:53 {
 +    errors
@@ -303,17 +309,28 @@ fn node_local_dns_cache_gets_a_copy_of_the_clusters_own_server_block() {
 +}";
     assert_eq!(changed(NODE_LOCAL, &edited.text).join("\n"), expected);
     assert_eq!(edited.changes, ["line 1: only cluster.local is forwarded to the cluster's DNS, not clusterset.local"]);
-    assert_eq!(node_local::add(&edited.text, "cluster.local", ZONE).unwrap().changes, Vec::<String>::new());
+    assert_eq!(forward(&edited.text, &["cluster.local"]).unwrap().changes, Vec::<String>::new());
     assert_eq!(node_local::remove(&edited.text, ZONE).unwrap().text, NODE_LOCAL);
     assert_eq!(node_local::remove(NODE_LOCAL, ZONE).unwrap().text, NODE_LOCAL);
     // Everything goes to the cluster's DNS already.
     let all = NODE_LOCAL.replace("__PILLAR__UPSTREAM__SERVERS__", "__PILLAR__CLUSTER__DNS__");
-    assert_eq!(node_local::add(&all, "cluster.local", ZONE).unwrap().text, all);
-    let refusal = node_local::add(NODE_LOCAL, "k8s.example", ZONE).unwrap_err().to_string();
+    assert_eq!(forward(&all, &["cluster.local"]).unwrap().text, all);
+    let refusal = forward(NODE_LOCAL, &["k8s.example"]).unwrap_err().to_string();
     assert!(refusal.contains("no server block for k8s.example"), "{refusal}");
-    let by_hand = node_local::add(&edited.text, "k8s.example", ZONE).map(|it| it.changes);
+    let by_hand = forward(&edited.text, &["k8s.example"]).map(|it| it.changes);
     assert_eq!(by_hand, Ok(Vec::new()), "what the refusal asks for");
-    assert_eq!(edit::cluster_domain(&add(EKS), ZONE).unwrap(), "cluster.local");
+    assert_eq!(edit::cluster_domains(&add(EKS), ZONE).unwrap(), ["cluster.local"]);
+}
+
+#[test]
+fn the_domain_of_the_cluster_is_the_one_that_node_local_dns_cache_forwards() {
+    let renamed = "old.example:53 {\n  kubernetes old.example cluster.local in-addr.arpa\n}\n";
+    let domains = edit::cluster_domains(renamed, ZONE).unwrap();
+    assert_eq!(domains, ["old.example", "cluster.local"]);
+    let text = forward(NODE_LOCAL, &["old.example", "cluster.local"]).unwrap().text;
+    assert!(text.contains("clusterset.local:53 {"), "{text}");
+    let refusal = forward(NODE_LOCAL, &["old.example", "k8s.example"]).unwrap_err().to_string();
+    assert!(refusal.contains("no server block for old.example or k8s.example"), "{refusal}");
 }
 
 /// Lines of a Corefile that have nothing to do with the zone, in the forms that the language allows.
