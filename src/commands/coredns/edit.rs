@@ -126,7 +126,9 @@ fn answering<'c>(corefile: &'c Corefile, zone: &str) -> Result<Vec<&'c Server>, 
     }
     let remedy = match (corefile.having("kubernetes").next(), corefile.files().as_slice()) {
         (Some(other), _) => {
-            format!("add the address `{zone}` to the server block of line {}, which has it", other.line())
+            let port = other.zones().find_map(|(_, socket)| socket.strip_prefix("dns:").map(str::to_owned));
+            let port = port.filter(|port| port != "53").map(|port| format!(":{port}")).unwrap_or_default();
+            format!("add the address `{zone}{port}` to the server block of line {}, which has it", other.line())
         }
         (None, []) => {
             "is this the Corefile of the cluster's DNS? --config-map and --namespace name another one".to_owned()

@@ -232,6 +232,10 @@ fn what_it_does_not_understand_it_refuses_with_the_remedy() {
             "line 4 answers for clusterset.local, and has no plugin `kubernetes`: add the address `clusterset.local` to the \
              server block of line 1",
         ),
+        (
+            "cluster.local:1053 {\n  kubernetes cluster.local\n}\n.:1053 {\n  forward . 10.0.0.2\n}\n",
+            "add the address `clusterset.local:1053` to the server block of line 1",
+        ),
         // A second server block with this address would keep CoreDNS from starting.
         (
             ".:53 {\n  kubernetes cluster.local\n}\nclusterset.local:53 {\n  forward . 10.0.0.2\n}\n",
