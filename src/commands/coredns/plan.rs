@@ -241,8 +241,13 @@ pub(super) fn addon_values(
          `aws eks describe-addon`"
     );
     // Without one of its own, the add-on keeps the default that is in the cluster.
-    let before = map.get("corefile").and_then(Value::as_str).unwrap_or(corefile).to_owned();
+    let own = map.get("corefile").and_then(Value::as_str).map(str::to_owned);
+    let is_default = own.is_none();
+    let before = own.unwrap_or_else(|| corefile.to_owned());
     let edited = action.edit(&before, zone)?;
-    map.insert("corefile".to_owned(), edited.text.clone().into());
+    // The default of a later version counts only while there is none.
+    if action == Action::Apply || !is_default {
+        map.insert("corefile".to_owned(), edited.text.clone().into());
+    }
     Ok((serde_json::to_string_pretty(&values)?, before, edited))
 }

@@ -354,6 +354,14 @@ async fn the_add_on_gets_its_values_with_the_corefile_and_the_config_map_stays()
         assert_eq!(serde_json::from_str::<Value>(&said.unwrap()).unwrap(), expected);
         assert_eq!(writes.len(), 2, "the permission alone");
     }
+    for (values, expected) in [
+        (json!({"replicaCount": 3}), json!({"replicaCount": 3})),
+        (json!({"corefile": added(&own)}), json!({"corefile": own})),
+    ] {
+        std::fs::write(&file, values.to_string()).unwrap();
+        let said = cluster.run(&["remove", "--addon-values", path]).await.0.unwrap();
+        assert_eq!(serde_json::from_str::<Value>(&said).unwrap(), expected);
+    }
     for (values, hint) in [("[]", "a JSON object"), ("{\"addon\": {}}", "--query"), ("{", "neither JSON nor YAML")] {
         std::fs::write(&file, values).unwrap();
         let said = cluster.run(&["apply", "--addon-values", path]).await.0.unwrap_err();
