@@ -49,7 +49,7 @@ pub struct CorednsWriteArgs {
     /// For the managed add-on of EKS: read its configuration values from this file, or from the standard input if it is
     /// `-`, and print them with the changed Corefile. The input is `configurationValues` of `aws eks describe-addon`,
     /// as JSON or YAML. The output is for `aws eks update-addon`. The ConfigMap is not written.
-    #[arg(long, value_name = "FILE", conflicts_with = "write_managed")]
+    #[arg(long, value_name = "FILE")]
     pub addon_values: Option<String>,
     /// Write the ConfigMap even if the managed add-on of EKS, helm or k3s manages it. Its next update may then
     /// overwrite the change.

@@ -362,6 +362,9 @@ async fn the_add_on_gets_its_values_with_the_corefile_and_the_config_map_stays()
         let said = cluster.run(&["remove", "--addon-values", path]).await.0.unwrap();
         assert_eq!(serde_json::from_str::<Value>(&said).unwrap(), expected);
     }
+    // A Helm release may keep the Corefile of NodeLocal DNSCache.
+    let (_, writes) = cluster.run(&["apply", "--addon-values", path, "--write-managed"]).await;
+    assert_eq!(writes.len(), 2, "the permission alone");
     for (values, hint) in [("[]", "a JSON object"), ("{\"addon\": {}}", "--query"), ("{", "neither JSON nor YAML")] {
         std::fs::write(&file, values).unwrap();
         let said = cluster.run(&["apply", "--addon-values", path]).await.0.unwrap_err();
