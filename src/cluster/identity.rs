@@ -201,7 +201,8 @@ pub async fn properties(client: &Client) -> Result<Vec<ClusterProperty>, AskErro
 }
 
 /// The HTTP status of an answer. `Status::is_not_found` of kube 5.0 does not recognise that of an unknown resource,
-/// whose body is plain text without a reason.
+/// whose body is plain text without a reason: its fallback to the code asks whether `NotFound` itself is a known reason, and
+/// so never applies.
 pub(super) fn code(error: &kube::Error) -> Option<u16> {
     if let kube::Error::Api(status) = error { Some(status.code) } else { None }
 }
