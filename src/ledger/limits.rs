@@ -129,7 +129,7 @@ pub struct Timing {
     pub stranger: Duration,
     /// A cluster that left is forgotten when its head is absent for this long (R6).
     pub forget: Duration,
-    /// Time between two attempts to claim an id that another cluster owns (W0).
+    /// Time between two attempts to claim an id that another cluster owns, or whose ledger cannot be read (W0).
     pub refused_retry: Duration,
     /// How long the new head must have been read back before the old id's head is marked as left (W9).
     pub handover: Duration,

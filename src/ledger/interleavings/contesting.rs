@@ -54,6 +54,33 @@ fn of_two_clusters_with_one_uid_one_stops_and_stays_stopped() {
     assert_eq!((stages(&original, &copy), world.heads["blue"].position.epoch), (settled, epoch));
 }
 
+/// A leader that runs creates the ledger again with its next head. This one writes none before its epoch.
+#[test]
+fn a_ledger_that_is_deleted_while_its_only_leader_waits_is_claimed_again() {
+    let mut world = World::default();
+    let mut original = with_pages(&mut world, "blue", 15);
+    let mut copy = restored(&mut world, 0);
+    copy.desire(&mut world, &state(0..3, 9));
+    pass(&mut world, &mut [&mut original, &mut copy], 100);
+    assert_eq!((copy.term.writer().stage(), copy.writes), (contested("blue"), 0));
+    // The original is gone, and its ledger with it. No head moves, so `purge` refuses nothing.
+    drop(original);
+    world.creators.clear();
+    world.heads.clear();
+    world.pages.clear();
+    for _ in 0..60 {
+        world.now += Duration::from_secs(1);
+        copy.term.poll(world.now());
+        let heads = (!world.creators.is_empty()).then(|| world.discover());
+        copy.term.tick(world.now(), heads.as_ref());
+        copy.settle(&mut world);
+    }
+    assert!(!world.creators.is_empty(), "it is there again");
+    pass(&mut world, &mut [&mut copy], 340);
+    assert_eq!(copy.term.writer().stage(), Stage::Running);
+    assert_eq!(world.read("blue"), Some(Map::clone(&state(0..3, 9))));
+}
+
 /// A cluster made from a backup of `blue`, to which its administrator gave another id.
 fn renamed(world: &mut World, id: &str) -> Process {
     let record = world.records["uid-blue"].clone();

@@ -116,6 +116,8 @@ pub struct Writer {
     best: Option<Arc<Head>>,
     /// When the newest of all heads that were read was written.
     heard: u64,
+    /// Since when no read of the heads succeeds, while that is what this leader waits for (W1, W2).
+    unread_since: Option<Duration>,
     epoch: u64,
     /// The epoch in the record, as far as is known.
     recorded: u64,
@@ -273,6 +275,7 @@ impl Writer {
             strange: BTreeSet::new(),
             best: None,
             heard: 0,
+            unread_since: None,
             epoch: 0,
             recorded: 0,
             stranger: None,

@@ -19,11 +19,28 @@ impl Writer {
             let written = heads.values().flatten().map(|head| head.written);
             let plausible = written.filter(|written| *written <= now.wall + MAX_SKEW.as_millis() as u64);
             self.heard = self.heard.max(plausible.max().unwrap_or_default());
+            self.unread_since = None;
             self.observe(now, heads, out);
-        } else if let Phase::Verify(search) = &mut self.phase {
-            search.unread();
+        } else {
+            if let Phase::Verify(search) = &mut self.phase {
+                search.unread();
+            }
+            self.claim_unread(now);
         }
         self.advance(now, out);
+    }
+
+    /// W0: claims the id again if nothing can be read for long and this leader may write nothing yet, because somebody may
+    /// have deleted the ledger. Who runs creates it again with the next head.
+    fn claim_unread(&mut self, now: Now) {
+        let waits = matches!(self.phase, Phase::Confirm { .. } | Phase::Elected | Phase::Verify(_));
+        let since = self.unread_since.filter(|_| waits).unwrap_or(now.mono);
+        self.unread_since = Some(since);
+        if now.mono.saturating_sub(since) >= self.timing.refused_retry {
+            self.unread_since = None;
+            self.elect_again();
+            self.phase = Phase::Claim { retry_at: now.mono, call: None };
+        }
     }
 
     /// W6, and what W1 and W2 need.
