@@ -182,7 +182,9 @@ impl Leader {
                               the controller with --clusterset-id.";
                 let identity = instances::Owner { clusterset: None, cluster, cluster_uid: uid };
                 let (record, cloudmap) = (Arc::clone(&self.record) as _, Arc::clone(&self.cloudmap));
-                let records = driver::local::spawn(record, self.leadership.clone(), cloudmap, &self.uid, keys);
+                let (leadership, properties) = (self.leadership.clone(), self.caches.properties.clone());
+                let is_known = move || properties.trouble().is_none();
+                let records = driver::local::spawn(record, leadership, cloudmap, &self.uid, keys, is_known);
                 self.control(identity, Records::Local(records), Membership::Joining(remedy.to_owned())).await
             }
             None => {

@@ -295,7 +295,7 @@ impl Cluster {
                 Records::Ledger(driver::spawn(settings, fake.clone(), record, leadership.clone(), pending()))
             } else {
                 let uid = &identity.cluster_uid;
-                Records::Local(driver::local::spawn(record, leadership.clone(), fake.clone(), uid, None))
+                Records::Local(driver::local::spawn(record, leadership.clone(), fake.clone(), uid, None, || true))
             };
             let ledger = if let Records::Ledger(ledger) = &records { Some(ledger.status()) } else { None };
             let (desired, receiver) = tokio::sync::watch::channel(instances::sync::Desired::new());

@@ -63,17 +63,19 @@ impl Drop for LocalHandle {
 
 /// Starts a term of a standalone cluster, which has no other clusters and no state except for the registration records.
 /// If the cluster was a member before, it leaves after a while, signed with `keys`: a ClusterProperty that is gone may
-/// come back.
+/// come back. It stays while `is_known` says that nobody knows which ClusterProperties there are.
 pub fn spawn(
     record: Arc<dyn RecordStore>,
     leadership: impl Leadership,
     cloudmap: Arc<dyn CloudMap>,
     uid: &str,
     keys: Option<Arc<Keys>>,
+    is_known: impl Fn() -> bool + Send + Sync + 'static,
 ) -> LocalHandle {
     let (desired, desired_rx) = watch::channel(None);
     let (sender, kept) = watch::channel(Kept::default());
-    let keeper = Keeper { record, leadership: Arc::new(leadership), cloudmap, uid: uid.into(), keys, kept: sender };
+    let (leadership, is_known) = (Arc::new(leadership), Arc::new(is_known));
+    let keeper = Keeper { record, leadership, cloudmap, uid: uid.into(), keys, is_known, kept: sender };
     LocalHandle { desired, kept, task: env::spawn(keeper.run(desired_rx)) }
 }
 
@@ -83,6 +85,7 @@ struct Keeper<L> {
     cloudmap: Arc<dyn CloudMap>,
     uid: Arc<str>,
     keys: Option<Arc<Keys>>,
+    is_known: Arc<dyn Fn() -> bool + Send + Sync>,
     kept: watch::Sender<Kept>,
 }
 
@@ -163,9 +166,13 @@ impl<L: Leadership> Keeper<L> {
             return futures::future::pending().boxed();
         }
         let (cloudmap, uid, keys) = (Arc::clone(&self.cloudmap), Arc::clone(&self.uid), self.keys.clone());
-        let leadership = Arc::clone(&self.leadership);
+        let (leadership, is_known) = (Arc::clone(&self.leadership), Arc::clone(&self.is_known));
         async move {
             sleep(after).await;
+            // Whoever deletes the CRD of the properties deletes all of them, and seldom wants this cluster to leave.
+            while !is_known() {
+                sleep(LINGER).await;
+            }
             let mut attempts = 0;
             loop {
                 let next = &from[attempts % from.len()];
@@ -281,7 +288,7 @@ mod tests {
         let kept = Record { epoch: 3, ..Record::default() };
         store.store(&kept, &None).await.unwrap();
 
-        let first = spawn(store.clone(), Leads(leads.clone()), Arc::new(Fake::new()), "uid", None);
+        let first = spawn(store.clone(), Leads(leads.clone()), Arc::new(Fake::new()), "uid", None, || true);
         says(&first, &Arc::default()).await;
         for (service, retiring) in [("web", false), ("web", true)] {
             first.desired().send_replace(Some(map(service, retiring)));
@@ -290,7 +297,7 @@ mod tests {
         drop(first);
         assert_eq!(store.0.lock().unwrap().as_ref().unwrap().0.epoch, 3, "what else is in the record stays");
 
-        let second = spawn(store.clone(), Leads(leads), Arc::new(Fake::new()), "uid", None);
+        let second = spawn(store.clone(), Leads(leads), Arc::new(Fake::new()), "uid", None, || true);
         says(&second, &map("web", true)).await;
         // Another process wrote it meanwhile.
         store.0.lock().unwrap().as_mut().unwrap().1 += 1;

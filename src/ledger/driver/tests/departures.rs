@@ -1,5 +1,7 @@
 //! Clusters that leave a ClusterSet, or go on under another id.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::*;
 use crate::{
     cloudmap::{ErrorKind, fake::Fault},
@@ -51,7 +53,7 @@ async fn who_goes_to_no_clusterset_has_left_the_former_one_after_a_while() {
     sees(&green, "blue", &state(400)).await;
     sees(&blue, "green", &state(1)).await;
     drop(blue);
-    let alone = local::spawn(blues.clone(), Always, Arc::new(cloudmap.clone()), "uid-blue", None);
+    let alone = local::spawn(blues.clone(), Always, Arc::new(cloudmap.clone()), "uid-blue", None, || true);
     // The property may come back.
     tokio::time::sleep(Duration::from_mins(9)).await;
     sees(&green, "blue", &state(400)).await;
@@ -68,6 +70,28 @@ async fn who_goes_to_no_clusterset_has_left_the_former_one_after_a_while() {
     sees(&green, "blue", &state(2)).await;
 }
 
+/// Somebody deleted the CRD of the ClusterProperties, and with it all of them.
+#[tokio::test(start_paused = true)]
+async fn who_cannot_know_whether_it_is_in_a_clusterset_leaves_none() {
+    let cloudmap = Fake::new();
+    let blues = Arc::<Stored>::default();
+    let blue = start_with(&cloudmap, "blue", "uid-blue", Arc::clone(&blues));
+    publish(&blue, &state(1)).await;
+    drop(blue);
+    let known = Arc::new(AtomicBool::new(false));
+    let is_known = {
+        let known = Arc::clone(&known);
+        move || known.load(Ordering::SeqCst)
+    };
+    let alone = local::spawn(blues, Always, Arc::new(cloudmap.clone()), "uid-blue", None, is_known);
+    tokio::time::sleep(Duration::from_hours(1)).await;
+    assert!(views(&cloudmap).await["blue"].head.as_ref().unwrap().is_live());
+    known.store(true, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_mins(15)).await;
+    assert!(!views(&cloudmap).await["blue"].head.as_ref().unwrap().is_live());
+    drop(alone);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_former_clusterset_that_cannot_be_left_keeps_a_cluster_without_one_in_no_other() {
     let cloudmap = Fake::new();
@@ -77,7 +101,7 @@ async fn a_former_clusterset_that_cannot_be_left_keeps_a_cluster_without_one_in_
     let blues = Arc::<Stored>::default();
     let record = Record { member: Some(member("denied")), former: vec![member("prod")], ..Record::default() };
     blues.store(&record, &None).await.unwrap();
-    let alone = local::spawn(blues.clone(), Always, Arc::new(cloudmap), "uid-blue", None);
+    let alone = local::spawn(blues.clone(), Always, Arc::new(cloudmap), "uid-blue", None, || true);
     tokio::time::sleep(Duration::from_mins(15)).await;
     let record = blues.0.lock().unwrap().as_ref().unwrap().0.clone();
     assert_eq!((record.member, record.former), (Some(member("denied")), Vec::new()));
@@ -188,7 +212,7 @@ async fn a_copy_of_a_cluster_ends_no_membership_in_which_the_original_goes_on() 
     publish(&blue, &state(1)).await;
     let copies = || Arc::new(Stored(std::sync::Mutex::new(blues.0.lock().unwrap().clone()), false.into()));
     let [alone, elsewhere] = [copies(), copies()];
-    let kept = local::spawn(alone.clone(), Always, Arc::new(cloudmap.clone()), "uid-blue", None);
+    let kept = local::spawn(alone.clone(), Always, Arc::new(cloudmap.clone()), "uid-blue", None, || true);
     let settings = LedgerSettings::new("blue".parse().unwrap(), "test".parse().unwrap(), "uid-blue");
     let other = spawn(settings, Arc::new(cloudmap.clone()), elsewhere.clone(), Always, std::future::pending());
     publish(&other, &state(2)).await;
