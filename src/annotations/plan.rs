@@ -422,7 +422,15 @@ fn kept(mut refusals: Vec<Refusal>) -> Vec<Refusal> {
 }
 
 fn pods(service: &Service, endpoints: &[Endpoint]) -> Backends {
-    let families = service.ip_families.iter().copied().collect();
+    let mut families: BTreeSet<_> = service.ip_families.iter().copied().collect();
+    if !service.has_selector && families.len() > 1 {
+        // Kubernetes gives a headless Service without a selector both families, also in a cluster that has only one.
+        let has = |family: &IpFamily| match family {
+            IpFamily::V4 => endpoints.iter().any(|endpoint| endpoint.ipv4.is_some()),
+            IpFamily::V6 => endpoints.iter().any(|endpoint| endpoint.ipv6.is_some()),
+        };
+        families.retain(has);
+    }
     Backends { endpoints: endpoints.to_vec(), families, ..Backends::default() }
 }
 

@@ -151,7 +151,10 @@ fn pods_with_host_names_get_names_of_their_own() {
 
 #[test]
 fn records_follow_the_families_of_the_service() {
-    let spec = |families: Value| json!({"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": families});
+    let spec = |families: Value| {
+        json!({"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": families,
+        "selector": {"app": "web"}})
+    };
     for (families, records) in [
         (json!(["IPv6"]), "(AAAA 300)".replace("AAAA", "Aaaa")),
         (json!(["IPv6", "IPv4"]), "(A 300+Aaaa 300)".to_owned()),
@@ -164,6 +167,22 @@ fn records_follow_the_families_of_the_service() {
     let dual = service(&[(HOSTNAME, "web.internal")], &spec(json!(["IPv4", "IPv6"])), &json!([]));
     let wanted = planned(&dual, &[both]).wanted.unwrap().into_values().next().unwrap();
     assert_eq!(wanted.instances.len(), 1, "both families of a pod are one instance");
+}
+
+/// In a cluster with one family, a service with records for both would take none of its endpoints.
+#[test]
+fn a_headless_service_without_a_selector_gets_records_for_the_families_of_its_endpoints() {
+    let spec = json!({"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv4", "IPv6"],
+        "ipFamilyPolicy": "RequireDualStack"});
+    let db = service(&[(HOSTNAME, "db.internal")], &spec, &json!([]));
+    for (addresses, expected) in [
+        (&[][..], "internal/db:  (nothing yet)"),
+        (&["10.0.0.1"], "internal/db: 10.0.0.1 (A 300)"),
+        (&["fd00::1"], "internal/db: fd00::1 (Aaaa 300)"),
+    ] {
+        let endpoints: Vec<_> = addresses.iter().map(|address| pod(address, true, None)).collect();
+        assert_eq!(lines(&planned(&db, &endpoints)), [expected]);
+    }
 }
 
 /// Annotations, `spec`, `status.loadBalancer.ingress`; the lines and the reasons of refusals.

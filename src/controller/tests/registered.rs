@@ -236,7 +236,7 @@ async fn both_families_of_a_pod_are_one_instance_in_a_service_with_both_records(
     world.add_namespace("internal", NamespaceKind::DnsPrivate);
     let blue = world.cluster("blue");
     let spec = json!({"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv4", "IPv6"],
-        "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]});
+        "selector": {"app": "web"}, "ports": [{"name": "http", "port": 80, "protocol": "TCP"}]});
     let family = |name: &str, family: &str, address: &str| {
         let slice = serde_json::from_value(json!({
             "metadata": {"namespace": "shop", "name": name, "labels": {names::LABEL_KUBERNETES_SERVICE_NAME: "web"}},
