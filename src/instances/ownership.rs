@@ -258,8 +258,8 @@ pub fn refusal(owner: &ServiceOwner, consent: &Consent) -> Option<String> {
         // Without the owner id, which a takeover needs and which is for administrators.
         ServiceOwner::ExternalDns(_) => Some(
             "the service belongs to external-dns; share it with cloudmap-mcs/share, choose another name, or have an \
-             administrator stop external-dns and allow the annotation cloudmap-mcs/adopt (the log of this controller has the \
-             owner id)"
+             administrator stop external-dns and allow the annotation cloudmap-mcs/adopt, or for all host names set \
+             --txt-owner-id (the log of this controller has the owner id)"
                 .to_owned(),
         ),
     }
@@ -400,7 +400,8 @@ mod tests {
         let adopt = |text: &str| Consent { adopt: Some(text.parse().unwrap()), ..Consent::default() };
         let eks_prod = ServiceOwner::ExternalDns("eks-prod".to_owned());
         assert_eq!(refusal(&eks_prod, &adopt("external-dns/eks-prod")), None);
-        assert!(refusal(&eks_prod, &adopt("external-dns/eks")).unwrap().contains("cloudmap-mcs/adopt"));
+        let message = refusal(&eks_prod, &adopt("external-dns/eks")).unwrap();
+        assert!(message.contains("cloudmap-mcs/adopt") && message.contains("--txt-owner-id"), "{message}");
         assert!(refusal(&eks_prod, &adopt("cloudmap-controller")).is_some());
         assert_eq!(refusal(&ServiceOwner::Unclaimed, &adopt("cloudmap-controller")), None);
     }
