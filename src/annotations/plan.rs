@@ -260,6 +260,14 @@ impl<'a> Planner<'a> {
             if self.room.is_none() {
                 return;
             }
+            if zones.leaves(host, self.settings) {
+                continue;
+            }
+            if host.contains('*') {
+                let message = format!("host name {host:?}: Cloud Map has no wildcards; list the names one by one");
+                self.refuse(EventReason::InvalidAnnotation, message);
+                continue;
+            }
             let target = zones.target(host, self.settings);
             let made = if internal { &mut inside } else { &mut outside };
             let made = made.get_or_insert_with(|| {

@@ -169,6 +169,30 @@ fn records_follow_the_families_of_the_service() {
     assert_eq!(wanted.instances.len(), 1, "both families of a pod are one instance");
 }
 
+/// external-dns may write them to Route 53, which is not for this controller.
+#[test]
+fn host_names_outside_the_domain_filter_are_left_to_others_if_no_namespace_has_them() {
+    let identity = Owner { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "uid-1".into() };
+    let key = ServiceKey::new("shop", "web");
+    let source = Source { identity: &identity, service: &key, ports: &[], region: None };
+    let settings = AnnotationSettings { domain_filter: vec!["internal".to_owned()], ..AnnotationSettings::default() };
+    for (hosts, planned, refused) in [
+        ("web.internal,www.example.org,*.example.org,example.org", "internal/web:  (A 300)", &[][..]),
+        ("*.internal", "", &["InvalidAnnotation"]),
+        ("internal", "", &["NoNamespace"]),
+        ("web.test-namespace", "", &["NoNamespace"]),
+    ] {
+        let service = headless(&[(HOSTNAME, hosts)]);
+        let found = plan(&service, &source, &[], &Arc::default(), Some(&zones()), &settings, &Rights::default());
+        let found = found.unwrap();
+        assert_eq!((lines(&found).concat().as_str(), reasons(&found)), (planned, refused.to_vec()), "{hosts}");
+    }
+    // Without the filter.
+    let found = planned(&headless(&[(HOSTNAME, "*.internal,a.internal,www.example.org")]), &[]);
+    assert_eq!(lines(&found), ["internal/a:  (A 300)"]);
+    assert_eq!(reasons(&found), ["NoNamespace", "InvalidAnnotation"]);
+}
+
 /// In a cluster with one family, a service with records for both would take none of its endpoints.
 #[test]
 fn a_headless_service_without_a_selector_gets_records_for_the_families_of_its_endpoints() {

@@ -165,22 +165,15 @@ fn external_dns(
     if read(EXTERNAL_DNS_CONTROLLER).is_some_and(|(_, controller)| controller != DNS_CONTROLLER) {
         return None;
     }
-    let mut listed = |key: &str, list: &str| {
-        let mut names = BTreeSet::new();
-        for host in list.split(',').map(|host| host.trim().trim_end_matches('.')).filter(|host| !host.is_empty()) {
-            if host.contains('*') {
-                complaints.push(format!("{key} has {host:?}: Cloud Map has no wildcards; list the names one by one"));
-            } else {
-                names.insert(host.to_ascii_lowercase().into());
-            }
-        }
-        names
+    let listed = |list: &str| -> BTreeSet<Arc<str>> {
+        let hosts = list.split(',').map(|host| host.trim().trim_end_matches('.')).filter(|host| !host.is_empty());
+        hosts.map(|host| host.to_ascii_lowercase().into()).collect()
     };
-    let mut names = read(EXTERNAL_DNS_HOSTNAME).map(|(key, list)| listed(&key, list)).unwrap_or_default();
+    let mut names = read(EXTERNAL_DNS_HOSTNAME).map(|(_, list)| listed(list)).unwrap_or_default();
     let mut internal = BTreeSet::new();
     match defined {
         None => {
-            internal = read(EXTERNAL_DNS_INTERNAL_HOSTNAME).map(|(key, list)| listed(&key, list)).unwrap_or_default();
+            internal = read(EXTERNAL_DNS_INTERNAL_HOSTNAME).map(|(_, list)| listed(list)).unwrap_or_default();
         }
         Some(defined) => {
             let asks = [
@@ -203,7 +196,7 @@ fn external_dns(
             }
             if own {
                 let defined = defined.iter().map(|host| &**host).collect::<Vec<_>>().join(",");
-                names.extend(listed("spec.rules", &defined));
+                names.extend(listed(&defined));
             }
             if let Some((key, text)) = source.filter(|_| !annotated && !own) {
                 complaints.push(format!(
@@ -324,7 +317,7 @@ mod tests {
 
     #[test]
     fn the_rules_of_an_ingress_count_once_it_has_any_annotation() {
-        let rules = ["web.example.org".into(), "*.example.org".into()].into();
+        let rules = ["web.example.org".into()].into();
         let read = |annotations: &[(&str, &str)]| {
             let annotations = annotations.iter().copied().collect();
             Request::read_ingress(&annotations, &rules).and_then(|request| request.hosts).map(|hosts| hosts.names)
@@ -395,13 +388,11 @@ mod tests {
     }
 
     #[test]
-    fn wildcards_and_unknown_owners_are_reported_and_the_rest_is_planned() {
-        let request = read(&[(ALPHA, "*.example.org,a.example.org"), ("cloudmap-mcs/adopt", "eks")]).unwrap();
+    fn unknown_owners_are_reported_and_the_rest_is_planned() {
+        let request = read(&[(ALPHA, "a.example.org"), ("cloudmap-mcs/adopt", "eks")]).unwrap();
         assert_eq!(request.hosts.unwrap().names, set(&["a.example.org"]));
         assert!(request.adopt.is_none() && request.unclear);
-        assert!(
-            request.complaints[0].contains("wildcards") && request.complaints[1].contains("external-dns/<owner id>")
-        );
+        assert!(request.complaints[0].contains("external-dns/<owner id>"), "{:?}", request.complaints);
         let request = read(&[(ALPHA, "a.example.org"), ("cloudmap-mcs/adopt", "external-dns/eks")]).unwrap();
         assert_eq!(request.adopt, Some(Adopt::ExternalDns("eks".into())));
     }

@@ -45,6 +45,17 @@ impl Zones {
         Self(zones)
     }
 
+    /// Whether a host name is left to others, such as an external-dns that writes it to Route 53: `--domain-filter`
+    /// excludes it, and it is in no namespace.
+    pub fn leaves(&self, host: &str, settings: &AnnotationSettings) -> bool {
+        let host = host.to_ascii_lowercase();
+        let takes = |zone: &Zone| {
+            let rest = host.strip_suffix(&*zone.name.to_ascii_lowercase());
+            rest.is_some_and(|rest| rest.is_empty() || rest.ends_with('.'))
+        };
+        !settings.covers(&host) && !self.0.iter().any(takes)
+    }
+
     /// The target of a host name: the longest namespace that is a suffix of it at a dot, with the rest as the name of
     /// the service. Ledgers take no host names. Names compare without case, as in DNS; the name of the service is in
     /// lower case.
@@ -102,15 +113,19 @@ impl Zones {
 }
 
 impl AnnotationSettings {
-    /// Whether a namespace takes host names, by the rules of external-dns: a filter means the domain and its
-    /// subdomains, and with a leading dot only the subdomains.
+    /// Whether a namespace takes host names, by the rules of external-dns.
     fn takes(&self, zone: &Zone) -> bool {
         let kind = match self.zone_kind {
             None => true,
             Some(ZoneKind::Public) => zone.kind == NamespaceKind::DnsPublic,
             Some(ZoneKind::Private) => zone.kind == NamespaceKind::DnsPrivate,
         };
-        let name = zone.name.to_ascii_lowercase();
+        kind && self.covers(&zone.name.to_ascii_lowercase())
+    }
+
+    /// Whether `--domain-filter` includes a name, in lower case. A filter means the domain and its subdomains, and with
+    /// a leading dot only the subdomains.
+    fn covers(&self, name: &str) -> bool {
         let within = |filter: &String| {
             let domain = filter.trim().trim_end_matches('.').to_ascii_lowercase();
             match domain.strip_prefix('.') {
@@ -119,7 +134,7 @@ impl AnnotationSettings {
             }
         };
         let mut filters = self.domain_filter.iter().filter(|filter| !filter.trim().is_empty()).peekable();
-        kind && (filters.peek().is_none() || filters.any(within))
+        filters.peek().is_none() || filters.any(within)
     }
 }
 

@@ -144,7 +144,8 @@ impl Annotated {
         match (wanted, waits) {
             _ if self.settings.dry_run || self.targets.policy == Selection::None => Some(Progress::Declined),
             (None, Some(why)) => Some(Progress::Waits(why.clone())),
-            (Some(wanted), _) if !wanted.is_empty() => None,
+            // Or all of its names are left to others.
+            (Some(wanted), _) if !wanted.is_empty() || refusals.is_empty() => None,
             _ => {
                 let said: Vec<_> = refusals.iter().map(|refusal| format!("{}.", refusal.message)).collect();
                 Some(Progress::Refused(said.join(" ")))

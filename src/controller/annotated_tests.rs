@@ -151,4 +151,5 @@ fn who_waits_for_an_object_that_asks_for_too_much_is_told_so_and_does_not_wait()
     let waits = Planned { refusals: vec![refusal], ..unknown() };
     assert!(matches!(obstacle(waits), Some(Progress::Waits(_))), "what is refused besides is said by an Event");
     assert_eq!(obstacle(wanting(target()).planned), None);
+    assert_eq!(obstacle(Planned { wanted: Some(BTreeMap::new()), ..Planned::default() }), None);
 }
