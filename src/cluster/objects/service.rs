@@ -17,7 +17,7 @@ pub struct Service {
     pub key: ServiceKey,
     /// Its uid.
     pub uid: Box<str>,
-    /// Creation in seconds since 1970. An annotated Service's claim to a name has this date.
+    /// Creation in seconds since 1970.
     pub created: i64,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
