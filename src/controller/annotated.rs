@@ -162,12 +162,14 @@ impl Annotated {
             planned.refusals.push(Refusal { reason: EventReason::NamespacesUnknown, message });
         }
         if self.targets.policy == Selection::None {
-            let message = "instances are turned off by --instances=none".to_owned();
-            planned = Planned {
-                wanted: Some(BTreeMap::new()),
-                refusals: vec![Refusal { reason: EventReason::Disabled, message }],
-                waits: None,
+            // Nobody misses what would not be registered anyway, such as names that external-dns writes to Route 53.
+            let is_missed = planned.wanted.is_some_and(|wanted| !wanted.is_empty());
+            let refusal = || {
+                let message = "instances are turned off by --instances=none".to_owned();
+                Refusal { reason: EventReason::Disabled, message }
             };
+            let refusals = is_missed.then(refusal).into_iter().collect();
+            planned = Planned { wanted: Some(BTreeMap::new()), refusals, waits: None };
         }
         Some(Object { uid: uid.into(), planned })
     }

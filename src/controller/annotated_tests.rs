@@ -1,5 +1,9 @@
+use serde_json::json;
+
 use super::*;
 use crate::{
+    cloudmap::{Namespace, NamespaceKind},
+    cluster::cache::Narrow,
     controller::targets::tests::{key, mk_knowledge, mk_targets, target},
     instances::{
         Consent, Traffic,
@@ -152,4 +156,31 @@ fn who_waits_for_an_object_that_asks_for_too_much_is_told_so_and_does_not_wait()
     assert!(matches!(obstacle(waits), Some(Progress::Waits(_))), "what is refused besides is said by an Event");
     assert_eq!(obstacle(wanting(target()).planned), None);
     assert_eq!(obstacle(Planned { wanted: Some(BTreeMap::new()), ..Planned::default() }), None);
+}
+
+/// external-dns writes most names to Route 53.
+#[test]
+fn with_instances_turned_off_only_objects_that_would_be_registered_say_so() {
+    let internal = Namespace {
+        id: "ns".into(),
+        arn: "arn".into(),
+        name: "internal".into(),
+        http_name: "internal".into(),
+        kind: NamespaceKind::DnsPrivate,
+        description: None,
+        created: 0,
+    };
+    let mut annotated = Annotated::new(AnnotationSettings::default(), mk_targets(Selection::None));
+    annotated.set_zones(Known { zones: Some(Arc::new(Zones::new(&[internal]))), error: None });
+    for (host, said) in [("web.internal", vec![EventReason::Disabled]), ("www.example.org", vec![])] {
+        let object = serde_json::from_value(json!({
+            "metadata": {"namespace": "shop", "name": "web", "annotations": {"external-dns.kubernetes.io/hostname": host}},
+            "spec": {"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv4"]},
+        }));
+        let service = Service::narrow(object.unwrap()).unwrap();
+        let object = annotated.plan_service(&service, Default::default, &Rights::default()).unwrap();
+        assert_eq!(object.planned.wanted, Some(BTreeMap::new()));
+        let reasons: Vec<_> = object.planned.refusals.iter().map(|refusal| refusal.reason).collect();
+        assert_eq!(reasons, said, "{host}");
+    }
 }
