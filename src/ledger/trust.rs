@@ -57,6 +57,15 @@ pub struct Trust {
 }
 
 impl Trust {
+    /// Whether a key still counts that the record has for this cluster: it was accepted before, perhaps in another mode.
+    pub(super) fn still_counts(&self, cluster: &str, key: &PublicKey) -> bool {
+        match self.mode {
+            Mode::Open => false,
+            Mode::Tofu => true,
+            Mode::Pinned => self.pinned.get(cluster).is_some_and(|keys| keys.contains(key)),
+        }
+    }
+
     /// The heads without those with the UID of this cluster that it did not sign: neither writer nor reader may follow
     /// them. `None` if there are none. `unsigned` ones count while this cluster begins to sign.
     pub(super) fn without_forged(&self, heads: &Heads, uid: &str, unsigned: bool) -> Option<Heads> {

@@ -196,6 +196,19 @@ fn the_first_key_must_be_announced_where_only_the_cluster_should_write() {
     assert_eq!((green.applies("blue"), pin(&world, "uid-green", "blue")), (Some(state(0..5, 1)), Some(key(1))));
 }
 
+/// The record of a cluster has the key of the last head that counted, also when that key was taken out of the ConfigMap since.
+#[test]
+fn a_key_that_is_not_pinned_any_more_may_not_connect() {
+    let mut world = World::default();
+    drop(pair(&mut world));
+    for (pinned, may) in [(1, true), (7, false)] {
+        let pinned = BTreeMap::from([(Arc::from("blue"), BTreeSet::from([key(pinned)]))]);
+        let mut green = elect(&mut world, "green", Trust { mode: Mode::Pinned, pinned, ..tofu([2]) });
+        pass(&mut world, &mut [&mut green], 5);
+        assert_eq!(green.term.may_connect().contains(&key(1)), may);
+    }
+}
+
 /// Otherwise the log and the Events would say it again each time.
 #[test]
 fn why_a_head_is_ignored_is_said_also_while_its_key_is_asked_for_again() {

@@ -9,7 +9,6 @@ use crate::{
         hash::Hashed,
         remote::{Remote, RemoteFigures, Remotes},
         stream::Contact,
-        trust::Mode,
     },
 };
 
@@ -59,7 +58,7 @@ impl Reader {
             let head = peer.head.as_ref();
             let contact = Contact {
                 uid: accepted.uid.as_str().into(),
-                key: accepted.key.filter(|_| self.trust.mode != Mode::Open),
+                key: accepted.key.filter(|key| self.trust.still_counts(id, key)),
                 live: !accepted.gone.is_some_and(Gone::is_left),
                 dropped: applied.is_some_and(|applied| applied.accepted.gone.is_some()),
                 position: accepted.position,
