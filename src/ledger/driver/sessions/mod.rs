@@ -42,6 +42,8 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 const HANDSHAKES: usize = 64;
 /// Whoever does not take a message within this time is gone (S8).
 const TAKEN: Duration = Duration::from_secs(10);
+/// Why there is no session where somebody else answers: of itself, TLS says only that a verification failed.
+const OTHER_KEY: &str = "who answers there has another key than the one that is accepted for that cluster";
 /// Pause before the next attempt to listen.
 const LISTEN_AGAIN: Duration = Duration::from_secs(5);
 /// Events of all sessions that wait for the leader. Beyond them the sockets wait.
@@ -211,7 +213,9 @@ async fn accept_all(network: Arc<dyn Network>, tls: Arc<Tls>, events: mpsc::Send
 /// overlap somebody else may be at one of them.
 async fn dial(network: &dyn Network, tls: &Tls, addresses: &[SocketAddr], key: PublicKey) -> Result<Secured, String> {
     let attempt = |to: SocketAddr| async move {
-        let failed = |error: io::Error| format!("{to}: {error}");
+        let failed = |error: io::Error| {
+            if tls::is_unknown(&error) { format!("{to}: {OTHER_KEY}") } else { format!("{to}: {error}") }
+        };
         // Another cluster says where its leader is. It must not be able to send this one to AWS' own services.
         addresses::check(to.ip()).map_err(|why| format!("{to} is {}", why.as_str()))?;
         let secured = async { tls.connect(network.connect(to).await?, key).await };
