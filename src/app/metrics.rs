@@ -299,7 +299,7 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
         )?,
         Family::gauge(
             "cloudmap_mcs_remote_silent_seconds",
-            "Time since the ledger of a cluster last advanced",
+            "Time since the ledger of a cluster last advanced; 0 while the leader of that cluster is connected by stream",
             Some("remote_cluster"),
             remotes(|remote| Some(remote.silent)),
         )?,
