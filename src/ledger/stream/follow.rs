@@ -10,6 +10,8 @@ use crate::ledger::{
     writer::WriterIdentity,
 };
 
+const TOO_LARGE: &str = "the state is larger than a cluster's may be";
+
 /// Another cluster's states, as they come in.
 #[derive(Debug)]
 pub(super) struct Following {
@@ -75,14 +77,18 @@ impl Following {
                 None => staged.remove(&key),
             };
             self.bytes -= before.map_or(0, |before| length + before.len());
-            if tree::excess(staged.len(), self.bytes).is_some() {
-                return Err("the state is larger than a cluster's may be");
+            // What comes may be there before what goes.
+            if tree::excess(staged.len() / 2, self.bytes / 2).is_some() {
+                return Err(TOO_LARGE);
             }
         }
         let Some(summary) = end else {
             self.staged = Some(staged);
             return Ok(());
         };
+        if tree::excess(staged.len(), self.bytes).is_some() {
+            return Err(TOO_LARGE);
+        }
         let map = Arc::new(staged);
         self.hashed.set(map.clone());
         if self.hashed.hashes() != summary.hashes {

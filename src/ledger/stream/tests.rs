@@ -3,7 +3,11 @@
 use super::*;
 use crate::{
     cluster::record::{Position, Version},
-    ledger::{Value, hash::Hashed},
+    ledger::{
+        Value,
+        hash::{Hashed, Hashes},
+        limits::MAX_PAIRS,
+    },
 };
 
 fn key(n: u8) -> PublicKey {
@@ -166,10 +170,8 @@ fn a_subscriber_is_told_only_the_buckets_that_it_does_not_have() {
     let known = state(0..3_000, 1);
     let theirs = green.contacts.get_mut("blue").unwrap();
     theirs.state = Some(known.clone());
-    theirs.summary = Some(Summary {
-        version: Version { epoch: 3, nonce: 3, n: 1 },
-        hashes: crate::ledger::hash::Hashes::of(&owner("blue"), &known),
-    });
+    theirs.summary =
+        Some(Summary { version: Version { epoch: 3, nonce: 3, n: 1 }, hashes: Hashes::of(&owner("blue"), &known) });
     let mut map = Map::clone(&known);
     map.insert("ns/00007".into(), Value::from([9; 9]));
     blue.desire(Arc::new(map.clone()));
@@ -209,6 +211,26 @@ fn nothing_applies_before_it_is_whole_nor_with_another_hash() {
     let hello = Hello { clusterset: "prod".into(), cluster: "blue".into(), uid: "uid-blue".into(), epoch: 3, nonce: 3 };
     green.hear(2, Message::Hello(hello));
     assert!(!green.says(2).0.iter().any(|message| matches!(message, Message::Subscribe { .. })));
+}
+
+#[test]
+fn a_state_may_be_too_large_while_it_changes_and_not_when_it_is_whole() {
+    let value = || Some(Value::from([1]));
+    let full = state(0..MAX_PAIRS as u32, 1);
+    let mut next = Map::clone(&full);
+    next.insert("a".into(), Value::from([1]));
+    next.remove("ns/00000");
+    let hashes = Hashes::of(&owner("blue"), &Arc::new(next));
+    let whole = Some(Summary { hashes, ..Summary::default() });
+    let mut following = Following::new(owner("blue"), full);
+    assert_eq!(following.change(vec![("a".into(), value()), ("ns/00000".into(), None)], whole), Ok(()));
+    assert_eq!(following.change(vec![("b".into(), value())], None), Ok(()));
+    assert_eq!(following.change(Vec::new(), whole), Err("the state is larger than a cluster's may be"));
+    // Nor is it ever larger than that by much.
+    let mut following = Following::new(owner("blue"), Arc::default());
+    let large = Value::from(vec![1; 1 << 20]);
+    let flood = (0..65).map(|n| (format!("ns/{n}").into(), Some(large.clone()))).collect();
+    assert!(following.change(flood, None).is_err());
 }
 
 #[test]
