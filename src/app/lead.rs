@@ -363,9 +363,10 @@ impl Told {
 fn news(status: &driver::Status, stream_port: u16) -> BTreeMap<About, String> {
     let unreachable = status.unreachable.iter().map(|(cluster, why)| {
         let text = format!(
-            "The leader of cluster {cluster} cannot be reached ({why}), so that changes take seconds and not milliseconds. Let \
-             security groups and NetworkPolicies pass TCP port {stream_port} between the controllers' pods, in one direction at \
-             least; or set --stream=off."
+            "The leader of cluster {cluster} cannot be reached ({why}), so that changes take seconds and not milliseconds. If \
+             nothing answers, let security groups and NetworkPolicies pass TCP port {stream_port} between the controllers' pods, \
+             in one direction at least, or set --stream=off. If a key is the reason, run `cloudmap-mcs trust list` in both \
+             clusters."
         );
         ((EventReason::StreamUnreachable, Arc::clone(cluster)), text)
     });
@@ -403,6 +404,7 @@ mod tests {
         };
         let news = news(&status, 7_946);
         assert!(news[&(EventReason::StreamUnreachable, "b".into())].contains("(10.2.2.9:7946 timed out)"), "{news:?}");
+        assert!(news[&(EventReason::StreamUnreachable, "b".into())].contains("trust list"), "{news:?}");
         assert!(news[&(EventReason::HeadIgnored, "c".into())].contains("stays: it has no signature."), "{news:?}");
         assert_eq!(news.len(), 2);
     }
