@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use futures::future::select_ok;
+use futures::{StreamExt as _, stream::FuturesUnordered};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, split},
     sync::{Semaphore, mpsc},
@@ -227,8 +227,17 @@ async fn dial(network: &dyn Network, tls: &Tls, addresses: &[SocketAddr], key: P
     if addresses.is_empty() {
         return Err("it says no address".to_owned());
     }
-    let attempts = addresses.iter().map(|to| Box::pin(attempt(*to)));
-    select_ok(attempts).await.map(|(stream, _)| stream)
+    let mut attempts: FuturesUnordered<_> = addresses.iter().map(|to| attempt(*to)).collect();
+    let mut failed = Vec::new();
+    while let Some(tried) = attempts.next().await {
+        match tried {
+            Ok(stream) => return Ok(stream),
+            Err(why) => failed.push(why),
+        }
+    }
+    // Whichever failed first, it is the same text.
+    failed.sort_unstable();
+    Err(failed.join("; "))
 }
 
 /// Reads and writes until either ends.

@@ -159,6 +159,10 @@ async fn who_says_nothing_or_something_else_takes_no_place_for_long() {
         let Event::Unreachable { why, .. } = blue.next().await else { panic!("{at}") };
         assert!(why.contains(words), "{why}");
     }
+    // Each of a leader's addresses may fail for another reason.
+    dial(&mut blue, &[address(9), SocketAddr::from(([169, 254, 169, 254], 80))], 2);
+    let Event::Unreachable { why, .. } = blue.next().await else { panic!("nobody is there") };
+    assert!(why.contains("10.0.0.9:7946: ") && why.contains("; 169.254.169.254:80 is "), "{why}");
 }
 
 #[tokio::test(start_paused = true)]
