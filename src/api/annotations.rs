@@ -88,7 +88,8 @@ table! {
         "values of `cloudmap-mcs/adopt`, separated by commas, or `*`"; "nothing"; "the controllers from which objects in this \
         namespace may take over services. The owner id of a service of external-dns is in the leader's log (`the Cloud Map service \
         belongs to somebody else`) and in the description of the service. Without it, `cloudmap-mcs/adopt` is refused \
-        (`NotAllowed`, `InvalidAnnotation`), and what was taken over before is withdrawn. `--txt-owner-id` allows its id \
+        (`NotAllowed`, `InvalidAnnotation`), and what was taken over before is withdrawn as soon as somebody else is \
+        registered there. `--txt-owner-id` allows its id \
         to all namespaces";
     /// On a Namespace: which Cloud Map services the objects in it may name with `--registration-policy=granted`:
     /// `<Cloud Map namespace>/<service>` separated by commas, `*` for any text.

@@ -227,7 +227,8 @@ condition! {
         "Join the service with the annotation `cloudmap-mcs/share` or `cloudmap-mcs/service`, or name another service",
         "A service of another ClusterSet needs `cloudmap-mcs/share`. A service of external-dns needs `cloudmap-mcs/share`, or \
          `cloudmap-mcs/adopt` if that is [allowed](../operations.md#annotations-on-a-namespace). A service of ECS Service \
-         Connect is never joined. The controller looks again every 5 minutes.";
+         Connect is never joined. Instances from before [stay](../registrations.md#sync) as long as nobody else is registered \
+         there. The controller looks again every 5 minutes.";
     NoNamespace => False, "NoNamespace", Some(EventReason::NoNamespace),
         "the Cloud Map namespace does not exist, and the controller does not create it",
         "Create the Cloud Map namespace, or name another one with the annotation `cloudmap-mcs/namespace`", "";

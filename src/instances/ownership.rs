@@ -125,6 +125,14 @@ pub fn is_of_our_set(instance: &Instance, identity: &Owner) -> bool {
     }
 }
 
+/// Whether a cluster of our ClusterSet registered an instance, or, outside any ClusterSet, a cluster that is in none either.
+/// All of them may lose a permission at the same moment.
+pub fn is_of_peer(instance: &Instance, identity: &Owner) -> bool {
+    let clusterset = instance.attributes.get(CLUSTERSET).map(String::as_str);
+    instance.attributes.contains_key(CLUSTER_UID)
+        && clusterset == identity.clusterset.as_ref().map(ClusterSetId::as_str)
+}
+
 /// Who created or claims a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServiceOwner {
@@ -307,6 +315,11 @@ mod tests {
             assert!(!is_ours(&instance(foreign), &us), "{foreign:?}");
         }
         let standalone = identity(None, "uid-1");
+        for (who, of_set, of_none) in [(&us, true, false), (&standalone, false, true)] {
+            assert_eq!(is_of_peer(&instance(&[(CLUSTERSET, "prod"), (CLUSTER_UID, "uid-2")]), who), of_set);
+            assert_eq!(is_of_peer(&instance(&[(CLUSTER_UID, "uid-2")]), who), of_none);
+            assert!(!is_of_peer(&instance(&[("ECS_SERVICE_NAME", "web")]), who));
+        }
         assert!(is_ours(&instance(&[(CLUSTER_UID, "uid-1")]), &standalone));
         assert!(!is_ours(&instance(&[(CLUSTERSET, "prod"), (CLUSTER_UID, "uid-1")]), &standalone));
     }

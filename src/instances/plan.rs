@@ -10,7 +10,7 @@ use std::{
 use super::{
     Adopt,
     attributes::{Digest, InstanceSpec, ServiceTraits, digest},
-    ownership::{Owner, is_ours},
+    ownership::{Owner, is_of_peer, is_ours},
 };
 use crate::{
     awsmcs,
@@ -33,6 +33,8 @@ pub struct Reading {
     pub taken: BTreeSet<Arc<str>>,
     /// Number of foreign instances.
     pub foreign: usize,
+    /// Number of those that were not registered by clusters like ours ([`is_of_peer`]).
+    pub strangers: usize,
     /// Instances that are deregistered when everything else is registered: those of the controller from which the user
     /// takes over, and our own ones whose endpoints continue under other ids.
     pub adopted: Adopted,
@@ -60,6 +62,7 @@ pub fn read<'a>(
         let adopted = !ours && adopt.is_some_and(|adopt| adopt.wrote(instance));
         let wanted = find(desired, &instance.id);
         reading.foreign += usize::from(!ours);
+        reading.strangers += usize::from(!ours && !is_of_peer(instance, identity));
         if !ours && !adopted {
             // Other ids need no memory here: there may be many ECS tasks.
             if instance.id.starts_with(&own_ids) || awsmcs::is_id(&instance.id) {
@@ -210,6 +213,12 @@ pub fn ill_told<'a>(
     differ.map(|spec| (spec.id().clone(), spec.is_ready()))
 }
 
+/// Whether own instances stay, and follow the pods, in a service that may no longer be used: nobody else is there, so the
+/// name would be empty without them. A pod that is registered shows that the service was used for the same object.
+pub fn outstays(desired: &[InstanceSpec], own: &Own, strangers: usize) -> bool {
+    strangers == 0 && desired.iter().any(|spec| own.contains_key(spec.id()))
+}
+
 /// The instance with this id, in a list sorted by id.
 pub fn find<'a>(desired: &'a [InstanceSpec], id: &str) -> Option<&'a InstanceSpec> {
     desired.binary_search_by(|spec| (**spec.id()).cmp(id)).ok().map(|at| &desired[at])
@@ -346,6 +355,24 @@ pub(super) mod tests {
         }
     }
 
+    #[test]
+    fn own_instances_stay_in_a_service_that_is_refused_only_for_a_pod_that_is_there_and_beside_nobody_else() {
+        let own: Own = specs("uid-1", &[1, 2].into(), "a").iter().map(|spec| (spec.id().clone(), None)).collect();
+        for (pods, strangers, expected) in [
+            (&[1_u8, 2][..], 0, true),
+            (&[2, 3][..], 0, true),
+            (&[1, 2][..], 1, false),
+            // Of another object, which gets the name.
+            (&[3, 4][..], 0, false),
+            (&[][..], 0, false),
+        ] {
+            // Their attributes may change meanwhile.
+            let desired = specs("uid-1", &pods.iter().copied().collect(), "b");
+            assert_eq!(outstays(&desired, &own, strangers), expected, "{pods:?} beside {strangers}");
+            assert!(!outstays(&desired, &Own::new(), strangers), "nothing was registered");
+        }
+    }
+
     /// As pods on the host network of a node.
     #[test]
     fn an_endpoint_whose_id_loses_its_port_goes_last_under_the_former_id() {
@@ -434,7 +461,7 @@ pub(super) mod tests {
 
             let desired = specs("uid-1", &after, "a");
             let reading = read(&listing(&world), &desired, &us, None);
-            prop_assert_eq!(reading.foreign, foreign.len());
+            prop_assert_eq!((reading.foreign, reading.strangers), (foreign.len(), others.len()));
             let steps = plan(&desired, &reading.own, &reading.taken, ServiceTraits::default());
             for id in &steps.deregister {
                 prop_assert!(foreign.iter().all(|instance| instance.id != *id));

@@ -231,6 +231,20 @@ impl<'a> Registrations<'a> {
             || place.made_for.as_ref().is_some_and(|maker| *maker != claim.group && *maker != alone)
     }
 
+    /// Whether this is what stays of a Kubernetes name of a group in a Cloud Map service that refuses it, because nobody else
+    /// serves the name: no dead address.
+    fn stays(&self, target: &Name, group: &str, owner: &Name, found: &BTreeSet<&str>) -> bool {
+        let place = self.places.get(target);
+        let alone = place.is_some_and(|place| {
+            place.others == 0 && place.instances.iter().all(|instance| group_of(self.world, instance) == group)
+        });
+        let claims = self.claims.get(target).into_iter().flatten();
+        let claims = claims.filter(|claim| claim.group == group && claim.owner == *owner);
+        let (refused, used): (Vec<_>, Vec<_>) = claims.partition(|claim| self.is_refused(target, claim));
+        let (stay, needed) = (endpoints_of(&refused), endpoints_of(&used));
+        alone && !refused.is_empty() && needed.is_subset(found) && found.is_subset(&(&stay | &needed))
+    }
+
     /// Whether a claim of a group is refused: it may be the first one, and nobody registers anything then.
     fn refuses(&self, target: &Name, group: &str) -> bool {
         let claims = self.claims.get(target).into_iter().flatten();
@@ -355,6 +369,7 @@ impl<'a> Registrations<'a> {
                     }
                     (Some((owner, addresses)), None) => {
                         candidates.get(*owner).is_some_and(|wanted| self.is_right(target, group, wanted, addresses))
+                            || self.stays(target, group, owner, addresses)
                     }
                     (Some(_), Some(_)) => false,
                 };
@@ -375,6 +390,11 @@ fn group_of(world: &World, instance: &Instance) -> String {
     let cluster = world.clusters.iter().find(|cluster| cluster.uid == instance.uid);
     let joined = cluster.filter(|_| instance.group == alone(&instance.uid));
     joined.map_or_else(|| instance.group.clone(), Cluster::group)
+}
+
+/// The endpoints of several claims.
+fn endpoints_of<'a>(claims: &[&'a Claim]) -> BTreeSet<&'a str> {
+    claims.iter().flat_map(|claim| &claim.endpoints).map(String::as_str).collect()
 }
 
 /// The group of a cluster in no ClusterSet.

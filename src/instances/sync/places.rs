@@ -325,6 +325,10 @@ impl Engine {
                 let known = listed(&service, identity);
                 let place = Place { adopt, refused: refused.is_some(), ..known.place(control, now) };
                 let at = place.again_at();
+                if place.refused && !state.own.is_empty() && state.place().is_none_or(|before| !before.refused) {
+                    // Whether ours stay depends on who else is there now.
+                    state.seen = Seen::Never;
+                }
                 if let Some(namespace_id) = &service.namespace_id {
                     self.remember(namespace_id, &target.service, known);
                 }

@@ -91,7 +91,8 @@ pub(super) struct Place {
     pub(super) unproven: bool,
     /// Instances of this controller become ours.
     pub(super) adopt: Option<Adopt>,
-    /// Whether it is foreign as far as is known. Only our own instances are withdrawn then.
+    /// Whether it is foreign as far as is known. Own instances are then withdrawn, unless they stay
+    /// ([`outstays`](crate::instances::plan::outstays)).
     pub(super) refused: bool,
     /// When this was found, or could not be found again.
     pub(super) since: Instant,
@@ -219,6 +220,8 @@ pub(super) struct State {
     /// Number of foreign instances, and how many of them fail their health check.
     pub(super) foreign: usize,
     pub(super) foreign_ill: usize,
+    /// As [`Reading::strangers`](crate::instances::plan::Reading::strangers).
+    pub(super) strangers: usize,
     /// The last health statuses, in services with a custom health check.
     pub(super) told: BTreeMap<Arc<str>, Told>,
     /// Instances whose health is being set.
@@ -324,7 +327,7 @@ impl State {
         self.adopted.clear();
         self.unsure.clear();
         self.read_at = None;
-        (self.foreign, self.foreign_ill) = (0, 0);
+        (self.foreign, self.foreign_ill, self.strangers) = (0, 0, 0);
         self.told.clear();
         self.untold.clear();
         self.seen = Seen::Never;

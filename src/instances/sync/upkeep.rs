@@ -58,6 +58,7 @@ impl Engine {
 
 /// Whether a target can be read again: it was read, and is not being read or written.
 fn is_idle(state: &State, now: Instant) -> bool {
-    let mine = state.place().is_some_and(|place| !place.refused);
+    // In a foreign service, somebody else may come, beside whom ours do not stay.
+    let mine = state.place().is_some_and(|place| !place.refused || !state.own.is_empty());
     mine && state.seen != Seen::Never && state.may_read(now) && state.running.is_empty()
 }

@@ -10,7 +10,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    TargetDesired,
+    Reason, TargetDesired,
     call::{Call, Inventory},
     engine::Engine,
     failure::{RETRY_LAST, back_off, reason},
@@ -23,7 +23,7 @@ use crate::{
         InstanceSpec,
         attributes::{Digest, ServiceTraits},
         ownership::is_of,
-        plan::{self, Own, Plan, find, ill_told, plan, replaced, unneeded, writable},
+        plan::{self, Own, Plan, find, ill_told, outstays, plan, replaced, unneeded, writable},
     },
     model::Target,
 };
@@ -43,11 +43,12 @@ pub(super) fn wanted(state: &State, desired: &TargetDesired) -> Arc<[InstanceSpe
     Arc::clone(chosen.unwrap_or(&desired.instances))
 }
 
-/// Whether the service is foreign. If the annotation for a takeover is invalid, existing own instances show that it was
-/// taken over.
+/// Whether the service is foreign, and nothing of ours stays there. If the annotation for a takeover is invalid, existing
+/// own instances show that it was taken over.
 fn is_refused(state: &State, desired: &TargetDesired) -> bool {
     let refused = state.place().is_some_and(|place| place.refused);
-    refused && (state.own.is_empty() || !desired.consent.unclear)
+    let stays = || desired.consent.unclear && !state.own.is_empty();
+    refused && !stays() && !outstays(&desired.instances, &state.own, state.strangers)
 }
 
 /// What remains to be written of some of a target's instances.
@@ -169,7 +170,8 @@ impl Engine {
         };
         // Dead addresses go first. But if no other would remain, they wait for the first new one, so that a name that
         // changes hands is never empty. They do not wait if anything but time delays the new one.
-        let unhindered = state.problem.is_none() && state.full_until.is_none_or(|until| until <= now);
+        let hindered = state.problem.as_ref().is_some_and(|(reason, _)| *reason != Reason::ForeignOwner);
+        let unhindered = !hindered && state.full_until.is_none_or(|until| until <= now);
         state.waits_for_first = plan.present == 0 && !plan.register.is_empty() && unhindered;
         let deregister = if state.waits_for_first { Vec::new() } else { plan.deregister };
         let others_first = !alive.is_empty() && !plan.register.is_empty() && unhindered;
@@ -386,7 +388,7 @@ impl Engine {
         if error.kind != ErrorKind::Throttled
             && let Some(state) = self.targets.get_mut(target)
         {
-            state.problem = Some((super::Reason::Failed, format!("instance {id}: {error}")));
+            state.problem = Some((Reason::Failed, format!("instance {id}: {error}")));
         }
         self.read_soon(target, now);
         self.failed(target, id, error, now);
@@ -472,7 +474,7 @@ impl Engine {
                 if state.found.is_none() {
                     state.found = Some(Arc::new(state.own.keys().cloned().collect()));
                 }
-                state.foreign = reading.foreign;
+                (state.foreign, state.strangers) = (reading.foreign, reading.strangers);
                 let hidden = self.hiding.ill_by_us(state.service_id.as_ref(), begun);
                 state.others_were_read(&listing, (unhealthy.as_ref(), &hidden), &self.settings.identity, begun);
                 state.found_own = desired

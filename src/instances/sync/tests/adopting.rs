@@ -70,6 +70,57 @@ async fn what_was_to_be_taken_over_is_left_alone_when_the_permission_goes() {
     assert_eq!(world.instances("web").iter().filter(|instance| is_theirs(instance)).count(), 3);
 }
 
+/// As when the owner id is lost, of which the next leader is the first to know.
+#[tokio::test(start_paused = true)]
+async fn without_the_permission_ours_stay_and_follow_the_pods_until_somebody_else_serves_the_name() {
+    let fake = Fake::new();
+    let service = {
+        let mut registry = fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::DnsPrivate);
+        registry.add_service(&ns, "web", "x", "heritage=external-dns,external-dns/owner=eks")
+    };
+    let (former, web) = (World::new(fake.clone()), target("shop", "web"));
+    let consent = Consent { named: true, adopt: Some("external-dns/eks".parse().unwrap()), ..Consent::default() };
+    former.desire([(web.clone(), TargetDesired { consent, ..active(specs("uid-1", "web", 1..=3, "a")) })]);
+    former.registered(&web, 3).await;
+    drop(former);
+
+    let world = World::new(fake);
+    let desire = |first: u32, last: u32| {
+        let pods = specs("uid-1", "web", first..=last, "a");
+        world.desire([(web.clone(), TargetDesired { consent: named(), ..active(pods) })]);
+    };
+    let writes = world.writes();
+    desire(1, 3);
+    world.refused(&web, Reason::ForeignOwner).await;
+    sleep(Duration::from_mins(20)).await;
+    assert_eq!((world.writes(), world.instances("web").len()), (writes, 3));
+
+    for (first, last) in [(2, 4), (4, 5), (5, 5)] {
+        desire(first, last);
+        // The pod before may be gone before AWS has registered the one that replaces it.
+        if first == 4 {
+            world.fake.fault(Operation::RegisterInstance, Fault::Refused(ErrorKind::Throttled));
+            sleep(Duration::from_millis(300)).await;
+            continue;
+        }
+        for _ in 0..300 {
+            sleep(Duration::from_millis(100)).await;
+            assert!(!world.instances("web").is_empty(), "the name is empty");
+        }
+        let there: BTreeSet<_> = (first..=last).map(|last| format!("10.0.0.{last}")).collect();
+        assert_eq!(addresses(&world).0, there);
+        world.refused(&web, Reason::ForeignOwner).await;
+    }
+
+    world.fake.registry().instances.insert((service.clone(), theirs(5).id), theirs(5).attributes);
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(world.instances("web"), [theirs(5)]);
+    world.fake.registry().instances.remove(&(service, theirs(5).id));
+    sleep(Duration::from_mins(20)).await;
+    assert!(world.instances("web").is_empty(), "nothing is registered where nothing of ours is");
+}
+
 /// All of theirs stayed as long as any endpoint did not fit, and pointed at dead pods.
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_does_not_fit_keeps_no_instance_of_a_dead_pod() {

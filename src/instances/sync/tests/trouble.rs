@@ -186,18 +186,47 @@ async fn an_implied_target_is_refused_if_somebody_else_created_the_service() {
     sleep(Duration::from_mins(30)).await;
     assert_eq!(world.writes(), 0);
 
-    // The user shares it, and later takes that back: our own instances are withdrawn.
+    // The user shares it, and later takes that back: our own instances stay until somebody else serves the name.
     let shared = TargetDesired { consent: named(), ..active(instances.clone()) };
     world.desire([(web.clone(), shared), (dns.clone(), of_edns)]);
     world.registered(&web, 2).await;
     world.desire([(web.clone(), active(instances.clone()))]);
     world.refused(&web, Reason::ForeignOwner).await;
-    sleep(Duration::from_mins(1)).await;
-    assert!(world.instances("web").is_empty());
+    sleep(Duration::from_mins(10)).await;
+    assert_eq!(world.instances("web").len(), 2);
+    world.fake.registry().instances.insert((service.clone(), ecs(1).id), ecs(1).attributes);
+    sleep(Duration::from_mins(2)).await;
+    assert_eq!(world.instances("web"), [ecs(1)]);
 
     // Its owner deletes it, and within minutes it is ours.
-    world.fake.registry().services.remove(&service);
+    {
+        let mut registry = world.fake.registry();
+        registry.instances.clear();
+        registry.services.remove(&service);
+    }
     world.registered(&web, 2).await;
+}
+
+/// The last task ended a moment before, and no reading has shown that yet.
+#[tokio::test(start_paused = true)]
+async fn whether_own_instances_stay_without_the_permission_depends_on_who_is_there_then() {
+    let fake = Fake::new();
+    let task = {
+        let mut registry = fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::Http);
+        let service = registry.add_service(&ns, "web", "terraform", "");
+        registry.instances.insert((service.clone(), ecs(1).id), ecs(1).attributes);
+        (service, ecs(1).id)
+    };
+    let (world, web) = (World::new(fake), target("shop", "web"));
+    let instances = specs("uid-1", "web", 1..=2, "a");
+    world.desire([(web.clone(), TargetDesired { consent: named(), ..active(instances.clone()) })]);
+    world.registered(&web, 2).await;
+    world.fake.registry().instances.remove(&task);
+    world.desire([(web.clone(), active(instances))]);
+    world.refused(&web, Reason::ForeignOwner).await;
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(world.instances("web").len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
