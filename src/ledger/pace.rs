@@ -6,12 +6,7 @@
 //! reads later. After a change more of them are likely, as in a rollout, so the heads are read more often for some
 //! time.
 
-use std::{
-    cell::LazyCell,
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{hash::StateHash, limits::Timing, stream::Contact, stream::Stream, writer::Writer};
 
@@ -21,7 +16,7 @@ type Claims = [Option<StateHash>; 3];
 /// Whether the heads are read rarely, or often.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// The states of the clusters without a session, as their heads have them.
+    /// The states of the clusters that are not connected, as their heads have them.
     told: BTreeMap<Arc<str>, StateHash>,
     /// When one of these states changed last, and whether that was recently.
     moved: Option<Duration>,
@@ -82,9 +77,7 @@ impl Pace {
         stream: Option<&Stream>,
         contacts: &BTreeMap<Arc<str>, Contact>,
     ) {
-        let sessions = LazyCell::new(|| stream.into_iter().flat_map(Stream::connected).collect::<BTreeSet<_>>());
-        let connected =
-            |cluster: &Arc<str>| stream.is_some_and(|it| it.is_followed(cluster)) || sessions.contains(&cluster);
+        let connected = |cluster: &Arc<str>| stream.is_some_and(|it| it.latest(cluster).is_some());
         let others = || {
             let others = contacts.iter().filter(|(cluster, contact)| contact.live && !connected(cluster));
             others.filter_map(|(cluster, contact)| Some((cluster, contact.head?.hashes.state)))

@@ -223,8 +223,10 @@ impl Term {
     }
 
     /// No connection to this cluster could be made.
-    pub fn unreachable(&mut self, now: Now, cluster: &Arc<str>) {
-        self.stream.iter_mut().for_each(|stream| stream.failed(now.mono, cluster));
+    pub fn unreachable(&mut self, now: Now, cluster: &Arc<str>, why: String) {
+        if let Some(stream) = &mut self.stream {
+            stream.failed(now.mono, cluster, why);
+        }
         self.settle(now);
     }
 
@@ -264,19 +266,21 @@ impl Term {
         self.stream.as_mut().map(Stream::take_commands).unwrap_or_default()
     }
 
-    /// The clusters with whose leaders there are sessions.
+    /// The clusters from which a whole state came by a session that lasts.
     pub fn connected(&self) -> BTreeSet<Arc<str>> {
         self.stream.iter().flat_map(Stream::connected).cloned().collect()
     }
 
-    /// Clusters with which a session should exist and does not: they are heard through the ledger, and their leaders
-    /// say where they can be reached.
-    pub fn unconnected(&self) -> BTreeSet<Arc<str>> {
-        let connected = self.connected();
+    /// Clusters that should be connected and are not, and why the last attempt failed: they are heard through the ledger, and
+    /// their leaders say where they can be reached.
+    pub fn unconnected(&self) -> BTreeMap<Arc<str>, String> {
         let silent =
             |id: &str| self.remotes.clusters.iter().any(|(other, it)| other.as_str() == id && it.stale.is_some());
-        let wanted = self.contacts.iter().filter(|(_, contact)| contact.live && !contact.addresses.is_empty());
-        wanted.map(|(id, _)| id).filter(|id| !connected.contains(*id) && !silent(id)).cloned().collect()
+        let wanted = |id: &Arc<str>| {
+            self.contacts.get(id).is_some_and(|contact| contact.live && !contact.addresses.is_empty()) && !silent(id)
+        };
+        let failed = self.stream.iter().flat_map(Stream::unreachable);
+        failed.filter(|(id, _)| wanted(id)).map(|(id, why)| (id.clone(), why.clone())).collect()
     }
 
     /// The keys that may connect: those of live clusters.
@@ -314,10 +318,8 @@ impl Term {
     fn talk(&mut self, now: Now) {
         let Some(stream) = &mut self.stream else { return };
         stream.advance(now.mono, self.writer.term(), self.writer.said(), &self.contacts);
-        for cluster in stream.heard() {
-            self.reader.heard(cluster);
-        }
         for (cluster, streamed) in stream.held() {
+            self.reader.heard(cluster);
             self.reader.hold(cluster, streamed);
         }
         stream.wake().into_iter().for_each(|at| self.out.wake_at(at));

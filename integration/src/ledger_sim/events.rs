@@ -169,7 +169,7 @@ impl Sim {
             }
             Event::Unreachable { caller, cluster } => {
                 let again = || Event::Unreachable { caller, cluster: cluster.clone() };
-                self.tell(caller, again, |term, now| term.unreachable(now, &cluster));
+                self.tell(caller, again, |term, now| term.unreachable(now, &cluster, String::new()));
             }
             Event::Refused { caller } => self.tell(caller, || Event::Refused { caller }, Term::refused),
             Event::Deliver { session, from } => self.deliver(session, from),

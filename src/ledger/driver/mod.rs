@@ -28,7 +28,7 @@ use super::{
     call::{Call, CallId, Failure, Ids, Outcome},
     limits::{Limits, Timing},
     remote::Remotes,
-    stream::{Command, SessionId},
+    stream::Command,
     term::Term,
     trust::{self, Keys, Scope, Trust},
     writer::{Heads, Inherited, Now, WriterIdentity},
@@ -53,9 +53,6 @@ const LEASE_MARGIN: Duration = Duration::from_secs(5);
 /// elected itself and found its base (W1, W2), and each of these waits for a read.
 const PACE_AT_FIRST: Duration = Duration::from_millis(200);
 const BEGINNING: Duration = Duration::from_secs(3);
-
-/// Why there is no session where a connection is made: who dials learns only afterwards that its key is refused.
-const REFUSED: &str = "it took the connection and then said nothing; it may not accept the key of this cluster";
 
 /// Whether this process leads its cluster.
 #[async_trait]
@@ -205,8 +202,6 @@ pub fn spawn(
     let driver = Driver {
         term,
         sessions,
-        unreachable: BTreeMap::new(),
-        opening: BTreeMap::new(),
         reported: None,
         timing,
         jitter: Ids::new(!seed),
@@ -242,10 +237,6 @@ struct Driver {
     term: Term,
     /// The connections with other leaders, if there are any.
     sessions: Option<Sessions>,
-    /// Why the last attempt to connect failed, by cluster id.
-    unreachable: BTreeMap<Arc<str>, String>,
-    /// Connections that were made by dialling a cluster, and over which nothing came yet.
-    opening: BTreeMap<SessionId, Arc<str>>,
     /// The revision of the term that was reported last.
     reported: Option<u64>,
     timing: Timing,
@@ -363,30 +354,12 @@ impl Driver {
     fn hear(&mut self, event: Event) {
         let now = self.now();
         match event {
-            Event::Opened { session, key, dialled } => {
-                if let Some(cluster) = &dialled {
-                    self.opening.insert(session, cluster.clone());
-                }
-                self.term.opened(now, session, key, dialled.as_ref());
-            }
+            Event::Opened { session, key, dialled } => self.term.opened(now, session, key, dialled.as_ref()),
             Event::Refused => self.term.refused(now),
-            Event::Unreachable { cluster, why } => {
-                self.term.unreachable(now, &cluster);
-                self.unreachable.insert(cluster, why);
-            }
-            Event::Received { session, message } => {
-                if let Some(cluster) = self.opening.remove(&session) {
-                    self.unreachable.remove(&cluster);
-                }
-                self.term.received(now, session, message);
-            }
+            Event::Unreachable { cluster, why } => self.term.unreachable(now, &cluster, why),
+            Event::Received { session, message } => self.term.received(now, session, message),
             Event::Taken { session } => self.term.taken(now, session),
-            Event::Closed { session } => {
-                if let Some(cluster) = self.opening.remove(&session) {
-                    self.unreachable.insert(cluster, REFUSED.to_owned());
-                }
-                self.term.closed(now, session);
-            }
+            Event::Closed { session } => self.term.closed(now, session),
         }
     }
 
@@ -409,16 +382,6 @@ impl Driver {
     /// At random, from 0 to 1.
     fn fraction(&mut self) -> f64 {
         (self.jitter.next() % 10_001) as f64 / 10_000.0
-    }
-
-    /// The live clusters with which there is no session, and why. The other side may have been able to connect.
-    fn unreachable(&self) -> BTreeMap<Arc<str>, String> {
-        let wanted = self.term.unconnected();
-        self.unreachable
-            .iter()
-            .filter(|(id, _)| wanted.contains(*id))
-            .map(|(id, why)| (id.clone(), why.clone()))
-            .collect()
     }
 
     fn report(&self, heads_error: Option<&String>) {
@@ -448,8 +411,7 @@ impl Driver {
         });
         set(&self.published, self.term.writer().published());
         set(&self.read_back, self.term.read_back());
-        let status =
-            Status { unreachable: self.unreachable(), ..Status::of(&self.term, heads_error, &self.ports.registry) };
+        let status = Status::of(&self.term, heads_error, &self.ports.registry);
         self.status.send_if_modified(|held| {
             let changed = **held != status;
             for (cluster, why) in status.ignored.iter().filter(|(id, why)| held.ignored.get(*id) != Some(*why)) {

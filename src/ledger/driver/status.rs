@@ -35,9 +35,11 @@ pub struct Status {
     pub remotes: BTreeMap<Arc<str>, RemoteFigures>,
     /// Heads that are ignored, by cluster id, and why (R2).
     pub ignored: BTreeMap<Arc<str>, String>,
-    /// Clusters whose leaders are connected with this one; `None` where leaders do not talk to each other.
+    /// Clusters whose leaders are connected with this one, so that a whole state came from them; `None` where leaders do not
+    /// talk to each other.
     pub connected: Option<BTreeSet<Arc<str>>>,
-    /// Clusters whose leaders say where they are and could not be reached, and why.
+    /// Clusters whose leaders say where they are and could not be reached, or were cut off before a whole state came, and
+    /// why.
     pub unreachable: BTreeMap<Arc<str>, String>,
     /// Number of characters of attributes that discoveries returned since the term began.
     pub bytes_read: u64,
@@ -81,7 +83,7 @@ impl Status {
             remotes: term.reader().figures(),
             ignored: term.reader().ignored().clone(),
             connected: term.stream().map(|_| term.connected()),
-            unreachable: BTreeMap::new(),
+            unreachable: term.unconnected(),
             bytes_read: registry.bytes_read(),
         }
     }

@@ -422,7 +422,7 @@ async fn who_takes_a_connection_and_refuses_the_key_cannot_be_reached_and_why_is
     for _ in 0..60 {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let status = blue.status().borrow().clone();
-        assert_eq!(why(&status), Some(REFUSED));
+        assert_eq!(why(&status), Some(crate::ledger::stream::REFUSED));
     }
 }
 

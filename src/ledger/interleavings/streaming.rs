@@ -4,7 +4,10 @@ use super::*;
 use crate::{
     cluster::record::Gone,
     ledger::{
-        stream::{Command, SessionId},
+        stream::{
+            Command, SessionId,
+            message::{Hello, Message},
+        },
         trust::Mode,
     },
     model::PublicKey,
@@ -159,6 +162,25 @@ fn who_is_heard_by_stream_is_not_silent_and_not_expired_any_more() {
     talk(&mut world, &mut blue, &mut green);
     pass_connected(&mut world, &mut blue, &mut green, 5);
     assert_eq!((gone(&world), green.applies("blue")), (None, Some(state(0..15, 1))));
+}
+
+/// As where large packets are lost: the session begins again and again.
+#[test]
+fn who_only_says_who_it_is_by_stream_is_silent() {
+    let mut world = World::default();
+    let [mut blue, mut green] = pair(&mut world, None);
+    for leader in [&mut blue, &mut green] {
+        leader.term.closed(world.now(), SESSION);
+    }
+    blue.fails = is_head;
+    for session in (2..42).map(SessionId) {
+        let [clusterset, cluster, uid] = ["prod", "blue", "uid-blue"].map(Arc::<str>::from);
+        let hello = Message::Hello(Hello { clusterset, cluster, uid, epoch: 99, nonce: 99 });
+        green.term.opened(world.now(), session, key(1), None);
+        green.term.received(world.now(), session, hello);
+        pass(&mut world, &mut [&mut blue, &mut green], 20);
+    }
+    assert!(green.remote("blue").unwrap().stale.is_some());
 }
 
 #[test]

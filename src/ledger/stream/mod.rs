@@ -103,6 +103,13 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Who said what is wrong is not listened to for this long.
 const DISTRUST: Duration = Duration::from_mins(5);
 
+/// Why there is no session where a connection is made: who dials learns only afterwards that its key is refused.
+pub(super) const REFUSED: &str =
+    "it took the connection and then said nothing; it may not accept the key of this cluster";
+/// Why a session is of no use: the first message is small, and the next ones are not.
+const CUT: &str = "it said who it is, and then no state came whole; large packets may be lost on the way (MTU), or a firewall \
+                   ends the connection";
+
 /// The attempts to connect to a cluster.
 #[derive(Debug, Default)]
 struct Dialling {
@@ -125,6 +132,8 @@ pub struct Stream {
     dialling: BTreeMap<Arc<str>, Dialling>,
     following: BTreeMap<Arc<str>, (SessionId, Following)>,
     distrusted: BTreeMap<Arc<str>, Duration>,
+    /// Why the last attempt failed, of clusters from which no whole state came since.
+    unreachable: BTreeMap<Arc<str>, String>,
     /// When somebody came last whom the ledger does not show.
     stranger: Option<Duration>,
     ahead: Ahead,
@@ -144,6 +153,7 @@ impl Stream {
             dialling: BTreeMap::new(),
             following: BTreeMap::new(),
             distrusted: BTreeMap::new(),
+            unreachable: BTreeMap::new(),
             stranger: None,
             ahead: Ahead::default(),
             commands: Vec::new(),
@@ -166,14 +176,15 @@ impl Stream {
         self.wake
     }
 
-    /// Whether this cluster's states come by one of the sessions.
-    pub(super) fn is_followed(&self, cluster: &str) -> bool {
-        self.following.contains_key(cluster)
+    /// The clusters from which a whole state came by a session that lasts. A session alone is not enough: where large packets
+    /// are lost, one begins again and again.
+    pub fn connected(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.held().map(|(cluster, _)| cluster)
     }
 
-    /// With whom there are sessions.
-    pub fn connected(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.sessions.values().filter_map(|session| session.peer.as_ref()).map(|peer| &peer.cluster)
+    /// Why the last attempt failed, of clusters from which no whole state came since.
+    pub(super) fn unreachable(&self) -> &BTreeMap<Arc<str>, String> {
+        &self.unreachable
     }
 
     /// A connection was made, by dialling a cluster or by being dialled, and both keys are verified.
@@ -191,8 +202,9 @@ impl Stream {
     }
 
     /// No connection could be made.
-    pub(super) fn failed(&mut self, now: Duration, cluster: &Arc<str>) {
+    pub(super) fn failed(&mut self, now: Duration, cluster: &Arc<str>, why: String) {
         self.dialling.entry(cluster.clone()).or_default().running = false;
+        self.unreachable.insert(cluster.clone(), why);
         self.pause(now, cluster);
     }
 
@@ -216,7 +228,7 @@ impl Stream {
 
     /// The connection is gone.
     pub(super) fn closed(&mut self, now: Duration, id: SessionId) {
-        self.drop_session(now, id);
+        self.drop_session(now, id, None);
     }
 
     /// A message came.
@@ -302,12 +314,14 @@ impl Stream {
                 self.close(now, id, "this leader's term ended");
             }
             self.dialling.clear();
+            self.unreachable.clear();
         }
         self.end_sessions(now, contacts);
         self.follow(contacts);
         let mut two = Vec::new();
         for (cluster, (id, following)) in &self.following {
             let (Some(contact), Some(latest)) = (contacts.get(cluster), following.latest()) else { continue };
+            self.unreachable.remove(cluster);
             let same = contact.summary.filter(|ledger| ledger.version == latest.0.version);
             if same.is_some_and(|ledger| ledger.hashes != latest.0.hashes) {
                 two.push((cluster.clone(), *id));
@@ -334,16 +348,17 @@ impl Stream {
         let ends = |(id, session): (&SessionId, &Session)| {
             let valid = session.peer.as_ref().is_none_or(|peer| is_genuine(peer, session.key, contacts));
             if !valid {
-                Some((*id, "the ledger says otherwise"))
+                Some((*id, Some("the ledger says otherwise")))
             } else if now >= session.ends() {
-                Some((*id, "nothing was heard, or taken"))
+                Some((*id, None))
             } else {
                 None
             }
         };
         let ended: Vec<_> = self.sessions.iter().filter_map(ends).collect();
-        for (id, why) in ended {
-            self.close(now, id, why);
+        for (session, why) in ended {
+            self.commands.push(Command::Close { session, why: why.unwrap_or("nothing was heard, or taken") });
+            self.drop_session(now, session, why);
         }
         self.distrusted.retain(|_, until| *until > now);
     }
@@ -425,14 +440,21 @@ impl Stream {
 
     fn close(&mut self, now: Duration, id: SessionId, why: &'static str) {
         self.commands.push(Command::Close { session: id, why });
-        self.drop_session(now, id);
+        self.drop_session(now, id, Some(why));
     }
 
-    fn drop_session(&mut self, now: Duration, id: SessionId) {
+    /// `why` is what this leader has against the other side, if that is the reason.
+    fn drop_session(&mut self, now: Duration, id: SessionId, why: Option<&str>) {
         let Some(session) = self.sessions.remove(&id) else { return };
-        self.following.retain(|_, (by, _)| *by != id);
-        let lasted = session.lasted();
+        let (lasted, greeted) = (session.lasted(), session.peer.is_some());
+        let of_it = self.following.extract_if(.., |_, (by, _)| *by == id).next();
         if let Some(cluster) = session.dialled.or(session.peer.map(|peer| peer.cluster)) {
+            // Where a leader ends, all its sessions do, one after the other. One that lasted was no failed attempt.
+            let awaited = of_it.is_some_and(|(_, (_, following))| following.latest().is_none());
+            if !greeted || (awaited && !lasted) {
+                let why = why.unwrap_or(if greeted { CUT } else { REFUSED });
+                self.unreachable.insert(cluster.clone(), why.to_owned());
+            }
             if lasted {
                 self.dialling.remove(&cluster);
             }
@@ -447,11 +469,6 @@ impl Stream {
         let pause = PAUSE * 2u32.pow(dialling.failures.min(5));
         dialling.failures += 1;
         dialling.next = now + pause + jitter;
-    }
-
-    /// The clusters that were heard lately, so that they are not silent (S8).
-    pub(super) fn heard(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.following.keys()
     }
 
     /// S10: whether each live cluster that is not silent is heard, and the ledger has the claims that it says. `false`

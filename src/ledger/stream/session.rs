@@ -42,9 +42,10 @@ impl Session {
         Self { key, dialled, peer: None, opened: now, heard: now, spoke: now, busy: None, queue, serving: None }
     }
 
-    /// Whether the other side went on speaking: it neither refused this connection at once nor took it in silence.
+    /// Whether the other side went on speaking: it neither refused this connection at once nor took it in silence. If it hears
+    /// nothing itself, it speaks until it ends the connection for that.
     pub(super) fn lasted(&self) -> bool {
-        self.heard.saturating_sub(self.opened) > SILENCE
+        self.heard.saturating_sub(self.opened) > 2 * SILENCE
     }
 
     pub(super) fn heard(&mut self, now: Duration) {

@@ -320,6 +320,69 @@ fn who_is_silent_or_takes_nothing_is_gone_and_who_is_there_says_so() {
     assert_eq!(blue.stream.connected().count(), 0);
 }
 
+/// As where large packets are lost, or a firewall ends what it let begin.
+#[test]
+fn who_says_who_it_is_and_no_whole_state_is_not_connected_and_why_is_said() {
+    fn why(side: &Side) -> Option<&str> {
+        side.stream.unreachable().get("green").map(String::as_str)
+    }
+    for closes in [false, true] {
+        let (mut blue, mut green) = pair();
+        let hello = green.says(1).0;
+        assert!(matches!(&hello[..], [Message::Hello(_)]), "{hello:?}");
+        for session in 1..4 {
+            if session > 1 {
+                blue.open(session, 2, Some("green"));
+            }
+            blue.hear(session, hello[0].clone());
+            assert_eq!(blue.stream.connected().count(), 0);
+            // One side hears the other, which hears nothing, and ends the connection.
+            for _ in 0..11 {
+                blue.wait(Duration::from_secs(1));
+                if closes {
+                    blue.says(session);
+                    blue.hear(session, Message::Alive);
+                }
+            }
+            blue.stream.closed(blue.now, SessionId(session));
+            blue.advance();
+            assert_eq!(why(&blue), Some(CUT), "closes: {closes}");
+        }
+        green.stream.closed(green.now, SessionId(1));
+        blue.open(4, 2, Some("green"));
+        green.open(4, 1, None);
+        assert_eq!(why(&blue), Some(CUT), "it is not better yet");
+        // Nobody exports anything.
+        talk(4, &mut blue, &mut green);
+        assert_eq!((blue.stream.connected().count(), why(&blue)), (1, None));
+    }
+}
+
+#[test]
+fn a_leader_that_ends_is_no_failed_attempt_of_any_of_its_sessions() {
+    let (mut blue, mut green) = pair();
+    talk(1, &mut blue, &mut green);
+    // Both have dialled each other.
+    green.open(2, 1, Some("blue"));
+    blue.open(2, 2, None);
+    talk(2, &mut blue, &mut green);
+    for _ in 0..30 {
+        for side in [&mut blue, &mut green] {
+            side.wait(Duration::from_secs(1));
+            for session in [1, 2] {
+                side.stream.taken(side.now, SessionId(session), None);
+                side.hear(session, Message::Alive);
+            }
+        }
+    }
+    assert_eq!(blue.stream.sessions.len(), 2);
+    for session in [1, 2] {
+        blue.stream.closed(blue.now, SessionId(session));
+        blue.advance();
+    }
+    assert_eq!((blue.stream.connected().count(), blue.stream.unreachable().len()), (0, 0));
+}
+
 #[test]
 fn what_says_nothing_new_needs_no_look_at_all_clusters() {
     let (mut blue, mut green) = pair();
@@ -489,7 +552,7 @@ fn who_cannot_be_reached_is_dialled_less_and_less_often() {
         for command in blue.stream.take_commands() {
             if let Command::Dial { cluster, .. } = command {
                 dials += 1;
-                blue.stream.failed(blue.now, &cluster);
+                blue.stream.failed(blue.now, &cluster, String::new());
             }
         }
         blue.wait(Duration::from_secs(1));
@@ -506,7 +569,7 @@ fn who_is_elsewhere_now_is_dialled_at_once() {
         for command in blue.stream.take_commands() {
             if let Command::Dial { cluster, addresses, .. } = command {
                 dialled.extend_from_slice(&addresses);
-                blue.stream.failed(blue.now, &cluster);
+                blue.stream.failed(blue.now, &cluster, String::new());
             }
         }
         blue.advance();
