@@ -11,7 +11,7 @@ use tokio::{sync::Mutex, time::Instant};
 
 use super::{
     CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Metrics, Namespace, NewService,
-    Operation, OperationId, OperationState, Service, ServiceChange,
+    Operation, OperationId, OperationState, Service, ServiceChange, answers::Answer,
 };
 
 /// Makes every call wait for its turn, and slows down the instances lane when AWS throttles. Retries nothing.
@@ -102,8 +102,13 @@ impl<C: CloudMap> Counted<C> {
         let result = call.await;
         let outcome = result.as_ref().map_or_else(|error| error.kind.category(), |_| "ok");
         self.metrics.called(operation, outcome, since.elapsed());
-        // A refusal is an answer. Who sent an error of the server, or one of no known kind, is not certain.
-        self.metrics.ended(!matches!(&result, Err(error) if error.kind.may_come_late()));
+        self.metrics.ended(match &result {
+            Err(Error { kind: ErrorKind::AccessDenied, .. }) => Answer::Denied,
+            // Who sent an error of the server, or one of no known kind, is not certain.
+            Err(error) if error.kind.may_come_late() => Answer::Missing,
+            // Any other refusal is an answer.
+            _ => Answer::Given,
+        });
         result
     }
 }
@@ -231,13 +236,13 @@ mod tests {
     };
 
     #[tokio::test(start_paused = true)]
-    async fn a_refusal_is_an_answer_of_aws_but_no_credentials_and_no_connection_are_none() {
+    async fn only_a_success_or_a_refusal_that_is_no_denial_is_an_answer_of_aws() {
         let (fake, metrics) = (Fake::new(), Metrics::new(&prometheus::Registry::new()).unwrap());
         let counted = Counted::new(fake.clone(), metrics.clone());
         for (kind, answered) in [
             (None, true),
             (Some(ErrorKind::Throttled), true),
-            (Some(ErrorKind::AccessDenied), true),
+            (Some(ErrorKind::AccessDenied), false),
             (Some(ErrorKind::NotFound), true),
             (Some(ErrorKind::NoCredentials), false),
             (Some(ErrorKind::Unknown), false),
@@ -249,6 +254,8 @@ mod tests {
             }
             assert_eq!(counted.list_namespaces(Lane::Instances).await.is_ok(), kind.is_none());
             assert_eq!(metrics.answers().last() == Some(Instant::now()), answered, "{kind:?}");
+            let denied = metrics.answers().denied(Instant::now()).is_some();
+            assert_eq!(denied, kind == Some(ErrorKind::AccessDenied), "{kind:?}");
         }
     }
 

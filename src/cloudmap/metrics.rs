@@ -9,7 +9,7 @@ use std::{
 use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, core::Collector};
 use tokio::time::Instant;
 
-use super::{Answers, Lane, Operation, Plane};
+use super::{Answers, Lane, Operation, Plane, answers::Answer};
 use crate::metrics::Register;
 
 /// A month as AWS bills it, 730 hours.
@@ -67,11 +67,11 @@ impl Metrics {
     }
 
     /// A call has ended: AWS answered, or did not.
-    pub(super) fn ended(&self, answered: bool) {
-        self.answers.lock().unwrap_or_else(PoisonError::into_inner).ended(answered, Instant::now());
+    pub(super) fn ended(&self, answer: Answer) {
+        self.answers.lock().unwrap_or_else(PoisonError::into_inner).ended(answer, Instant::now());
     }
 
-    /// When AWS last answered, and since when it has not.
+    /// When AWS last answered, and since when it has not, or denies everything.
     pub fn answers(&self) -> Answers {
         *self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }

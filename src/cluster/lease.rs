@@ -14,9 +14,9 @@
 //! ([`Record::yields`]) and continues. A replica with better caches answers with a bid ([`Record::bid`]), and the
 //! leader releases the Lease. So the leader stays the same while all replicas have the same trouble.
 //!
-//! A leader yields also if AWS does not answer it. A standby then asks AWS itself, and bids only if AWS answers. Who
-//! released the Lease for this reason leaves it to others for a minute. After that it may take it: a leader without AWS
-//! is better than none.
+//! A leader yields also if AWS does not answer it, or denies everything. A standby then asks AWS itself, and bids only if AWS
+//! answers and lets it in. Who released the Lease for this reason leaves it to others for a minute. After that it may take
+//! it: a leader without AWS is better than none.
 
 mod object;
 mod registry;
@@ -71,7 +71,7 @@ const CALL_TIMEOUT: Duration = Duration::from_millis(2500);
 /// Time from a failed renewal to the next attempt.
 const RETRY_AFTER: Duration = Duration::from_millis(500);
 
-/// For so long a replica leaves the Lease to others that it released because AWS does not answer it.
+/// For so long a replica leaves the Lease to others that it released because AWS does not answer it, or denies everything.
 const LEAVES_FOR: Duration = Duration::from_mins(1);
 
 /// The Lease could not be read or written.
@@ -99,7 +99,8 @@ pub struct Record {
     pub transitions: i32,
     /// When the leader took the Lease; for people, and never compared with a clock.
     pub acquired: Timestamp,
-    /// Why the leader would rather not lead, as a text: its caches cannot be trusted, or AWS does not answer it.
+    /// Why the leader would rather not lead, as a text: its caches cannot be trusted, or AWS does not answer it or denies
+    /// everything.
     pub yields: Option<String>,
     /// A replica that can do better.
     pub bid: Option<String>,
@@ -224,7 +225,7 @@ pub struct Elector<S> {
     observed: Option<(String, Instant)>,
     /// When another replica was last seen to hold the Lease, or may have held it unseen.
     rival: Option<Instant>,
-    /// When this replica last released the Lease to another one, if it did so because AWS does not answer it.
+    /// When this replica last released the Lease to another one, if it did so because of AWS.
     left: Option<Instant>,
     /// Whether a write that takes the Lease was sent, and its answer is not known.
     claiming: bool,
@@ -396,8 +397,8 @@ impl<S: LeaseStore + Clone> Elector<S> {
     }
 
     /// Why this replica, as the leader, would rather not lead. Caches come first: no other replica needs to look at AWS.
-    fn yields(&self) -> Option<String> {
-        (self.trouble)().or_else(|| self.registry.as_ref()?.trouble())
+    fn yields(&mut self) -> Option<String> {
+        (self.trouble)().or_else(|| self.registry.as_mut()?.trouble())
     }
 
     /// Whether this replica leaves the Lease to others.

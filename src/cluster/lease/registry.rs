@@ -1,25 +1,21 @@
-//! What the election knows of the registry: whether AWS answers this replica.
+//! What the election knows of the registry: whether AWS answers this replica, and lets it in.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use crate::{
-    cloudmap::{self, CloudMap, ErrorKind, Lane, OUT_OF_REACH_AFTER},
+    cloudmap::{self, CloudMap, Lane, OUT_OF_REACH_AFTER},
     env,
 };
 
-/// How the text begins by which a leader yields because AWS does not answer. Standbys know the reason by it, so it stays
-/// the same in all releases.
+/// How the text begins by which a leader yields because AWS does not answer, or denies everything. Standbys know the reason
+/// by it, so it stays the same in all releases.
 const UNANSWERED: &str = "AWS has answered none of its calls";
+const DENIED: &str = "AWS has denied all of its calls";
 
-/// How often a standby asks AWS while the leader yields. A hundred clusters may do so in one account.
+/// How often a standby asks AWS while the leader yields, and a leader whose calls are denied. A hundred clusters may do so in
+/// one account.
 const ASK_EVERY: Duration = Duration::from_secs(30);
 
 /// For so long a standby that AWS has answered waits for the leader. If AWS was away for all and is back, the leader has an
@@ -33,45 +29,53 @@ pub struct Registry {
     calls: cloudmap::Metrics,
     /// When this replica last asked AWS whether it answers.
     asked: Option<Instant>,
-    /// Whether AWS denied that call: who may not even list namespaces cannot do the work.
-    denied: Arc<AtomicBool>,
 }
 
 impl Registry {
     /// `calls` are the metrics of all calls of `cloudmap`.
     pub fn new(cloudmap: Arc<dyn CloudMap>, calls: cloudmap::Metrics) -> Self {
-        Self { cloudmap, calls, asked: None, denied: Arc::default() }
+        Self { cloudmap, calls, asked: None }
     }
 
-    /// Why a leader yields: AWS does not answer it.
-    pub(super) fn trouble(&self) -> Option<String> {
-        let unanswered = self.calls.answers().unanswered(Instant::now())?;
-        Some(format!("{UNANSWERED} for {} s", unanswered.as_secs()))
+    /// Why a leader yields: AWS does not answer it, or denies everything. Call this with each renewal.
+    pub(super) fn trouble(&mut self) -> Option<String> {
+        let (now, answers) = (Instant::now(), self.calls.answers());
+        if let Some(unanswered) = answers.unanswered(now) {
+            return Some(format!("{UNANSWERED} for {} s", unanswered.as_secs()));
+        }
+        let denied = answers.denied(now)?;
+        // If a role lacks one permission, it may happen that a leader makes no other calls. A standby with the same role would
+        // be let in, and yield in its turn.
+        if denied >= ASK_EVERY {
+            self.ask(now);
+        }
+        (denied >= OUT_OF_REACH_AFTER).then(|| format!("{DENIED} for {} s", denied.as_secs()))
     }
 
-    /// Whether a leader that says this yields because AWS does not answer it.
+    /// Whether a leader that says this yields because AWS does not answer it, or denies everything.
     pub(super) fn is_why(yields: &str) -> bool {
-        yields.starts_with(UNANSWERED)
+        [UNANSWERED, DENIED].iter().any(|why| yields.starts_with(*why))
     }
 
-    /// Whether AWS answers this replica and lets it in, although it does not answer the leader. Finds out with a free call.
-    /// Call this again and again while the leader yields.
+    /// Whether AWS answers this replica and lets it in, although it does not do so for the leader. Call this again and again
+    /// while the leader yields.
     pub(super) fn answers(&mut self) -> bool {
         let now = Instant::now();
-        if self.asked.is_none_or(|asked| now.duration_since(asked) >= ASK_EVERY) {
-            self.asked = Some(now);
-            let (cloudmap, denied) = (Arc::clone(&self.cloudmap), Arc::clone(&self.denied));
-            // The election does not wait for it: the Lease may expire meanwhile.
-            env::spawn(async move {
-                let listed = cloudmap.list_namespaces(Lane::Instances).await;
-                let refused = matches!(&listed, Err(error) if error.kind == ErrorKind::AccessDenied);
-                denied.store(refused, Ordering::Relaxed);
-            });
-        }
-        if self.denied.load(Ordering::Relaxed) {
-            return false;
-        }
+        self.ask(now);
         let age = self.calls.answers().last().map(|last| now.duration_since(last));
         age.is_some_and(|age| (PATIENCE..OUT_OF_REACH_AFTER).contains(&age))
+    }
+
+    /// Asks AWS with a free call, if it was not asked lately. Who may not even list namespaces cannot do the work.
+    fn ask(&mut self, now: Instant) {
+        if self.asked.is_some_and(|asked| now.duration_since(asked) < ASK_EVERY) {
+            return;
+        }
+        self.asked = Some(now);
+        let cloudmap = Arc::clone(&self.cloudmap);
+        // The election does not wait for it: the Lease may expire meanwhile.
+        env::spawn(async move {
+            let _ = cloudmap.list_namespaces(Lane::Instances).await;
+        });
     }
 }

@@ -128,6 +128,11 @@ impl Replica {
         }
     }
 
+    /// Lets AWS deny it everything.
+    fn deny(&self) {
+        self.aws.registry().failing.insert("".into(), ErrorKind::AccessDenied);
+    }
+
     /// How often it has called AWS.
     fn calls(&self) -> usize {
         self.aws.registry().count(Operation::ListNamespaces)
@@ -488,7 +493,7 @@ async fn the_leader_stays_while_aws_denies_everything_to_the_standby() {
     first.leadership.acquired().await;
     let second = Replica::start_working(&shared, "b");
     first.reach_aws(false);
-    second.aws.registry().failing.insert("".into(), ErrorKind::AccessDenied);
+    second.deny();
     for _ in 0..600 {
         seconds(1).await;
         assert!(first.leadership.is_leader() && !second.leadership.is_leader());
@@ -499,6 +504,71 @@ async fn the_leader_stays_while_aws_denies_everything_to_the_standby() {
     let allowed = Instant::now();
     second.leadership.acquired().await;
     assert!(allowed.elapsed() < Duration::from_secs(75), "{:?}", allowed.elapsed());
+}
+
+/// As on a node that lost EKS Pod Identity, so that its pods get the role of the node.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_aws_denies_everything_makes_room_for_one_that_it_lets_in() {
+    let shared = Shared::default();
+    let first = Replica::start_working(&shared, "a");
+    first.leadership.acquired().await;
+    let second = Replica::start_working(&shared, "b");
+    seconds(300).await;
+    first.deny();
+    let (denied, mut said) = (Instant::now(), None);
+    while !second.leadership.is_leader() {
+        let (record, _) = shared.lease.lock().unwrap().clone().unwrap();
+        said = record.yields.or(said);
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert!((60..110).contains(&denied.elapsed().as_secs()), "{:?}", denied.elapsed());
+    assert!(said.as_ref().is_some_and(|said| said.starts_with("AWS has denied all of its calls for ")), "{said:?}");
+    for _ in 0..300 {
+        seconds(1).await;
+        assert!(second.leadership.is_leader() && !first.leadership.is_leader());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_leader_stays_while_aws_denies_everything_to_everybody_and_when_it_lets_them_in() {
+    let shared = Shared::default();
+    let first = Replica::start_working(&shared, "a");
+    first.leadership.acquired().await;
+    let second = Replica::start_working(&shared, "b");
+    let lease = || shared.lease.lock().unwrap().clone().unwrap().0;
+    first.deny();
+    second.deny();
+    for _ in 0..3600 {
+        seconds(1).await;
+        assert!(first.leadership.is_leader() && !second.leadership.is_leader());
+        assert_eq!(lease().bid, None);
+    }
+    let yields = lease().yields.unwrap();
+    assert!(yields.starts_with("AWS has denied all of its calls for 35"), "{yields}");
+    first.reach_aws(true);
+    second.reach_aws(true);
+    seconds(60).await;
+    assert!(first.leadership.is_leader());
+    assert_eq!(lease().yields, None);
+}
+
+/// As with a role that may not discover instances: before it has read the ledger, a leader calls nothing else. A standby with
+/// the same role would be let in, and yield in its turn.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_lacks_one_permission_leads_on_even_if_it_makes_no_other_calls() {
+    let shared = Shared::default();
+    let first = Replica::start(&shared, "a");
+    first.leadership.acquired().await;
+    let second = Replica::start(&shared, "b");
+    first.aws.registry().failing.insert("denied".into(), ErrorKind::AccessDenied);
+    for _ in 0..600 {
+        assert!(first.cloudmap.get_service("denied", Lane::Instances).await.is_err());
+        seconds(5).await;
+        assert!(first.leadership.is_leader());
+        assert_eq!(shared.lease.lock().unwrap().as_ref().unwrap().0.yields, None);
+    }
+    assert_eq!(second.calls(), 0);
+    assert!(first.calls() <= 100, "{} calls", first.calls());
 }
 
 #[tokio::test(start_paused = true)]
