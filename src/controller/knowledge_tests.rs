@@ -250,6 +250,9 @@ fn a_cluster_is_unheard_until_its_position_advances_or_it_is_silent() {
         knowledge.adopt_remotes(&read);
         assert_eq!(knowledge.unheard(), [].into(), "{stale:?}");
     }
+    read.unaccepted = [id("new")].into();
+    knowledge.adopt_remotes(&read);
+    assert_eq!(knowledge.unheard(), [id("new")].into(), "nothing that it says counts yet");
 }
 
 #[test]

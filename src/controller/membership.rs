@@ -127,7 +127,12 @@ impl Core {
     }
 
     pub(super) fn remotes_changed(&mut self, remotes: &Remotes, now: Now) {
-        let waiting = |knowledge: &Knowledge| (knowledge.unknown(), knowledge.settling());
+        let waiting = |knowledge: &Knowledge| {
+            // Imports that keep what an unknown cluster exported say so. Nobody knows which names it exports.
+            let silent: Vec<_> =
+                knowledge.silent().into_keys().filter(|cluster| knowledge.is_unread(cluster)).collect();
+            (knowledge.unknown(), knowledge.settling(), silent)
+        };
         let before = waiting(&self.knowledge);
         let concerned = self.knowledge.adopt_remotes(remotes);
         // The instances of a live cluster never bring back what it withdrew. Those of one that has left decide, once
@@ -148,7 +153,7 @@ impl Core {
         self.touched.extend(concerned.targets);
         self.reconcile_here(concerned.names);
         if known {
-            // These names waited for a cluster to become known, or were kept because it was unknown.
+            // These names waited for a cluster to become known, or are kept because it is unknown.
             let names = self.names();
             self.reconcile(names);
         }

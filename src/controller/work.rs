@@ -160,7 +160,7 @@ impl Work {
 
     /// The Event for an import whose condition `Stale` appears or disappears.
     fn staleness(&self, wanted: &Wanted) -> Option<EventRecord> {
-        let import = self.there.import.as_ref().filter(|import| import.managed && wanted.service.is_some())?;
+        let import = self.there.import.as_ref().filter(|import| import.managed)?;
         let is_stale = find(&import.status.conditions, ImportCondition::Stale.as_str()).is_some();
         let silent = wanted.silent.as_ref()?;
         let (reason, text) = match (is_stale, silent.is_empty()) {

@@ -8,7 +8,7 @@ use super::{
     derived::DerivedServices,
     objects::{
         Facts, derived_service, derived_service_matches, endpoint_slice, import_status, prefer_dual_stack,
-        service_import, service_import_matches,
+        service_import, service_import_matches, silence_status,
     },
     order::{KeptSlice, Order, Outcome, SliceStep, Step},
     plan::{Wanted, is_in_use},
@@ -141,6 +141,12 @@ pub async fn apply(
         let address = if keeps { &shown } else { &address };
         announce(writer, key, there, service, (address, fresh), Some(&facts(wanted, Some(refusal), slices)), now)
             .await?;
+    }
+    if let (None, Some(silent), Extent::All) = (&wanted.service, &wanted.silent, extent)
+        && let Some(import) = there.import.as_deref().filter(|import| import.managed)
+        && let Some(status) = silence_status(import, silent, now)
+    {
+        writer.apply_import_status(key, &import.uid, &status).await?;
     }
     result
 }

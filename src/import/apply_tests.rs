@@ -59,6 +59,7 @@ struct Scene {
     export: Option<Export>,
     endpoints: Vec<Endpoint>,
     unknown: Unknown,
+    silent: BTreeMap<ClusterId, u64>,
     families: Vec<IpFamily>,
     naming: DerivedNaming,
     now: Timestamp,
@@ -75,6 +76,7 @@ impl Scene {
             export: Some(mk_export(ServiceType::ClusterSetIp)),
             endpoints: (0..250).map(mk_endpoint).collect(),
             unknown: Unknown::Only([].into()),
+            silent: BTreeMap::new(),
             families: vec![IpFamily::V4, IpFamily::V6],
             naming: DerivedNaming::Hash,
             now: Timestamp::UNIX_EPOCH,
@@ -110,7 +112,7 @@ impl Scene {
             unknown: &self.unknown,
             settling: false,
             families: &self.families,
-            silent: &BTreeMap::new(),
+            silent: &self.silent,
             unheard: &BTreeSet::new(),
             discovered: &Picture::nothing(),
             import: there.import.as_deref(),
@@ -536,6 +538,27 @@ async fn while_an_exporter_is_unknown_the_import_stays_as_it_is() {
     scene.reconcile().await.unwrap();
     assert_eq!((scene.cluster.import(&key()), scene.answers(), scene.addresses()), (before.0, true, 250));
     assert_eq!(scene.writes().await, 0);
+}
+
+#[tokio::test]
+async fn silence_of_an_unknown_exporter_is_said_once_and_the_import_stays_as_it_is() {
+    let mut scene = Scene::new();
+    scene.reconcile().await.unwrap();
+    let before = scene.cluster.import(&key()).unwrap();
+    scene.unknown = Unknown::Only(["there".parse().unwrap()].into());
+    scene.export = None;
+    assert_eq!(scene.writes().await, 0);
+    scene.silent = [("there".parse().unwrap(), 5)].into();
+    assert_eq!((scene.writes().await, scene.writes().await), (1, 0));
+    let import = scene.cluster.import(&key()).unwrap();
+    let status = import.status.unwrap();
+    let says = |type_: &str| status.conditions.iter().any(|condition| condition.type_ == type_);
+    assert!(says("Ready") && says("Stale"), "{:?}", status.conditions);
+    assert_eq!((import.spec, status.clusters.len(), scene.addresses()), (before.spec, 1, 250));
+
+    scene.silent.clear();
+    assert_eq!((scene.writes().await, scene.writes().await), (1, 0));
+    assert_eq!(scene.cluster.import(&key()).unwrap().status, before.status);
 }
 
 #[tokio::test(start_paused = true)]

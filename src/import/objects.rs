@@ -234,11 +234,7 @@ pub fn import_status(
         None if supported => Verdict::new(ImportReadyReason::Ready, usable_message(facts.out_of_reach)),
         None => Verdict::new(ImportReadyReason::IpFamilyNotSupported, unusable_message(facts.out_of_reach)),
     }];
-    // The condition exists only while it is true. On every import and almost never true, it would cost a write for
-    // each.
-    if let Some(silent) = facts.silent.filter(|silent| !silent.is_empty()) {
-        verdicts.push(Verdict::new(ImportStaleReason::ClusterSilent, stale_message(silent)));
-    }
+    verdicts.extend(facts.silent.and_then(silence));
     let mut conditions = conditions(current, verdicts, generation, now);
     if facts.silent.is_none() {
         conditions.extend(find(current, ImportCondition::Stale.as_str()).map(Condition::from));
@@ -252,6 +248,32 @@ pub fn import_status(
             EndpointSliceObjects::Absent
         }),
     }
+}
+
+/// The status of an import that stays as it is but for what it says of silent clusters; `None` if it says that already.
+pub(crate) fn silence_status(
+    import: &objects::ServiceImport,
+    silent: &BTreeMap<ClusterId, u64>,
+    now: Timestamp,
+) -> Option<ServiceImportStatus> {
+    let objects::ImportStatus { clusters, conditions: current, endpoint_slice_objects } = &import.status;
+    let stale = conditions(current, silence(silent), import.generation, now);
+    if stale.first().map(Said::from).as_ref() == find(current, ImportCondition::Stale.as_str()) {
+        return None;
+    }
+    let ready = find(current, ImportCondition::Ready.as_str()).map(Condition::from);
+    Some(ServiceImportStatus {
+        clusters: clusters.iter().map(|cluster| ClusterStatus { cluster: cluster.to_string() }).collect(),
+        conditions: ready.into_iter().chain(stale).collect(),
+        endpoint_slice_objects: endpoint_slice_objects.clone(),
+    })
+}
+
+/// The condition `Stale` exists only while it is true. On every import and almost never true, it would cost a write for
+/// each.
+fn silence(silent: &BTreeMap<ClusterId, u64>) -> Option<Verdict> {
+    let is_any = !silent.is_empty();
+    is_any.then(|| Verdict::new(ImportStaleReason::ClusterSilent, stale_message(silent)))
 }
 
 fn usable_message(out_of_reach: &OutOfReach) -> String {

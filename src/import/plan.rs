@@ -14,7 +14,10 @@ use super::{
     registered,
 };
 use crate::{
-    api::names,
+    api::{
+        conditions::{ImportCondition, find},
+        names,
+    },
     cluster::objects::{AddressType, Endpoint as Row, ImportSpec, OwnSlice, ServiceImport},
     discovery::Picture,
     model::{
@@ -119,8 +122,8 @@ pub struct Wanted {
     /// A foreign object blocks the derived Service: which one, and the remedy. The ServiceImport reports this, unless it is
     /// that object. What clients use already stays, and its slices follow their endpoints; there are no others.
     pub obstacle: Option<String>,
-    /// The exporting clusters among [`Observed::silent`]; `None` if there are none, but some among [`Observed::unheard`]: what
-    /// the import says of silence stays.
+    /// The exporting clusters among [`Observed::silent`], with those that the import names and of which nothing is known;
+    /// `None` if there are none, but some among [`Observed::unheard`]: what the import says of silence stays.
     pub silent: Option<BTreeMap<ClusterId, u64>>,
     /// The Service to which the slices belong, if any.
     pub derived: Option<Arc<str>>,
@@ -172,10 +175,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     }
     service.ip_families = service.families_in(observed.families);
     let out_of_reach = out_of_reach(observed, &service.ip_families);
-    let silent = observed.silent.iter().filter(|(cluster, _)| service.clusters.contains_key(*cluster));
-    let silent: BTreeMap<_, _> = silent.map(|(cluster, since)| (cluster.clone(), *since)).collect();
-    let is_heard = !observed.unheard.iter().any(|cluster| service.clusters.contains_key(cluster));
-    let silent = (is_heard || !silent.is_empty()).then_some(silent);
+    let silent = silent(observed, &service.clusters);
     let decided = !import_concerns_unknown(observed) && (is_exported || registered::decides(observed));
     if !decided && observed.import.is_none() {
         return Plan::Keep;
@@ -265,10 +265,28 @@ fn without_endpoints(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> 
     let stale = packing.stale();
     let Packing { derived, slices, former, .. } = packing;
     let lost = lost(observed);
-    if lost.is_none() && slices.is_empty() && stale.is_empty() {
+    let silent = silent(observed, &BTreeMap::new());
+    let said = observed.import.and_then(|import| find(&import.status.conditions, ImportCondition::Stale.as_str()));
+    let is_said = silent.as_ref().is_none_or(|silent| silent.is_empty() && said.is_none());
+    if lost.is_none() && slices.is_empty() && stale.is_empty() && is_said {
         return Plan::Keep;
     }
-    Plan::Want(Box::new(Wanted { lost, derived, slices, former, stale, skipped, ..Wanted::default() }))
+    Plan::Want(Box::new(Wanted { lost, silent, derived, slices, former, stale, skipped, ..Wanted::default() }))
+}
+
+/// See [`Wanted::silent`]. `known`: the clusters that are known to export the name.
+fn silent(observed: &Observed<'_>, known: &BTreeMap<ClusterId, Vec<Arc<str>>>) -> Option<BTreeMap<ClusterId, u64>> {
+    let import = observed.import.filter(|import| import.managed);
+    let named = |cluster: &ClusterId| {
+        import.is_some_and(|import| import.status.clusters.iter().any(|named| **named == *cluster.as_str()))
+    };
+    let counts = |cluster: &ClusterId| {
+        known.contains_key(cluster) || observed.unknown.contains(cluster.as_str()) && named(cluster)
+    };
+    let silent = observed.silent.iter().filter(|&(cluster, _)| counts(cluster));
+    let silent: BTreeMap<_, _> = silent.map(|(cluster, since)| (cluster.clone(), *since)).collect();
+    let is_heard = *observed.unknown != Unknown::All && !observed.unheard.iter().any(counts);
+    (is_heard || !silent.is_empty()).then_some(silent)
 }
 
 fn out_of_reach(observed: &Observed<'_>, served: &[IpFamily]) -> OutOfReach {

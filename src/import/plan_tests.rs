@@ -582,6 +582,27 @@ fn silence_is_reported_on_the_imports_of_the_silent_cluster() {
     assert_eq!(scene.wanted().silent, Some(BTreeMap::new()));
 }
 
+/// Such as one whose head was purged before a new leader could read it: its endpoints stay.
+#[test]
+fn silence_of_a_cluster_of_which_nothing_is_known_is_reported_on_the_imports_that_name_it() {
+    for mut scene in [Scene::new(&[("here", 2, &["10.1.0.1"])]), Scene::new(&[])] {
+        scene.unknown = Unknown::Only([id("there"), id("third")].into());
+        scene.import = Some(mk_import(true, &["here", "there"]));
+        scene.slices = vec![mk_slice("s", "there")];
+        scene.silent = [(id("there"), 5), (id("third"), 6)].into();
+        let wanted = scene.wanted();
+        assert_eq!((wanted.service, wanted.silent), (None, Some([(id("there"), 5)].into())));
+        assert!(wanted.stale.is_empty());
+
+        scene.silent.clear();
+        scene.unheard = [id("there")].into();
+        let says = |scene: &Scene| matches!(scene.plan(), Plan::Want(wanted) if wanted.silent.is_some());
+        assert!(!says(&scene), "an earlier leader may know more");
+        (scene.unheard, scene.unknown) = (BTreeSet::new(), Unknown::All);
+        assert!(!says(&scene), "nothing was read yet");
+    }
+}
+
 #[test]
 fn a_bad_address_is_left_out_and_reported_but_never_its_slice() {
     let ips = ["10.0.0.1", "127.0.0.1", "169.254.169.254", "10.20.0.1"];

@@ -148,7 +148,8 @@ impl Knowledge {
     /// The clusters that were neither heard nor silent for long in this term. An earlier leader may know more of them.
     pub fn unheard(&self) -> BTreeSet<ClusterId> {
         let unheard = |remote: &Remote| !remote.heard && remote.silent.is_none() && !remote.gone;
-        self.remotes.iter().filter(|(_, remote)| unheard(remote)).map(|(id, _)| id.clone()).collect()
+        let unheard = self.remotes.iter().filter(|(_, remote)| unheard(remote)).map(|(id, _)| id);
+        unheard.chain(&self.unaccepted).cloned().collect()
     }
 
     /// Other clusters' claims to a target.

@@ -223,6 +223,23 @@ async fn a_new_leader_does_not_say_that_a_lost_cluster_is_heard_before_it_is() {
     until("it is heard again", || green.import_condition("only-blue", "Stale").is_none()).await;
 }
 
+/// Its head is gone before `cloudmap-mcs forget`, and the next leader here knows it from the record alone.
+#[tokio::test(start_paused = true)]
+async fn a_cluster_that_only_the_record_names_is_said_to_be_silent_on_its_imports() {
+    let world = World::new();
+    let (mut blue, mut green) = exported_by_both(&world).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    blue.kill();
+    green.kill();
+    world.purge("blue");
+    green.lead();
+    until("it is noticed", || ["web", "only-blue"].iter().all(|name| green.import_condition(name, "Stale").is_some()))
+        .await;
+    assert!(green.imported("web") == ["10.0.0.1", "10.1.0.1"] && green.imported("only-blue") == ["10.0.0.2"]);
+    let notes: Vec<_> = green.objects.take_notes().into_iter().filter(|note| note.reason == "ClusterSilent").collect();
+    assert_eq!(notes.len(), 2, "{notes:?}");
+}
+
 /// Alerts take the largest value of all replicas.
 #[tokio::test(start_paused = true)]
 async fn who_no_longer_leads_shows_nothing_of_what_it_knew() {
