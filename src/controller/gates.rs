@@ -54,6 +54,8 @@ pub(super) struct Gates {
 struct Waiting {
     /// When this leader first saw it wait.
     since: Duration,
+    /// How long it had waited before, under earlier leaders.
+    before: Duration,
     /// Whether an Event has said what it waits for.
     told: bool,
 }
@@ -86,9 +88,13 @@ impl Gates {
 
 impl Core {
     pub(super) fn gated_changed(&mut self, changes: &[Change<GatedPod>], now: Now) {
-        for Change { key, new, .. } in changes {
-            if new.as_ref().is_some_and(|pod| pod.waits()) {
-                self.gates.waiting.entry(*key).or_insert(Waiting { since: now.mono, told: false });
+        for Change { key, old, new } in changes {
+            if let Some(pod) = new.as_ref().filter(|pod| pod.waits()) {
+                // This leader saw others begin to wait, and clocks may be wrong. That of the node may be ahead.
+                let since = pod.since.filter(|_| old.is_none());
+                let before = since.and_then(|since| u64::try_from(now.seconds().saturating_sub(since)).ok());
+                let before = Duration::from_secs(before.unwrap_or_default());
+                self.gates.waiting.entry(*key).or_insert(Waiting { since: now.mono, before, told: false });
             } else {
                 self.gates.waiting.remove(key);
             }
@@ -125,9 +131,7 @@ impl Core {
             let progress: Vec<_> = services.flat_map(|key| self.progress(key, *id, pod, &mut asked)).collect();
             let Some(waiting) = self.gates.waiting.get_mut(id) else { continue };
             let known_for = now.mono.saturating_sub(waiting.since);
-            // Under earlier leaders, too. The clock of the node may be ahead.
-            let since = pod.since.and_then(|since| u64::try_from(now.seconds().saturating_sub(since)).ok());
-            let waited = since.map_or(Duration::ZERO, Duration::from_secs).max(known_for);
+            let waited = waiting.before.saturating_add(known_for);
             match plan(&Observed { progress: &progress, waited, known_for, timeout: self.gates.timeout }) {
                 Verdict::Open(reason, message) => {
                     let (key, uid) = (pod.key.clone(), pod.uid.clone());

@@ -29,7 +29,7 @@ pub enum Progress {
 pub struct Observed<'a> {
     /// What became of it, in all targets of all its Services. Empty if none of them is registered.
     pub progress: &'a [Progress],
-    /// How long it has been waiting, by the pod's conditions.
+    /// How long it has been waiting: under earlier leaders by the pod's conditions, under this one by what it saw pass.
     pub waited: Duration,
     /// For how much of that this leader has known the pod.
     pub known_for: Duration,
@@ -48,17 +48,19 @@ pub enum Verdict {
 
 /// Whether the gate of a pod opens.
 ///
-/// - As long as anything is on its way, the pod waits, but not longer than the timeout.
+/// - As long as anything is on its way, the pod waits, but not longer than the timeout. A new leader looks for a short time
+///   even if the timeout is over: Cloud Map may show the pod, and a clock may be wrong.
 /// - Otherwise it opens: nothing is to be waited for. Where the pod is in several targets, what is refused or left out in
 ///   one does not matter as long as another shows it.
 /// - If it is refused, or has no target though nobody said that it should have none, it waits for a short time, because not
 ///   everything may be known yet.
 pub fn plan(observed: &Observed<'_>) -> Verdict {
     let Observed { progress, waited, known_for, timeout } = *observed;
+    let is_new = known_for < GRACE.min(timeout);
     let (mut shown, mut held_back, mut refused, mut declined) = (Vec::new(), Vec::new(), Vec::new(), false);
     for progress in progress {
         match progress {
-            Progress::Waits(why) if waited < timeout => return Verdict::Wait(why.clone()),
+            Progress::Waits(why) if waited < timeout || is_new => return Verdict::Wait(why.clone()),
             Progress::Waits(why) => {
                 let text = format!("Opened after {}, the --gate-timeout, still waiting: {why}.", words(timeout));
                 return Verdict::Open(GateReason::TimedOut, text);
@@ -80,8 +82,8 @@ pub fn plan(observed: &Observed<'_>) -> Verdict {
         Verdict::Open(GateReason::HeldBack, text)
     } else if !refused.is_empty() {
         let text = format!("It cannot be registered: {}", refused.join(" "));
-        if known_for < GRACE.min(timeout) { Verdict::Wait(text) } else { Verdict::Open(GateReason::Refused, text) }
-    } else if !declined && known_for < GRACE.min(timeout) {
+        if is_new { Verdict::Wait(text) } else { Verdict::Open(GateReason::Refused, text) }
+    } else if !declined && is_new {
         Verdict::Wait("no Service that lists the pod is registered in Cloud Map yet".to_owned())
     } else {
         let text = "No Service that lists the pod is registered in Cloud Map by this cluster.";
@@ -131,7 +133,9 @@ mod tests {
         for (progress, waited, known_for, expected) in [
             (&[waits()][..], 0, 0, None),
             (&[waits()], 299, 299, None),
-            (&[waits()], 300, 0, Some(TimedOut)),
+            // A new leader has not looked yet.
+            (&[waits()], 300, 9, None),
+            (&[waits()], 300, 10, Some(TimedOut)),
             (&[shown()], 0, 0, Some(Registered)),
             (&[shown(), waits()], 299, 299, None),
             (&[shown(), waits()], 300, 300, Some(TimedOut)),

@@ -336,6 +336,45 @@ async fn a_new_leader_reads_what_the_former_one_registered_and_counts_the_time_t
     assert!(since.elapsed() < Duration::from_secs(70), "{:?}", since.elapsed());
 }
 
+fn hours_before(world: &World) -> Timestamp {
+    Timestamp::from_second(world.wall().as_second() - 7_200).unwrap()
+}
+
+/// Otherwise a clock that jumps opens the gates of a whole roll-out at once.
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_a_leader_saw_begin_to_wait_has_waited_no_longer_whatever_the_clocks_say() {
+    let world = World::new();
+    let blue = world.cluster("blue");
+    blue.start("web", &[("web-a", 1)]);
+    blue.until_opens("web-a", "Registered").await;
+    blue.run(("web-b", 2), false);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    world.fail();
+    blue.run_since(("web-b", 2), true, Some(hours_before(&world)));
+    blue.list("web", &[("web-a", 1), ("web-b", 2)]);
+    let since = tokio::time::Instant::now();
+    blue.until_opens("web-b", "TimedOut").await;
+    assert!((TIMEOUT..TIMEOUT + Duration::from_secs(5)).contains(&since.elapsed()), "{:?}", since.elapsed());
+}
+
+/// Nobody led for hours, or its clock is ahead.
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_looks_for_a_pod_before_it_says_that_the_timeout_is_over() {
+    let world = World::new();
+    let mut blue = world.cluster("blue");
+    blue.start("web", &[("web-a", 1)]);
+    blue.until_opens("web-a", "Registered").await;
+    world.hide(("shop", "web"), 2);
+    blue.run(("web-b", 2), true);
+    blue.list("web", &[("web-a", 1), ("web-b", 2)]);
+    until("it is registered", || world.instances("web").len() == 2).await;
+    blue.kill();
+    world.fake.registry().undiscovered.clear();
+    blue.run_since(("web-b", 2), true, Some(hours_before(&world)));
+    blue.lead();
+    blue.until_opens("web-b", "Registered").await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_goes_while_it_waits_is_withdrawn_and_not_waited_for() {
     let world = World::new();
