@@ -299,7 +299,10 @@ impl Performer {
                 let mark = cloudmap.set_custom_health(&to, &named, healthy);
                 let result = match &target {
                     Some(target) => self.writing(&target.namespace, "UpdateInstanceCustomHealthStatus", mark).await,
-                    None if healthy => self.leading("UpdateInstanceCustomHealthStatus", mark).await,
+                    None if healthy => {
+                        let shown = self.leading("UpdateInstanceCustomHealthStatus", mark).await;
+                        self.unless_elsewhere(&to, shown).await
+                    }
                     None => {
                         let (operation, message) =
                             ("UpdateInstanceCustomHealthStatus", "nobody has the service".to_owned());
@@ -447,6 +450,19 @@ impl Performer {
         }
         let tags = self.cloudmap.list_tags(&service.arn).await?;
         Ok((service, tags))
+    }
+
+    /// What became of a mark in a service that this term has not read. The task is gone only if its service is there:
+    /// otherwise the account or the region may be another one, and the task may still be hidden.
+    async fn unless_elsewhere(&self, service_id: &str, marked: Result<(), Error>) -> Result<(), Error> {
+        if !matches!(&marked, Err(error) if error.kind == ErrorKind::NotFound) {
+            return marked;
+        }
+        match self.cloudmap.get_service(service_id, Lane::Instances).await {
+            Ok(_) => marked,
+            Err(error) if error.kind == ErrorKind::NotFound => Err(Error { kind: ErrorKind::Other, ..error }),
+            Err(error) => Err(error),
+        }
     }
 
     /// Deletes a service that our ClusterSet provably created. AWS refuses that for one that has instances.

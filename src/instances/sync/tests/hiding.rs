@@ -261,6 +261,40 @@ async fn tasks_of_a_target_that_nobody_has_any_more_are_shown() {
     assert_eq!((world.ours().len(), world.ill(), world.record()), (2, vec![], vec![]));
 }
 
+/// They are still hidden where they are.
+#[tokio::test(start_paused = true)]
+async fn tasks_stay_recorded_in_another_account_or_region_and_are_shown_after_the_way_back() {
+    let (world, _, _) = world(3, "100%");
+    world.watch(LONG).await;
+    let (services, instances) = {
+        let mut registry = world.fake.registry();
+        (std::mem::take(&mut registry.services), std::mem::take(&mut registry.instances))
+    };
+    world.begin_term();
+    world.desire([]);
+    sleep(LONG).await;
+    assert_eq!(world.record(), [1, 2, 3]);
+    {
+        let mut registry = world.fake.registry();
+        (registry.services, registry.instances) = (services, instances);
+    }
+    assert_eq!(world.ill(), [1, 2, 3]);
+    sleep(LONG).await;
+    assert_eq!((world.ill(), world.record()), (vec![], vec![]));
+}
+
+/// An earlier leader hid it.
+#[tokio::test(start_paused = true)]
+async fn a_task_that_is_gone_from_a_service_that_no_target_has_is_forgotten() {
+    let (world, _, id) = world(3, "100%");
+    world.watch(LONG).await;
+    run_tasks(&world.fake, &id, 0);
+    world.begin_term();
+    world.desire([]);
+    sleep(LONG).await;
+    assert_eq!(world.record(), [0_u32; 0]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_denied_mark_is_reported_and_tried_again_after_a_minute() {
     let fake = Fake::new();
