@@ -105,7 +105,8 @@ pub(super) fn tasks(
     let verdict = if let Some((trouble, why)) = stuck {
         let (reason, text) = troubled(*trouble, why);
         said(reason, format!("Tasks that were hidden cannot be shown again yet. {text}"))
-    } else if showing {
+    } else if showing || !spec.hide_tasks {
+        // The engine may not have heard of it yet, and a task that is about to be shown must not be stopped.
         said(
             HidingReason::Showing,
             "Tasks are being shown again. Pods are deregistered when clients find the tasks.".to_owned(),
@@ -257,6 +258,9 @@ mod tests {
             assert!(verdict.message.contains(part), "{}", verdict.message);
         }
         let (_, status) = wished();
+        let hidden = TargetTasks { hidden: 3, settled: true, ..TargetTasks::default() };
+        let shown = said(&CutoverSpec::default(), &status, (&facing(Some(hidden), 0), true), None);
+        assert_eq!(shown.verdict.unwrap().reason, HidingReason::Showing.as_str(), "the engine has not heard of it yet");
         let none = said(&CutoverSpec::default(), &status, (&facing(None, 2), true), None);
         assert_eq!(none, Tasks::default(), "nobody hides anything");
     }
