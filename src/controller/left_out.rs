@@ -60,13 +60,13 @@ impl LeftOut {
     }
 }
 
+/// The texts have no numbers: an Event is not created anew with each address that comes or goes.
 impl Said {
     fn of_addresses(&self, key: &ServiceKey) -> Option<String> {
         let (address, why) = self.addresses.first_key_value()?;
         Some(format!(
-            "Left out {} address(es) of Service {key} that can never be endpoints, such as {address}: it is {}. Correct its \
+            "Left out addresses of Service {key} that can never be endpoints, such as {address}: it is {}. Correct its \
              EndpointSlices.",
-            self.addresses.len(),
             why.as_str()
         ))
     }
@@ -74,9 +74,8 @@ impl Said {
     fn of_host_names(&self, key: &ServiceKey) -> Option<String> {
         let name = self.host_names.first()?;
         Some(format!(
-            "Left out {} EndpointSlice(s) of Service {key} that list host names, such as {}/{name}: only IP addresses can be \
+            "Left out EndpointSlices of Service {key} that list host names, such as {}/{name}: only IP addresses can be \
              exported. List addresses in a slice with addressType IPv4 or IPv6, or let clients use the host name itself.",
-            self.host_names.len(),
             key.namespace
         ))
     }

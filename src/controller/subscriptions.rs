@@ -319,15 +319,18 @@ pub(super) fn unreadable(from: &str, error: &str) -> String {
     format!("Cloud Map namespace {from} cannot be read: {error}. What was imported from it stays.")
 }
 
-/// The Event about instances of a name that cannot be endpoints.
+/// The Event about instances of a name that cannot be endpoints. It is the same one while they come and go, so that it is not
+/// created anew with each task.
 pub(super) fn rejection(key: &ServiceKey, rejected: &[Rejected], regarding: ObjectReference) -> Option<EventRecord> {
-    let first = rejected.first()?;
+    if rejected.is_empty() {
+        return None;
+    }
+    let reasons: BTreeSet<_> = rejected.iter().map(|instance| instance.why).collect();
+    let reasons: Vec<_> = reasons.iter().map(|why| format!("that {why}")).collect();
     let text = format!(
-        "Left out {} instance(s) of Cloud Map service {} that cannot be endpoints, such as {}: it {}.",
-        rejected.len(),
+        "Left out each instance of Cloud Map service {} {}: it cannot be an endpoint.",
         key.name,
-        first.instance,
-        first.why
+        reasons.join(", or ")
     );
     Some(EventRecord { regarding, reason: EventReason::InstanceSkipped, action: "Import", text })
 }

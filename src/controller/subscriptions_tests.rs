@@ -106,11 +106,26 @@ fn what_changed_concerns_the_names_in_every_namespace_that_imports_it() {
     let second = subscriptions.adopt(web(reading(&[("a", "10.0.0.1"), ("b", "none")])));
     assert_eq!(second.names.iter().filter(|name| *name.namespace == *"shop").count(), 2, "one that went counts, too");
     let rejected = vec![Rejected { instance: "b".into(), why: NoEndpoint::InvalidAddress }];
-    assert!(second.rejected.contains(&(key("web"), rejected.clone())));
+    assert!(second.rejected.contains(&(key("web"), rejected)));
     let third = subscriptions.adopt(web(reading(&[("a", "10.0.0.2"), ("b", "none")])));
     assert_eq!((third.rejected.len(), third.names.len()), (0, 2), "it is not said again");
-    let note = rejection(&key("web"), &rejected, events::import(&key("web"), "uid")).unwrap();
-    assert!(note.text.contains("1 instance(s) of Cloud Map service web"), "{}", note.text);
+    let note = |instances: &[(&str, NoEndpoint)]| {
+        let rejected = |(id, why): &(&str, NoEndpoint)| Rejected { instance: (*id).into(), why: *why };
+        let rejected: Vec<_> = instances.iter().map(rejected).collect();
+        rejection(&key("web"), &rejected, events::import(&key("web"), "uid")).unwrap().text
+    };
+    let (port, alias) = (NoEndpoint::InvalidPort, NoEndpoint::Alias);
+    let text = note(&[("b", port), ("c", alias)]);
+    assert_eq!(
+        text,
+        "Left out each instance of Cloud Map service web that has only the name of a load balancer (AWS_ALIAS_DNS_NAME), or \
+         that has an invalid port (AWS_INSTANCE_PORT): it cannot be an endpoint."
+    );
+    assert_eq!(
+        note(&[("a", alias), ("d", port), ("e", port)]),
+        text,
+        "an Event with the same text is not created again"
+    );
     let listed = subscriptions.adopt(found_in(&[("internal", services(true, &[("web", None)]))]));
     assert_eq!(listed.namespaces.len(), 2, "what is missing is gone now");
 }
