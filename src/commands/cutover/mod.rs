@@ -284,14 +284,9 @@ async fn stop(
                     rest.push(facts);
                     continue;
                 }
-                Err(Refusal::Later(why)) => {
+                Err(refusal) => {
                     failed += 1;
-                    writeln!(errors, "{why}: run this again later")?;
-                    continue;
-                }
-                Err(Refusal::Never(why)) => {
-                    failed += 1;
-                    writeln!(errors, "{why}")?;
+                    writeln!(errors, "{refusal}")?;
                     continue;
                 }
             };

@@ -20,11 +20,13 @@ use crate::{
 };
 
 /// Why no task of a name is stopped now, and what to do.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Refusal {
     /// This passes by itself: time or the controller does it.
+    #[error("{0}: run this again later")]
     Later(String),
     /// Somebody has to do something.
+    #[error("{0}")]
     Never(String),
 }
 
