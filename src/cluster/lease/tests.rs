@@ -1,3 +1,5 @@
+mod registry;
+
 use std::sync::{
     Mutex,
     atomic::{AtomicBool, Ordering},
@@ -23,6 +25,19 @@ struct Shared {
 impl Shared {
     fn connection(&self) -> Self {
         Self { lease: Arc::clone(&self.lease), ..Self::default() }
+    }
+
+    /// What the Lease says.
+    fn record(&self) -> Record {
+        self.lease.lock().unwrap().clone().unwrap().0
+    }
+
+    /// Another replica offers to lead.
+    fn offer(&self, bid: &str) {
+        let mut lease = self.lease.lock().unwrap();
+        let (record, version) = lease.as_mut().unwrap();
+        record.bid = Some(bid.to_owned());
+        *version += 1;
     }
 
     fn holder(&self) -> Option<String> {
@@ -214,7 +229,7 @@ async fn a_dead_leader_is_replaced_only_after_the_lease_has_expired() {
     let took = died.elapsed();
     let Timing { duration, renew_every, look_every, .. } = Timing::default();
     assert!(took + 2 * renew_every >= duration && took <= duration + 2 * look_every, "{took:?}");
-    assert_eq!(shared.lease.lock().unwrap().as_ref().unwrap().0.transitions, 1);
+    assert_eq!(shared.record().transitions, 1);
 }
 
 /// The leader loses the API server, by errors or by silence. It stops before another replica begins.
@@ -409,7 +424,7 @@ async fn the_leader_stays_while_all_replicas_have_the_same_trouble() {
         seconds(1).await;
         assert!(first.leadership.is_leader() && !second.leadership.is_leader());
     }
-    let yields = shared.lease.lock().unwrap().as_ref().unwrap().0.yields.clone();
+    let yields = shared.record().yields.clone();
     assert_eq!(yields.as_deref(), Some("a frozen cache"), "people can read it there");
     first.trouble.store(false, Ordering::Relaxed);
     seconds(4).await;
@@ -418,214 +433,16 @@ async fn the_leader_stays_while_all_replicas_have_the_same_trouble() {
     assert!(first.leadership.is_leader(), "it recovered first");
 }
 
-/// As in a zone whose NAT gateway is down, or on a node whose EKS Pod Identity Agent has crashed.
-#[tokio::test(start_paused = true)]
-async fn a_leader_that_aws_does_not_answer_makes_room_for_one_that_it_answers() {
-    let shared = Shared::default();
-    let first = Replica::start_working(&shared, "a");
-    first.leadership.acquired().await;
-    let second = Replica::start_working(&shared, "b");
-    seconds(300).await;
-    assert!(first.leadership.is_leader());
-    assert_eq!(second.calls(), 0, "the leader is well");
-    first.reach_aws(false);
-    let unanswered = Instant::now();
-    let mut asked = 0;
-    while !second.leadership.is_leader() {
-        asked = second.calls();
-        sleep(Duration::from_millis(100)).await;
-        assert!(!(first.leadership.is_leader() && second.leadership.is_leader()));
-    }
-    assert!((60..105).contains(&unanswered.elapsed().as_secs()), "{:?}", unanswered.elapsed());
-    assert_eq!(asked, 1);
-    for _ in 0..300 {
-        seconds(1).await;
-        assert!(second.leadership.is_leader() && !first.leadership.is_leader());
-    }
-    let (record, _) = shared.lease.lock().unwrap().clone().unwrap();
-    assert_eq!((record.yields, record.bid), (None, None));
-    second.kill();
-    let died = Instant::now();
-    first.leadership.acquired().await;
-    assert!(died.elapsed() < Duration::from_secs(17), "a leader without AWS is better than none: {:?}", died.elapsed());
-}
-
-/// A new leader would know less than the one that has read the registry.
-#[tokio::test(start_paused = true)]
-async fn the_leader_stays_while_aws_answers_nobody_and_when_aws_is_back() {
-    let shared = Shared::default();
-    let first = Replica::start_working(&shared, "a");
-    first.leadership.acquired().await;
-    let second = Replica::start_working(&shared, "b");
-    let lease = || shared.lease.lock().unwrap().clone().unwrap().0;
-    let reach_aws = |reached| [&first, &second].into_iter().for_each(|replica| replica.reach_aws(reached));
-    reach_aws(false);
-    for _ in 0..3600 {
-        seconds(1).await;
-        assert!(first.leadership.is_leader() && !second.leadership.is_leader());
-        assert_eq!(lease().bid, None);
-    }
-    let yields = lease().yields.unwrap();
-    assert!(yields.starts_with("AWS has answered none of its calls for 35"), "{yields}");
-    assert!((100..=120).contains(&second.calls()), "{} calls: one in half a minute", second.calls());
-    // At each moment between two calls of the standby.
-    for phase in 0..30 {
-        reach_aws(true);
-        seconds(60).await;
-        assert!(first.leadership.is_leader(), "phase {phase}");
-        assert_eq!(lease().yields, None);
-        reach_aws(false);
-        seconds(120 + phase).await;
-        assert!(first.leadership.is_leader() && lease().yields.is_some(), "phase {phase}");
-    }
-    for replica in [&first, &second] {
-        replica.trouble.store(true, Ordering::Relaxed);
-    }
-    seconds(4).await;
-    assert_eq!(lease().yields.as_deref(), Some("a frozen cache"), "it comes first");
-}
-
-/// As on a node whose pods get the role of the node. The leader knows the registry, and AWS may answer it again.
-#[tokio::test(start_paused = true)]
-async fn the_leader_stays_while_aws_denies_everything_to_the_standby() {
-    let shared = Shared::default();
-    let first = Replica::start_working(&shared, "a");
-    first.leadership.acquired().await;
-    let second = Replica::start_working(&shared, "b");
-    first.reach_aws(false);
-    second.deny();
-    for _ in 0..600 {
-        seconds(1).await;
-        assert!(first.leadership.is_leader() && !second.leadership.is_leader());
-    }
-    assert!(second.calls() > 10);
-    // Once it may list namespaces, it leads.
-    second.reach_aws(true);
-    let allowed = Instant::now();
-    second.leadership.acquired().await;
-    assert!(allowed.elapsed() < Duration::from_secs(75), "{:?}", allowed.elapsed());
-}
-
-/// As on a node that lost EKS Pod Identity, so that its pods get the role of the node.
-#[tokio::test(start_paused = true)]
-async fn a_leader_that_aws_denies_everything_makes_room_for_one_that_it_lets_in() {
-    let shared = Shared::default();
-    let first = Replica::start_working(&shared, "a");
-    first.leadership.acquired().await;
-    let second = Replica::start_working(&shared, "b");
-    seconds(300).await;
-    first.deny();
-    let (denied, mut said) = (Instant::now(), None);
-    while !second.leadership.is_leader() {
-        let (record, _) = shared.lease.lock().unwrap().clone().unwrap();
-        said = record.yields.or(said);
-        sleep(Duration::from_millis(100)).await;
-    }
-    assert!((60..110).contains(&denied.elapsed().as_secs()), "{:?}", denied.elapsed());
-    assert!(said.as_ref().is_some_and(|said| said.starts_with("AWS has denied all of its calls for ")), "{said:?}");
-    for _ in 0..300 {
-        seconds(1).await;
-        assert!(second.leadership.is_leader() && !first.leadership.is_leader());
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_leader_stays_while_aws_denies_everything_to_everybody_and_when_it_lets_them_in() {
-    let shared = Shared::default();
-    let first = Replica::start_working(&shared, "a");
-    first.leadership.acquired().await;
-    let second = Replica::start_working(&shared, "b");
-    let lease = || shared.lease.lock().unwrap().clone().unwrap().0;
-    first.deny();
-    second.deny();
-    for _ in 0..3600 {
-        seconds(1).await;
-        assert!(first.leadership.is_leader() && !second.leadership.is_leader());
-        assert_eq!(lease().bid, None);
-    }
-    let yields = lease().yields.unwrap();
-    assert!(yields.starts_with("AWS has denied all of its calls for 35"), "{yields}");
-    first.reach_aws(true);
-    second.reach_aws(true);
-    seconds(60).await;
-    assert!(first.leadership.is_leader());
-    assert_eq!(lease().yields, None);
-}
-
-/// As with a role that may not discover instances: before it has read the ledger, a leader calls nothing else. A standby with
-/// the same role would be let in, and yield in its turn.
-#[tokio::test(start_paused = true)]
-async fn a_leader_that_lacks_one_permission_leads_on_even_if_it_makes_no_other_calls() {
-    let shared = Shared::default();
-    let first = Replica::start(&shared, "a");
-    first.leadership.acquired().await;
-    let second = Replica::start(&shared, "b");
-    first.aws.registry().failing.insert("denied".into(), ErrorKind::AccessDenied);
-    for _ in 0..600 {
-        assert!(first.cloudmap.get_service("denied", Lane::Instances).await.is_err());
-        seconds(5).await;
-        assert!(first.leadership.is_leader());
-        assert_eq!(shared.lease.lock().unwrap().as_ref().unwrap().0.yields, None);
-    }
-    assert_eq!(second.calls(), 0);
-    assert!(first.calls() <= 100, "{} calls", first.calls());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_standby_that_aws_does_not_answer_either_replaces_a_dead_leader() {
-    let shared = Shared::default();
-    let first = Replica::start_working(&shared, "a");
-    first.leadership.acquired().await;
-    let second = Replica::start_working(&shared, "b");
-    first.reach_aws(false);
-    second.reach_aws(false);
-    seconds(300).await;
-    assert!(first.leadership.is_leader() && second.calls() > 0);
-    first.kill();
-    let died = Instant::now();
-    second.leadership.acquired().await;
-    assert!(died.elapsed() < Duration::from_secs(17), "{:?}", died.elapsed());
-}
-
-/// Another replica has offered to lead, and died.
-#[tokio::test(start_paused = true)]
-async fn a_lease_that_was_released_because_aws_does_not_answer_is_left_to_others_for_a_minute() {
-    let shared = Shared::default();
-    let first = Replica::start_working(&shared, "a");
-    first.leadership.acquired().await;
-    first.reach_aws(false);
-    seconds(90).await;
-    {
-        let mut lease = shared.lease.lock().unwrap();
-        let (record, version) = lease.as_mut().unwrap();
-        record.bid = Some("b".to_owned());
-        *version += 1;
-    }
-    seconds(4).await;
-    for _ in 0..54 {
-        assert_eq!(shared.holder(), None);
-        assert!(!first.leadership.is_leader());
-        seconds(1).await;
-    }
-    seconds(10).await;
-    assert!(first.leadership.is_leader());
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_recovers_before_it_sees_a_bid_keeps_the_lease() {
     let shared = Shared::default();
     let first = Replica::start(&shared, "a");
     first.leadership.acquired().await;
     seconds(1).await;
-    {
-        let mut lease = shared.lease.lock().unwrap();
-        let (record, version) = lease.as_mut().unwrap();
-        record.bid = Some("b".to_owned());
-        *version += 1;
-    }
+    shared.offer("b");
     seconds(10).await;
     assert!(first.leadership.is_leader());
-    assert_eq!(shared.lease.lock().unwrap().as_ref().unwrap().0.bid, None);
+    assert_eq!(shared.record().bid, None);
 }
 
 /// The leader learns of the deletion only at its next renewal. Until then it may act.

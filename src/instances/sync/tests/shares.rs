@@ -30,6 +30,14 @@ pub(super) fn run_tasks(fake: &Fake, service: &Arc<str>, count: u32) {
     }
 }
 
+/// A controller beside so many tasks, the target that it joins, and the id of the Cloud Map service.
+fn beside(tasks: u32) -> (World, Target, Arc<str>) {
+    let fake = Fake::new();
+    let id = service(&fake);
+    run_tasks(&fake, &id, tasks);
+    (World::new(fake), target("shop", "web"), id)
+}
+
 fn traffic(text: &str) -> Traffic {
     match text {
         "all" => Traffic::All,
@@ -66,10 +74,7 @@ impl World {
 
 #[tokio::test(start_paused = true)]
 async fn beside_two_tasks_two_pods_get_what_can_be_reached_of_each_share() {
-    let fake = Fake::new();
-    let id = service(&fake);
-    run_tasks(&fake, &id, 2);
-    let (world, web) = (World::new(fake), target("shop", "web"));
+    let (world, web, _) = beside(2);
     for (share, count, limited) in
         [("0%", 0, false), ("40%", 1, false), ("50%", 2, false), ("60%", 2, true), ("33%", 1, false), ("0%", 0, false)]
     {
@@ -115,10 +120,7 @@ async fn a_pod_that_is_chosen_counts_as_registered_when_it_is() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_goes_is_replaced_before_anything_else_changes_and_the_others_stay() {
-    let fake = Fake::new();
-    let id = service(&fake);
-    run_tasks(&fake, &id, 3);
-    let (world, web) = (World::new(fake), target("shop", "web"));
+    let (world, web, _) = beside(3);
     world.desire([(web.clone(), shared("50%", ready(1..=9)))]);
     world.registered(&web, 3).await;
     let first = world.ours();
@@ -151,10 +153,7 @@ async fn a_pod_that_goes_is_replaced_before_anything_else_changes_and_the_others
 /// needed.
 #[tokio::test(start_paused = true)]
 async fn a_pod_that_is_ready_now_and_then_is_replaced_once_and_moves_no_number() {
-    let fake = Fake::new();
-    let id = service(&fake);
-    run_tasks(&fake, &id, 3);
-    let (world, web) = (World::new(fake), target("shop", "web"));
+    let (world, web, _) = beside(3);
     let with = |ill: Option<u32>| {
         let all: Vec<_> = (1..=9).map(|pod| (pod, if Some(pod) == ill { NOT_READY } else { READY })).collect();
         [(web.clone(), shared("50%", pods("web", &all)))]
@@ -180,44 +179,38 @@ async fn a_pod_that_is_ready_now_and_then_is_replaced_once_and_moves_no_number()
 
 #[tokio::test(start_paused = true)]
 async fn tasks_that_come_and_go_move_the_number_only_after_a_minute() {
-    let fake = Fake::new();
-    let id = service(&fake);
-    run_tasks(&fake, &id, 2);
-    let (world, web) = (World::new(fake.clone()), target("shop", "web"));
+    let (world, web, id) = beside(2);
     world.desire([(web.clone(), shared("50%", ready(1..=9)))]);
     world.registered(&web, 2).await;
-    run_tasks(&fake, &id, 5);
+    run_tasks(&world.fake, &id, 5);
     sleep(PATIENCE.saturating_sub(Duration::from_secs(1))).await;
     assert_eq!(world.ours().len(), 2);
     sleep(Duration::from_secs(70)).await;
     assert_eq!(world.ours().len(), 5, "a reading shows it within 50 s, and the minute begins then");
 
     // Tasks that fail their health check do not count.
-    fake.registry().unhealthy.extend((1..=3).map(|n| (id.clone(), ecs(n).id)));
+    world.fake.registry().unhealthy.extend((1..=3).map(|n| (id.clone(), ecs(n).id)));
     sleep(Duration::from_secs(130)).await;
     assert_eq!(world.ours().len(), 2);
 
     // Nobody else is left: all pods serve, within a reading.
-    run_tasks(&fake, &id, 0);
+    run_tasks(&world.fake, &id, 0);
     sleep(Duration::from_secs(70)).await;
     assert_eq!(world.ours().len(), 9);
     world.desire([(web.clone(), shared("0%", ready(1..=9)))]);
     world.never_empty(Duration::from_mins(5)).await;
     assert_eq!(world.ours().len(), 9, "at 0 % those that are registered stay while nobody else serves");
-    run_tasks(&fake, &id, 1);
+    run_tasks(&world.fake, &id, 1);
     world.never_empty(Duration::from_mins(5)).await;
     assert_eq!(world.ours(), [0_u32; 0]);
-    run_tasks(&fake, &id, 0);
+    run_tasks(&world.fake, &id, 0);
     sleep(Duration::from_mins(5)).await;
     assert_eq!(world.ours(), [0_u32; 0], "and none comes");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_share_that_cannot_be_read_changes_nothing_even_for_a_new_leader() {
-    let fake = Fake::new();
-    let id = service(&fake);
-    run_tasks(&fake, &id, 3);
-    let (world, web) = (World::new(fake.clone()), target("shop", "web"));
+    let (world, web, _) = beside(3);
     world.desire([(web.clone(), shared("50%", ready(1..=9)))]);
     world.registered(&web, 3).await;
     let there = world.ours();
@@ -228,7 +221,7 @@ async fn a_share_that_cannot_be_read_changes_nothing_even_for_a_new_leader() {
     let writes = world.writes();
     world.lead(false);
     sleep(Duration::from_secs(1)).await;
-    let next = World::new(fake);
+    let next = World::new(world.fake);
     next.desire([(web.clone(), shared("abc", ready(1..=9)))]);
     sleep(Duration::from_mins(5)).await;
     assert_eq!((next.ours(), next.writes()), (there, writes));
@@ -246,10 +239,7 @@ async fn a_share_that_cannot_be_read_changes_nothing_even_for_a_new_leader() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_goes_on_with_the_same_pods() {
-    let fake = Fake::new();
-    let id = service(&fake);
-    run_tasks(&fake, &id, 4);
-    let (world, web) = (World::new(fake.clone()), target("shop", "web"));
+    let (world, web, _) = beside(4);
     world.desire([(web.clone(), shared("50%", ready(1..=6)))]);
     world.registered(&web, 4).await;
     world.desire([(web.clone(), shared("40%", ready(1..=9)))]);
@@ -260,7 +250,7 @@ async fn a_new_leader_goes_on_with_the_same_pods() {
     assert_eq!(there.len(), 2);
     world.lead(false);
     sleep(Duration::from_secs(1)).await;
-    let next = World::new(fake);
+    let next = World::new(world.fake);
     next.desire([(web.clone(), shared("40%", ready(1..=9)))]);
     next.registered(&web, 2).await;
     sleep(Duration::from_mins(5)).await;
@@ -269,10 +259,7 @@ async fn a_new_leader_goes_on_with_the_same_pods() {
 
 #[tokio::test(start_paused = true)]
 async fn pods_are_spread_over_zones_and_have_only_the_families_of_the_tasks() {
-    let fake = Fake::new();
-    let id = service(&fake);
-    run_tasks(&fake, &id, 3);
-    let (world, web) = (World::new(fake.clone()), target("shop", "web"));
+    let (world, web, id) = beside(3);
     let endpoint = |last: u8| Endpoint {
         zone: Some(["a", "a", "a", "b", "c"][usize::from(last % 5)].into()),
         ipv6: Some(std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last.into())),
@@ -295,7 +282,7 @@ async fn pods_are_spread_over_zones_and_have_only_the_families_of_the_tasks() {
     assert!(ours().iter().all(|there| there.attributes["CLOUDMAP_MCS_PARTIAL"] == "true"));
     // The tasks have both now, so pods that have both do, too. One that has only IPv6 fits as well.
     for n in 1..=3 {
-        let mut registry = fake.registry();
+        let mut registry = world.fake.registry();
         let task = registry.instances.get_mut(&(id.clone(), ecs(n).id)).unwrap();
         task.insert("AWS_INSTANCE_IPV6".to_owned(), format!("fd00::9:{n}"));
     }
@@ -375,10 +362,7 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// While no task runs, the name keeps an instance as long as one of its pods lives on.
 async fn storm(steps: Vec<Step>) {
-    let fake = Fake::new();
-    let id = service(&fake);
-    run_tasks(&fake, &id, 2);
-    let (mut world, web) = (World::new(fake.clone()), target("shop", "web"));
+    let (mut world, web, id) = beside(2);
     let (mut alive, mut share, mut tasks): (BTreeSet<u32>, u16, u32) = ([1, 2, 3].into(), 50, 2);
     let mut last_task = Instant::now();
     let desired =
@@ -393,16 +377,16 @@ async fn storm(steps: Vec<Step>) {
                     last_task = Instant::now();
                 }
                 tasks = count;
-                run_tasks(&fake, &id, count);
+                run_tasks(&world.fake, &id, count);
             }
             Step::Fault(operation, lost) => {
                 let kind = ErrorKind::Unknown;
-                fake.fault(operation, if lost { Fault::Lost(kind) } else { Fault::Refused(kind) });
+                world.fake.fault(operation, if lost { Fault::Lost(kind) } else { Fault::Refused(kind) });
             }
             Step::NewLeader => {
                 world.lead(false);
                 sleep(Duration::from_secs(1)).await;
-                world = World::new(fake.clone());
+                world = World::new(world.fake.clone());
             }
             Step::Wait(ms) => {
                 let end = Instant::now() + Duration::from_millis(ms.into());
@@ -420,7 +404,7 @@ async fn storm(steps: Vec<Step>) {
         }
         world.desire(desired(&alive, share));
     }
-    fake.registry().faults.clear();
+    world.fake.registry().faults.clear();
     sleep(Duration::from_mins(15)).await;
     let asked: Share = format!("{share}%").parse().unwrap();
     let count = world.ours().len();
@@ -453,10 +437,7 @@ proptest! {
 
 #[tokio::test(start_paused = true)]
 async fn a_share_changes_although_health_cannot_be_read_and_nothing_is_read_more_often() {
-    let fake = Fake::new();
-    let id = service(&fake);
-    run_tasks(&fake, &id, 6);
-    let (world, web) = (World::new(fake), target("shop", "web"));
+    let (world, web, _) = beside(6);
     world.desire([(web.clone(), shared("50%", ready([1, 2])))]);
     sleep(Duration::from_mins(2)).await;
     assert_eq!(world.ours().len(), 2);
@@ -479,17 +460,14 @@ async fn a_share_changes_although_health_cannot_be_read_and_nothing_is_read_more
 /// An import had the pods of the former choice alone, so that it was empty after a roll-out.
 #[tokio::test(start_paused = true)]
 async fn beside_nothing_that_can_be_read_no_pods_are_chosen() {
-    let fake = Fake::new();
-    let id = service(&fake);
-    run_tasks(&fake, &id, 3);
-    let (world, web) = (World::new(fake.clone()), target("shop", "web"));
+    let (world, web, _) = beside(3);
     world.desire([(web.clone(), shared("50%", ready(1..=9)))]);
     world.registered(&web, 3).await;
     for _ in 0..1_000 {
-        fake.fault(Operation::CreateService, Fault::Refused(ErrorKind::AccessDenied));
+        world.fake.fault(Operation::CreateService, Fault::Refused(ErrorKind::AccessDenied));
     }
     {
-        let mut registry = fake.registry();
+        let mut registry = world.fake.registry();
         registry.instances.clear();
         registry.services.clear();
     }
@@ -497,7 +475,7 @@ async fn beside_nothing_that_can_be_read_no_pods_are_chosen() {
     world.desire([(web.clone(), shared("50%", ready(11..=19)))]);
     sleep(Duration::from_secs(5)).await;
     assert_eq!(world.status(&web).share, None);
-    fake.registry().faults.clear();
+    world.fake.registry().faults.clear();
     world.registered(&web, 9).await;
     assert_eq!(world.status(&web).share.unwrap().addresses.len(), 9);
 }
