@@ -13,7 +13,7 @@ use crate::{
         head::Presence,
         show::{ClusterView, read_all},
     },
-    model::{Conditions, Endpoint, Registration},
+    model::{ClaimState, Conditions, Endpoint, Registration},
 };
 
 pub(super) async fn show(args: ShowArgs) -> anyhow::Result<()> {
@@ -76,24 +76,28 @@ fn tables(views: &[ClusterView]) -> String {
         }
         let waiting = catalog.waiting.iter().map(|registration| (registration, true));
         for (registration, waits) in catalog.registrations.values().map(|held| (held, false)).chain(waiting) {
-            let Registration { target, owner, claimed, retiring } = registration;
+            let Registration { target, owner, claimed, state } = registration;
             claims.row([
                 view.id.to_string(),
                 target.to_string(),
                 format!("{} {}/{}", owner.kind, owner.namespace, owner.name),
                 time(*claimed),
-                if waits {
-                    "waiting"
-                } else if *retiring {
-                    "retiring"
-                } else {
-                    "active"
-                }
-                .to_owned(),
+                word(*state, waits).to_owned(),
             ]);
         }
     }
     format!("{clusters}\n{exports}\n{claims}")
+}
+
+/// A word for what a claim says of its owner.
+const fn word(state: ClaimState, waits: bool) -> &'static str {
+    match state {
+        ClaimState::Unable => "unable",
+        ClaimState::Retiring => "retiring",
+        ClaimState::Serves | ClaimState::Empty if waits => "waiting",
+        ClaimState::Serves => "active",
+        ClaimState::Empty => "empty",
+    }
 }
 
 /// Where the leader listens for those of other clusters.
@@ -159,8 +163,7 @@ fn cluster_json(view: &ClusterView) -> Value {
                     "name": &*registration.owner.name,
                 },
                 "claimed": time(registration.claimed),
-                "retiring": registration.retiring,
-                "waiting": waiting,
+                "state": word(registration.state, waiting),
             })
         })
         .collect();

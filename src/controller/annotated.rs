@@ -18,7 +18,7 @@ use crate::{
     },
     gates::Progress,
     instances::{
-        InstanceSpec, Rights, Selection, Traffic,
+        Consent, InstanceSpec, Rights, Selection, Traffic,
         custom::ByAddress,
         sync::{Notice, TargetDesired},
     },
@@ -226,8 +226,14 @@ impl Annotated {
     /// Whether a registration is given up without withdrawing its instances.
     pub(super) fn forgets(&self, knowledge: &Knowledge, target: &Target) -> bool {
         let held = knowledge.exports().and_then(|exports| exports.registrations().get(target));
-        let retiring = held.is_some_and(|held| held.owner.is_annotated() && held.retiring);
+        let retiring = held.is_some_and(|held| held.owner.is_annotated() && held.is_retiring());
         retiring && self.settings.upsert_only && *knowledge.membership() != Membership::Leaving
+    }
+
+    /// What an object is allowed in a target that it wants, and whether a missing namespace is created for it.
+    pub(super) fn consent(&self, owner: &ClaimOwner, target: &Target) -> Option<(Consent, bool)> {
+        let wanted = self.objects.get(owner)?.planned.wanted.as_ref()?.get(target)?;
+        Some((wanted.consent.clone(), wanted.creation.namespace))
     }
 
     /// The desired instances of a target that an annotated object of this cluster, `owner`, holds or hands over. `None`
@@ -268,13 +274,13 @@ impl Annotated {
         let Wanted { instances, creation, consent, keep, as_is, traffic } = wanted?.clone();
         let active = match standing {
             Standing::Holds => knowledge.is_on_record(target),
-            Standing::HandsOver | Standing::Keeps => true,
+            Standing::HandsOver | Standing::Keeps | Standing::Unable => true,
             _ => false,
         };
         // A name without endpoints is as good as withdrawn.
         let keep = keep || upsert_only && !instances.iter().any(InstanceSpec::is_ready);
         let decides = decides(knowledge, target);
-        let only_found = (standing == Standing::Keeps).then(|| owner.key());
+        let only_found = standing.is_only_found().then(|| owner.key());
         Some(TargetDesired {
             active,
             only_found,

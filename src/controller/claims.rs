@@ -1,7 +1,8 @@
 //! In which targets this cluster may register instances now, by the claims of all clusters and by time.
 //!
 //! - The oldest claim of all known clusters holds; before it, one of the namespace whose own name the target is
-//!   ([`Knowledge::claimant`]).
+//!   ([`Knowledge::claimant`]). A claim whose owner is unable holds nothing. When its owner is able again, it waits as a
+//!   new named claim does.
 //! - Nothing is registered in a target that is new to this term before all clusters were read, or had the time for it.
 //! - A new claim to a *named* target must have been visible in the ledger for a while, with no older one, and every
 //!   live cluster must be readable. This costs time, so three claims need none of it: one to the target that the
@@ -10,11 +11,13 @@
 //!   a member of it, for that while. (Two that come, or come back, at the same time take themselves for the only one at
 //!   first.)
 //! - An export that loses a target, or moves away from it while another name waits for it, keeps its live endpoints
-//!   there for twice that time: once for the successor's own wait, and once for the successor to see the release and to
-//!   register. A successor in another cluster must have been heard of for that long: nobody knows whether a silent
-//!   cluster will register. Another name of this cluster that takes over the claim, but is not the next one of all
-//!   clusters, changes nothing about that. A new leader does not know when this began, or what was registered. It keeps
-//!   what it finds there up to date, for the same time.
+//!   there until a reading of the control plane shows instances of the successor, however long that takes: a successor
+//!   may be denied, throttled, over a quota, or dead. If the successor says that it has nothing to register, or if the
+//!   loser may not register there any more, it takes twice the delay: once for the successor's own wait, and once for
+//!   the successor to see the release and to register; and a successor in another cluster must have been heard of for
+//!   that long. Another name of this cluster that takes over the claim, but is not the next one of all clusters, changes
+//!   nothing about that. A new leader does not know when this began, or what was registered. It keeps what it finds there
+//!   up to date, by the same rules.
 //! - An old reading of the registry does not show who has claims now.
 
 use std::{
@@ -26,8 +29,9 @@ use std::{
 use super::{Knowledge, core::SETTLE};
 use crate::{
     cluster::record::Position,
+    instances::sync::Reason,
     ledger::{Map, limits::Timing, records},
-    model::{ClaimOwner, ClusterId, Registration, Target},
+    model::{ClaimOwner, ClaimState, ClusterId, Registration, ServiceKey, Target},
 };
 
 /// Older readings do not show what holds now.
@@ -36,13 +40,31 @@ const FRESH: Duration = Duration::from_secs(30);
 /// How soon to judge again what waits for a reading.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Who else has a target now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Rival<'a> {
-    None,
-    /// Another Service of this cluster.
-    Here,
-    Cluster(&'a ClusterId),
+/// Who else has a target now, in another cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Successor {
+    pub(super) cluster: ClusterId,
+    pub(super) owner: ClaimOwner,
+    /// It says that it has nothing to register.
+    empty: bool,
+}
+
+impl Successor {
+    /// Whose instances show that it serves the name.
+    pub(super) fn place(&self) -> (ClusterId, ServiceKey) {
+        (self.cluster.clone(), self.owner.key())
+    }
+}
+
+/// What decides about a claim beside all claims and the time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Circumstances {
+    /// The target is the one that the owner's Kubernetes name implies.
+    pub(super) implied: bool,
+    /// The owner exists, and what allowed it to register there was not taken away.
+    pub(super) permitted: bool,
+    /// A reading shows instances of the successor, or that nothing is there to be handed over.
+    pub(super) succeeded: bool,
 }
 
 /// What this cluster may do in a target.
@@ -50,6 +72,8 @@ enum Rival<'a> {
 pub(super) enum Standing {
     /// Register.
     Holds,
+    /// Nothing new: the owner is unable. What is registered there stays up to date as far as that may be.
+    Unable,
     /// Keep existing instances up to date, until the successor had time to register.
     HandsOver,
     /// As [`HandsOver`](Self::HandsOver) where something is registered: the previous leader may have held the target.
@@ -62,6 +86,18 @@ pub(super) enum Standing {
     AwaitsDelay,
     /// Withdraw.
     Withdraws,
+}
+
+impl Standing {
+    /// Whether nothing is done unless something is registered there for the Service.
+    pub(super) const fn is_only_found(self) -> bool {
+        matches!(self, Self::Keeps | Self::Unable)
+    }
+
+    /// Whether the claim is the first one of those that are able, as far as is known.
+    pub(super) const fn is_first(self) -> bool {
+        matches!(self, Self::Holds | Self::AwaitsRecord | Self::AwaitsClusters | Self::AwaitsDelay)
+    }
 }
 
 /// When the registry was read, and when the other clusters were heard of.
@@ -122,6 +158,12 @@ pub(super) struct Claims {
     /// Targets whose claim went to another name of this cluster, and has not been read back yet: whose instances are
     /// still there.
     followed: BTreeMap<Target, ClaimOwner>,
+    /// Targets whose owner was unable in this term, and has not held since.
+    unable: BTreeSet<Target>,
+    /// To whom targets are handed over.
+    successors: BTreeMap<Target, Successor>,
+    /// Why owners are unable.
+    refusals: BTreeMap<Target, BTreeMap<ClaimOwner, (Reason, String)>>,
     /// Since when targets wait for clusters that cannot be read.
     unread_since: BTreeMap<Target, Duration>,
     /// When to judge again if time alone changes the judgement or its report.
@@ -145,6 +187,9 @@ impl Claims {
             kept_until: BTreeMap::new(),
             standings: BTreeMap::new(),
             followed: BTreeMap::new(),
+            unable: BTreeSet::new(),
+            successors: BTreeMap::new(),
+            refusals: BTreeMap::new(),
             unread_since: BTreeMap::new(),
             due: BTreeMap::new(),
             next: BTreeSet::new(),
@@ -186,7 +231,7 @@ impl Claims {
         self.inherited = registrations.clone().map(|registration| registration.target.clone()).collect();
         let old = |registration: &&Registration| {
             let age = Duration::from_secs(date.saturating_sub(registration.claimed).max(0).unsigned_abs());
-            !registration.retiring && age >= self.delay
+            matches!(registration.state, ClaimState::Serves | ClaimState::Empty) && age >= self.delay
         };
         self.established = registrations.filter(old).map(|registration| registration.target.clone()).collect();
     }
@@ -261,13 +306,35 @@ impl Claims {
         self.next.iter().take_while(move |(at, _)| *at <= now).map(|(_, target)| target)
     }
 
-    /// Judges a target again. `implied`: it is the target that the owner's Kubernetes name implies. `None` if this
-    /// cluster has no claim to it.
+    /// Notes why an owner may not register in a target; `None`: it may.
+    pub(super) fn decide(&mut self, target: &Target, owner: &ClaimOwner, why: Option<&(Reason, String)>) {
+        match why {
+            Some(why) => drop(self.refusals.entry(target.clone()).or_default().insert(owner.clone(), why.clone())),
+            None => {
+                if let Some(refusals) = self.refusals.get_mut(target) {
+                    refusals.remove(owner);
+                }
+            }
+        }
+    }
+
+    /// Why an owner may not register in a target, if that was found out in this term.
+    pub(super) fn refusal(&self, target: &Target, owner: &ClaimOwner) -> Option<&(Reason, String)> {
+        self.refusals.get(target)?.get(owner)
+    }
+
+    /// To whom a target is handed over, if it is, in another cluster.
+    pub(super) fn successor(&self, target: &Target) -> Option<&Successor> {
+        self.successors.get(target)
+    }
+
+    /// Judges a target again. `circumstances` gets the claim, and the one that wins over it. `None` if this cluster has no
+    /// claim to it.
     pub(super) fn judge(
         &mut self,
         knowledge: &Knowledge,
         target: &Target,
-        implied: impl FnOnce(&Registration) -> bool,
+        circumstances: impl FnOnce(&Registration, Option<&Successor>) -> Circumstances,
         now: Duration,
     ) -> Option<Standing> {
         if let Some(at) = self.due.remove(target) {
@@ -280,21 +347,42 @@ impl Claims {
             self.kept_until.remove(target);
             self.standings.remove(target);
             self.followed.remove(target);
+            self.unable.remove(target);
+            self.successors.remove(target);
+            self.refusals.remove(target);
             self.unread_since.remove(target);
             return None;
         };
         self.note_visibility(own, now);
-        let rival = knowledge.claimant(target).filter(|(_, owner)| !owner.is_same_service(&own.owner));
-        let (owner, standing) = if own.retiring || rival.is_some() {
+        let first = knowledge.first_claim(target).filter(|(cluster, first)| {
+            cluster != knowledge.local() && !first.is_unable() && !first.owner.is_same_service(&own.owner)
+        });
+        let rival = first.map(|(cluster, Registration { owner, state, .. })| Successor {
+            cluster,
+            owner,
+            empty: state == ClaimState::Empty,
+        });
+        if own.is_unable() {
+            self.unable.insert(target.clone());
+        }
+        let circumstances = circumstances(own, rival.as_ref());
+        let (owner, standing) = if own.is_retiring() || rival.is_some() {
             let unread = knowledge.settling() && self.sole_since.is_none();
-            let rival = match &rival {
-                None => Rival::None,
-                Some((cluster, _)) if cluster == knowledge.local() => Rival::Here,
-                Some((cluster, _)) => Rival::Cluster(cluster),
+            let lost = self.lose(own, rival.as_ref(), (circumstances, unread), now);
+            match rival.filter(|_| matches!(lost.1, Standing::HandsOver | Standing::Keeps)) {
+                Some(successor) => self.successors.insert(target.clone(), successor),
+                None => self.successors.remove(target),
             };
-            self.lose(own, rival, unread, now)
+            lost
+        } else if own.is_unable() {
+            self.kept_until.remove(target);
+            self.successors.remove(target);
+            self.followed.remove(target);
+            self.established.remove(target);
+            (own.owner.clone(), Standing::Unable)
         } else {
             self.kept_until.remove(target);
+            self.successors.remove(target);
             // A claim that is as new as this one proves nothing: both may have yet to hear of an older one.
             let delay = self.delay.as_secs().cast_signed();
             let is_settled = |other: &Registration| other.claimed.saturating_add(delay) < own.claimed;
@@ -303,9 +391,16 @@ impl Claims {
                     && knowledge.other_claims(target).any(|other| is_settled(&other))
             };
             let alone = self.alone_from().is_some_and(|from| now >= from);
-            let free = self.established.contains(target) || implied(own) || self.is_fresh(now) && (alone || shared());
-            (own.owner.clone(), self.hold(knowledge, own, free, now))
+            let implied = circumstances.implied && !self.unable.contains(target);
+            let free = self.established.contains(target) || implied || self.is_fresh(now) && (alone || shared());
+            let was_unable = self.standings.get(target) == Some(&(own.owner.clone(), Standing::Unable));
+            let standing = self.hold(knowledge, own, free, now);
+            // What is registered there follows the pods while the claim waits.
+            (own.owner.clone(), if was_unable && standing != Standing::Holds { Standing::Unable } else { standing })
         };
+        if standing == Standing::Holds {
+            self.unable.remove(target);
+        }
         // Until then it is not known what the previous leader had there.
         if matches!(standing, Standing::Holds | Standing::Withdraws) {
             self.inherited.remove(target);
@@ -329,7 +424,7 @@ impl Claims {
 
     fn note_visibility(&mut self, own: &Registration, now: Duration) {
         let there = self.visible.as_ref().and_then(|map| records::registration(map, &own.target));
-        if own.retiring || there.as_ref() != Some(own) {
+        if own.is_retiring() || !there.is_some_and(|there| there.is_same_claim(own)) {
             self.visible_since.remove(&own.target);
             return;
         }
@@ -349,35 +444,43 @@ impl Claims {
 
     /// A claim that was released, or turned out to be younger. Also returns whose instances are there. `unread`: it is
     /// not known yet who else has claims.
-    fn lose(&mut self, own: &Registration, rival: Rival<'_>, unread: bool, now: Duration) -> (ClaimOwner, Standing) {
+    fn lose(
+        &mut self,
+        own: &Registration,
+        rival: Option<&Successor>,
+        (circumstances, unread): (Circumstances, bool),
+        now: Duration,
+    ) -> (ClaimOwner, Standing) {
         let target = &own.target;
         self.established.remove(target);
         let holder = self.holder(target).cloned();
         self.followed.remove(target);
         let held = match (&holder, self.standings.get(target)) {
             (Some(former), _) => Some((former, Standing::HandsOver)),
-            (None, Some((former, Standing::Keeps))) => Some((former, Standing::Keeps)),
+            (None, Some((former, Standing::Keeps | Standing::Unable))) => Some((former, Standing::Keeps)),
             _ if self.inherited.contains(target) => Some((&own.owner, Standing::Keeps)),
             _ => None,
         };
         if let Some((former, Standing::Keeps)) = held
-            && rival == Rival::None
+            && rival.is_none()
             && unread
         {
             return (former.clone(), Standing::Keeps);
         }
         let until = *self.kept_until.entry(target.clone()).or_insert(now + 2 * self.delay);
-        let waits = match rival {
-            Rival::None => false,
-            Rival::Here => now < until,
-            Rival::Cluster(cluster) => now < until || !self.had_time(cluster, until),
-        };
+        let awaits_time = rival.is_some_and(|rival| now < until || !self.had_time(&rival.cluster, until));
+        let expected = rival.is_some_and(|rival| !rival.empty) && circumstances.permitted;
+        let waits = now < until && rival.is_some() || if expected { !circumstances.succeeded } else { awaits_time };
         match held {
             Some((former, standing)) if waits => {
                 // If another name of this cluster follows in the claim, but is not the first one of all clusters, it
                 // has no instances there yet.
                 let owner = if former.is_same_service(&own.owner) { &own.owner } else { former }.clone();
-                self.judge_at(target, if now < until { until } else { now + AGAIN });
+                if now < until {
+                    self.judge_at(target, until);
+                } else if !expected {
+                    self.judge_at(target, now + AGAIN);
+                }
                 (owner, standing)
             }
             _ => (own.owner.clone(), Standing::Withdraws),

@@ -2,6 +2,7 @@ use super::*;
 use crate::{
     controller::{
         Asks, Membership,
+        knowledge::tests::mk_remotes,
         targets::tests::{adopt, key, mk_knowledge, mk_local, target},
     },
     export::Exports,
@@ -36,8 +37,12 @@ fn judge(claims: &mut Claims, knowledge: &Knowledge, now: Duration) -> Standing 
 }
 
 fn judge_unread(claims: &mut Claims, knowledge: &Knowledge, now: Duration) -> Standing {
-    claims.judge(knowledge, &target(), |_| false, now).unwrap()
+    claims.judge(knowledge, &target(), |_, _| DONE, now).unwrap()
 }
+
+/// A target that is named, and whose successor, if there is one, serves it.
+const DONE: Circumstances = Circumstances { implied: false, permitted: true, succeeded: true };
+const IMPLIED: Circumstances = Circumstances { implied: true, ..DONE };
 
 /// A claim that holds, and since when.
 fn mk_held(others: &[(&str, i64)]) -> (Knowledge, Claims, Duration) {
@@ -69,7 +74,11 @@ fn a_named_target_waits_until_its_claim_was_visible_for_a_while() {
 #[test]
 fn nobody_waits_where_no_other_name_can_want_the_target() {
     let (knowledge, now) = (mk_knowledge(&[]), START);
-    assert_eq!(mk_claims(&knowledge).judge(&knowledge, &target(), |_| true, now), Some(Standing::Holds), "implied");
+    assert_eq!(
+        mk_claims(&knowledge).judge(&knowledge, &target(), |_, _| IMPLIED, now),
+        Some(Standing::Holds),
+        "implied"
+    );
     let mut alone = mk_claims(&knowledge);
     alone.set_clusters(true, true, Duration::ZERO);
     assert_eq!(judge(&mut alone, &knowledge, now), Standing::Holds, "alone");
@@ -90,7 +99,8 @@ fn nobody_waits_where_no_other_name_can_want_the_target() {
     assert_eq!(judge(&mut mk_claims(&younger), &younger, now), Standing::AwaitsDelay, "another name");
     let older = mk_knowledge(&[("older", 3)]);
     for implied in [true, false] {
-        assert_eq!(mk_claims(&older).judge(&older, &target(), |_| implied, now), Some(Standing::Withdraws));
+        let circumstances = Circumstances { implied, ..DONE };
+        assert_eq!(mk_claims(&older).judge(&older, &target(), |_, _| circumstances, now), Some(Standing::Withdraws));
     }
 }
 
@@ -142,9 +152,11 @@ fn a_hand_over_lasts_until_its_successor_was_heard_of_since() {
     assert_eq!(judge(&mut claims, &knowledge, held + DELAY), Standing::HandsOver);
     // Its head stands still, though the registry is read.
     let there = Arc::from("there");
+    // Nobody waits for its instances, because it may not register any more.
+    let circumstances = Circumstances { permitted: false, succeeded: false, ..DONE };
     let read = |claims: &mut Claims, seq, now| {
         claims.read([(&there, Position { epoch: 9, seq })].into_iter(), now);
-        judge_unread(claims, &knowledge, now)
+        claims.judge(&knowledge, &target(), |_, _| circumstances, now).unwrap()
     };
     let until = held + 3 * DELAY;
     read(&mut claims, 1, held + 2 * DELAY);
@@ -158,6 +170,85 @@ fn a_hand_over_lasts_until_its_successor_was_heard_of_since() {
     assert_eq!(read(&mut claims, 3, back + DELAY), Standing::HandsOver);
     assert_eq!(read(&mut claims, 3, back + 3 * DELAY), Standing::HandsOver);
     assert_eq!(read(&mut claims, 4, back + 3 * DELAY), Standing::Withdraws);
+}
+
+/// Whatever keeps the successor: it may be denied, throttled, over a quota, or dead.
+#[test]
+fn a_hand_over_lasts_until_the_instances_of_its_successor_are_there_or_it_has_none_to_register() {
+    let awaits = Circumstances { succeeded: false, ..DONE };
+    let judge = |claims: &mut Claims, knowledge: &Knowledge, circumstances, now| {
+        hear(claims, now);
+        claims.judge(knowledge, &target(), |_, _| circumstances, now).unwrap()
+    };
+    let (mut knowledge, mut claims, held) = mk_held(&[]);
+    adopt(&mut knowledge, &[("older", 3)]);
+    for later in [held, held + 2 * DELAY, held + Duration::from_hours(1)] {
+        assert_eq!(judge(&mut claims, &knowledge, awaits, later), Standing::HandsOver);
+    }
+    assert_eq!(claims.wake(), None, "a reading tells, not the time");
+    assert_eq!(claims.successor(&target()).unwrap().place(), ("there".parse().unwrap(), key("older")));
+    let later = held + Duration::from_hours(1);
+    let grantless = Circumstances { permitted: false, ..awaits };
+    assert_eq!(judge(&mut claims, &knowledge, grantless, later), Standing::Withdraws, "it may not register there");
+
+    for empty in [false, true] {
+        let (mut knowledge, mut claims, held) = mk_held(&[]);
+        adopt(&mut knowledge, &[("older", 3)]);
+        assert_eq!(judge(&mut claims, &knowledge, awaits, held), Standing::HandsOver);
+        if empty {
+            say(&mut knowledge, "older", 3, ClaimState::Empty);
+        }
+        let end = Circumstances { succeeded: !empty, ..awaits };
+        assert_eq!(judge(&mut claims, &knowledge, end, held + DELAY), Standing::HandsOver, "it has time");
+        assert_eq!(judge(&mut claims, &knowledge, end, held + 2 * DELAY), Standing::Withdraws, "empty: {empty}");
+        assert_eq!(claims.successor(&target()), None);
+    }
+}
+
+#[test]
+fn whose_owner_is_unable_wins_over_nobody_and_waits_as_a_new_claim_when_it_is_able() {
+    let (mut knowledge, mut claims, held) = mk_held(&[]);
+    adopt(&mut knowledge, &[("older", 3)]);
+    assert_eq!(judge(&mut claims, &knowledge, held), Standing::HandsOver);
+    say(&mut knowledge, "older", 3, ClaimState::Unable);
+    assert_eq!(judge(&mut claims, &knowledge, held), Standing::Holds);
+
+    // This one is: others win, whoever they are. What it has is handed over.
+    let own = ClaimOwner::export(&key("web"));
+    let publish = |knowledge: &mut Knowledge, claims: &mut Claims, state| {
+        knowledge.set_state(&target(), &own, state, 20);
+        knowledge.adopt_published(knowledge.desired());
+        claims.set_visible(knowledge.desired());
+    };
+    publish(&mut knowledge, &mut claims, ClaimState::Unable);
+    assert_eq!(judge(&mut claims, &knowledge, held), Standing::Unable, "the other is as well");
+    say(&mut knowledge, "younger", 90, ClaimState::Serves);
+    assert_eq!(judge(&mut claims, &knowledge, held), Standing::Keeps);
+    assert_eq!(judge(&mut claims, &knowledge, held + 2 * DELAY), Standing::Withdraws);
+    say(&mut knowledge, "younger", 90, ClaimState::Retiring);
+    let after = held + 2 * DELAY;
+    assert_eq!(judge(&mut claims, &knowledge, after), Standing::Unable);
+    publish(&mut knowledge, &mut claims, ClaimState::Serves);
+    for (later, standing) in [(Duration::ZERO, Standing::Unable), (DELAY, Standing::Holds)] {
+        hear(&mut claims, after + later);
+        let standing_now = claims.judge(&knowledge, &target(), |_, _| IMPLIED, after + later).unwrap();
+        assert_eq!(standing_now, standing, "also to the own name");
+    }
+    publish(&mut knowledge, &mut claims, ClaimState::Empty);
+    assert_eq!(judge(&mut claims, &knowledge, after + DELAY), Standing::Holds, "it is the same claim");
+}
+
+/// The other cluster has one claim.
+fn say(knowledge: &mut Knowledge, name: &str, claimed: i64, state: ClaimState) {
+    let mut exports = Exports::resume(&Map::new());
+    let owner = ClaimOwner::export(&key(name));
+    exports.set(&key(name), Some(Arc::new(mk_local())), [target()].into(), claimed);
+    if state == ClaimState::Retiring {
+        exports.claim(&owner, BTreeSet::new(), claimed);
+    } else {
+        exports.set_state(&target(), &owner, state, claimed);
+    }
+    knowledge.adopt_remotes(&mk_remotes(&[("there", Some(exports.map()))]));
 }
 
 #[test]
@@ -196,7 +287,7 @@ fn what_is_released_is_kept_only_for_another_name_that_waits() {
         assert_eq!(judge(&mut claims, &knowledge, held), first, "{others:?}");
         assert_eq!(judge(&mut claims, &knowledge, held + 2 * DELAY), Standing::Withdraws);
         knowledge.retired(&target());
-        assert_eq!(claims.judge(&knowledge, &target(), |_| false, held + DELAY), None);
+        assert_eq!(claims.judge(&knowledge, &target(), |_, _| DONE, held + DELAY), None);
         assert_eq!((claims.waiting().count(), claims.wake()), (0, None));
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     export::{Dates, Exports, Refusal},
     instances::{Naming, RegistrationPolicy, Rights, policy::Precedence, target::validate},
     ledger::{Map, limits::MAX_SKEW},
-    model::{ClaimOwner, ClusterId, Endpoint, Exported, ServiceKey, Target},
+    model::{ClaimOwner, ClaimState, ClusterId, Endpoint, Exported, Registration, ServiceKey, Target},
 };
 
 /// What a change of the registry concerns.
@@ -428,17 +428,50 @@ impl Knowledge {
     }
 
     /// Who has the target, among all clusters' claims: the first by [`Precedence`] (then by cluster id, then by owner),
-    /// and in which cluster. Claims of one `<namespace>/<name>` in several clusters share the target.
-    pub fn claimant(&self, target: &Target) -> Option<(ClusterId, ClaimOwner)> {
+    /// and in which cluster. Claims of one `<namespace>/<name>` in several clusters share the target. Nobody has it if all
+    /// owners are unable: then this is the first of them.
+    pub fn first_claim(&self, target: &Target) -> Option<(ClusterId, Registration)> {
         let own = self.exports.as_ref().and_then(|exports| exports.registrations().get(target));
-        own.filter(|own| !own.retiring)
+        own.filter(|own| !own.is_retiring())
             .map(|own| (&self.local, own.clone()))
             .into_iter()
             .chain(remotes::claims(&self.remotes, target))
             .min_by(|(a, one), (b, other)| {
                 (Precedence::of(one), a, &one.owner).cmp(&(Precedence::of(other), b, &other.owner))
             })
-            .map(|(id, registration)| (id.clone(), registration.owner))
+            .map(|(id, registration)| (id.clone(), registration))
+    }
+
+    /// As [`first_claim`](Self::first_claim), if it is able: the cluster and the owner.
+    pub fn claimant(&self, target: &Target) -> Option<(ClusterId, ClaimOwner)> {
+        let first = self.first_claim(target).filter(|(_, first)| !first.is_unable());
+        first.map(|(cluster, first)| (cluster, first.owner))
+    }
+
+    /// Whether this cluster's claim of an owner to a target says that it may not register there.
+    pub fn is_unable(&self, target: &Target, owner: &ClaimOwner) -> bool {
+        let Some(exports) = &self.exports else { return false };
+        let held = exports.registrations().get(target).filter(|held| held.owner == *owner);
+        held.map_or_else(|| exports.unable(target).any(|unable| unable == owner), Registration::is_unable)
+    }
+
+    /// Sets what this cluster's claim of an owner to a target says of it. Returns the owners that may now get a target for
+    /// which they waited, and whether that is new.
+    pub fn set_state(
+        &mut self,
+        target: &Target,
+        owner: &ClaimOwner,
+        state: ClaimState,
+        now: i64,
+    ) -> (BTreeSet<ClaimOwner>, bool) {
+        self.not_before(now);
+        let others = |target: &Target| newest(&self.remotes, target);
+        let Some(exports) = &mut self.exports else { return (BTreeSet::new(), false) };
+        let (mut freed, anything) = exports.set_state(target, owner, state, Dates::new(self.latest, &others));
+        if anything {
+            freed.extend(self.side_with_others(&[target.clone()].into()));
+        }
+        (freed, anything)
     }
 
     /// The exports of a name by every known cluster. The own export comes from memory, never from the registry. If it

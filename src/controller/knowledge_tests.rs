@@ -339,7 +339,7 @@ fn who_leaves_exports_nothing_but_keeps_its_registrations_until_they_are_empty()
     knowledge.set_membership(Membership::Leaving, 2);
     let leaving = knowledge.desired().unwrap();
     assert_eq!(leaving.keys().collect::<Vec<_>>(), [&records::registration_key(&target)]);
-    assert!(knowledge.exports().unwrap().registrations()[&target].retiring);
+    assert!(knowledge.exports().unwrap().registrations()[&target].is_retiring());
     knowledge.replan(&key("b"), Some(Ok(mk_local(None))), 2);
     assert_eq!(knowledge.desired().unwrap(), leaving, "nothing new is exported meanwhile");
     knowledge.set_membership(Membership::Member { trouble: None }, 3);

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
+    claims::{Circumstances, Standing, Successor},
     core::{Command, Core, Now},
     cutovers,
 };
@@ -12,9 +13,10 @@ use crate::{
     export,
     instances::{
         InstanceSpec, Traffic,
-        sync::{Statuses, TargetDesired, TargetStatus},
+        policy::Verdict,
+        sync::{Contender, Statuses, TargetDesired, TargetStatus},
     },
-    model::{ClaimOwner, ServiceKey, Target},
+    model::{ClaimOwner, ClaimState, Registration, ServiceKey, Target},
 };
 
 impl Core {
@@ -84,7 +86,16 @@ impl Core {
                 chosen.extend(self.knowledge.wanted_by(target).cloned());
             }
             let Some(status) = status else { continue };
+            let there = |status: &TargetStatus| status.claims.as_ref().and_then(|claims| claims.succeeded.clone());
+            if before.is_none_or(|before| there(before) != there(status) || before.found != status.found) {
+                self.touched.extend(self.claims.successor(target).map(|_| target.clone()));
+            }
             self.tell_status(target, before, status);
+            for (owner, verdict) in status.claims.iter().flat_map(|claims| &claims.verdicts) {
+                let state = if verdict.is_ok() { ClaimState::Serves } else { ClaimState::Unable };
+                self.claims.decide(target, owner, verdict.as_ref().err());
+                self.set_state(target, owner, state, now);
+            }
             if status.done {
                 self.forget(target, now);
             }
@@ -103,6 +114,17 @@ impl Core {
             self.annotated.tell_status(&owner, target, before, status, presence);
         }
         self.reconcile(export_of(&self.caches, &owner));
+    }
+
+    /// Sets what the claim of an owner to a target says of it.
+    fn set_state(&mut self, target: &Target, owner: &ClaimOwner, state: ClaimState, now: Now) {
+        let (freed, changed) = self.knowledge.set_state(target, owner, state, now.seconds());
+        if changed {
+            self.publish = true;
+            self.touched.insert(target.clone());
+            self.reconcile(export_of(&self.caches, owner));
+        }
+        self.freed(freed, now);
     }
 
     /// Gives a target up. Its instances are gone, or stay there on purpose.
@@ -136,9 +158,21 @@ impl Core {
 
     /// Returns whether the desired instances of a target changed.
     fn update_target(&mut self, target: Target, now: Now) -> bool {
-        let Self { knowledge, claims, annotated, targets, caches, pods, gates, hide_tasks, out, .. } = self;
+        let Self { knowledge, claims, annotated, targets, caches, pods, gates, hide_tasks, out, statuses, .. } = self;
         let before = claims.standing(&target);
-        let standing = claims.judge(knowledge, &target, |own| targets.is_implied(own), now.mono);
+        let status = statuses.get(&target);
+        let circumstances = |own: &Registration, successor: Option<&Successor>| {
+            let implied = targets.is_implied(own);
+            let refused = matches!(knowledge.rights().register(&own.owner.namespace, &target), Verdict::Refused(_));
+            let nothing_found = || {
+                let found = status.and_then(|status| status.found.as_ref());
+                before == Some(Standing::Keeps) && found.is_some_and(|found| found.is_empty())
+            };
+            let there = status.and_then(|status| status.claims.as_ref()?.succeeded.as_ref());
+            let succeeded = successor.is_some_and(|successor| there == Some(&successor.place()));
+            Circumstances { implied, permitted: implied || !refused, succeeded: succeeded || nothing_found() }
+        };
+        let standing = claims.judge(knowledge, &target, circumstances, now.mono);
         let held = knowledge.exports().and_then(|exports| exports.registrations().get(&target));
         match held {
             Some(held) if standing != before => {
@@ -163,13 +197,46 @@ impl Core {
             }
         });
         let owner = claims.acts_for(&target);
-        let released = held.is_some_and(|held| held.retiring);
+        let released = held.is_some_and(Registration::is_retiring);
+        let unable = held.is_some_and(Registration::is_unable);
+        let waiting = knowledge.exports().into_iter().flat_map(|exports| exports.unable(&target));
+        let lost = held.filter(|held| held.is_unable() && standing == Some(Standing::Withdraws));
+        let contenders = waiting.chain(lost.map(|held| &held.owner)).filter_map(|owner| {
+            let (consent, creates_namespace) = if owner.is_annotated() {
+                annotated.consent(owner, &target)?
+            } else {
+                targets.consented(&*caches.exports.get(&owner.key())?, &target, knowledge.rights())
+            };
+            Some(Contender { owner: owner.clone(), consent, creates_namespace })
+        });
+        let contenders: Arc<[Contender]> = contenders.collect();
         let desired = desired.map(|desired| {
             let awaited = gates.awaited(&desired.instances);
-            let hides = owner.as_ref().is_some_and(|owner| cutovers::hides(&caches.cutovers, &owner.key()));
-            let hide_tasks = *hide_tasks && hides && !desired.retiring;
-            TargetDesired { released: desired.retiring && released, awaited, hide_tasks, ..desired }
+            let hides = owner.is_some_and(|owner| cutovers::hides(&caches.cutovers, &owner.key()));
+            TargetDesired {
+                owner: owner.cloned(),
+                released: desired.retiring && released,
+                unable: unable && desired.active,
+                contenders,
+                successor: claims.successor(&target).filter(|_| !desired.retiring).map(Successor::place),
+                awaited,
+                hide_tasks: *hide_tasks && hides && !desired.retiring,
+                ..desired
+            }
         });
+        // What others hear of a claim that may be the first one.
+        let serves =
+            desired.as_ref().filter(|desired| !desired.keep && !desired.retiring && !unable).and_then(|desired| {
+                let held = held.filter(|_| matches!(standing, Some(standing) if standing.is_first()))?;
+                let serves = desired.instances.iter().any(InstanceSpec::is_ready);
+                let state = if serves { ClaimState::Serves } else { ClaimState::Empty };
+                (state != held.state).then(|| (held.owner.clone(), state))
+            });
+        if let Some((owner, state)) = serves {
+            let (freed, changed) = knowledge.set_state(&target, &owner, state, now.seconds());
+            debug_assert!(freed.is_empty(), "only who becomes unable gives a target away");
+            self.publish |= changed;
+        }
         match desired {
             Some(desired) if self.desired.get(&target).is_some_and(|before| **before == desired) => false,
             Some(mut desired) => {

@@ -114,6 +114,11 @@ impl Targets {
         consent
     }
 
+    /// What an export is allowed in a target, and whether a missing namespace is created for it.
+    pub(super) fn consented(&self, export: &ServiceExport, target: &Target, rights: &Rights) -> (Consent, bool) {
+        (self.consent(&export.key, target, &export.annotations, rights), Creation::default().namespace)
+    }
+
     pub(super) fn source<'a>(&'a self, service: &'a ServiceKey, ports: &'a [ServicePort]) -> Source<'a> {
         Source { identity: &self.identity, service, ports, region: self.region.as_deref() }
     }
@@ -143,7 +148,7 @@ impl Targets {
         let active = !retiring
             && match standing {
                 Standing::Holds => knowledge.is_on_record(target),
-                Standing::HandsOver | Standing::Keeps => true,
+                Standing::HandsOver | Standing::Keeps | Standing::Unable => true,
                 _ => false,
             };
         let (mut creation, mut as_is) = (Creation::default(), false);
@@ -172,7 +177,7 @@ impl Targets {
         consent.unclear |= moved_away;
         let instances = instances.unwrap_or_default().into();
         let decides = decides(knowledge, target);
-        let only_found = (standing == Standing::Keeps).then_some(key);
+        let only_found = standing.is_only_found().then_some(key);
         let traffic = traffic.unwrap_or_default();
         // The share is that of the new target. In this one it stays as it was.
         let traffic = if moved_away && traffic.is_part() { Traffic::Unclear } else { traffic };
@@ -263,12 +268,29 @@ impl Targets {
         if let Some((cluster, owner)) = knowledge.claimant(target)
             && !owner.is_same_service(&own)
         {
+            if knowledge.is_unable(target, &own) {
+                if let Some((reason, message)) = claims.refusal(target, &own) {
+                    return (refusal(*reason), message.clone());
+                }
+                // A new leader looks first. Meanwhile what the previous one reported stays.
+                let said = |reason: RegisteredReason| {
+                    let said = export.conditions.iter().find(|condition| *condition.reason == *reason.as_str())?;
+                    Some((reason, said.message.to_string()))
+                };
+                let said = said(RegisteredReason::ForeignOwner).or_else(|| said(RegisteredReason::NoNamespace));
+                return said.unwrap_or_else(|| (RegisteredReason::Pending, on_the_way(target)));
+            }
             return (
                 RegisteredReason::NameConflict,
                 format!(
                     "Cloud Map service {target} is claimed by {owner} of cluster {cluster}, {}. Choose another one by the \
-                     annotation {ANNOTATION_TARGET_SERVICE}, or have that claim removed.",
-                    why_it_wins(&owner, &own, target)
+                     annotation {ANNOTATION_TARGET_SERVICE}, or have that claim removed.{}",
+                    why_it_wins(&owner, &own, target),
+                    if claims.successor(target).is_some() {
+                        " What is registered stays until a reading of Cloud Map shows an endpoint of the other one."
+                    } else {
+                        ""
+                    }
                 ),
             );
         }
@@ -314,7 +336,7 @@ impl Targets {
                          claim appears.",
                         SignedDuration::try_from(claims.delay()).map_or_else(|_| String::new(), |d| format!("{d:#}")),
                     ),
-                    _ => format!("On the way to Cloud Map service {target}."),
+                    _ => on_the_way(target),
                 };
                 (RegisteredReason::Pending, message)
             }
@@ -339,6 +361,10 @@ fn understood(annotations: &Pairs, namespace: &str, rights: &Rights) -> Result<(
         }
     }
     Wishes::read(annotations).map(|_| ())
+}
+
+fn on_the_way(target: &Target) -> String {
+    format!("On the way to Cloud Map service {target}.")
 }
 
 /// What a claim waits for while not every cluster can be read.

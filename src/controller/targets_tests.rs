@@ -6,7 +6,7 @@ use crate::{
         conditions::{Said, conditions},
         names::ANNOTATION_TARGET_NAMESPACE,
     },
-    controller::{Membership, knowledge::tests::mk_remotes},
+    controller::{Membership, claims::Circumstances, knowledge::tests::mk_remotes},
     export::Exports,
     instances::sync::TargetStatus,
     ledger::Map,
@@ -184,7 +184,8 @@ fn who_lost_or_waits_for_a_target_is_told_so() {
     claims.set_visible(knowledge.desired());
     for (verified, words) in [(false, "every cluster"), (true, "after 10s")] {
         claims.set_clusters(false, verified, std::time::Duration::ZERO);
-        claims.judge(&knowledge, &target(), |_| false, std::time::Duration::from_mins(5));
+        let circumstances = Circumstances { implied: false, permitted: true, succeeded: false };
+        claims.judge(&knowledge, &target(), |_, _| circumstances, std::time::Duration::from_mins(5));
         let (reason, message) = targets
             .registered(&knowledge, (&named, Traffic::All), &claims, &Statuses::new(), &Pods::default())
             .unwrap();

@@ -15,7 +15,7 @@ use crate::{
         chunks::{assign, is_served},
         records::{self, TooLarge},
     },
-    model::{ClaimOwner, Exported, Registration, ServiceKey, Target},
+    model::{ClaimOwner, ClaimState, Exported, Registration, ServiceKey, Target},
 };
 
 /// All exports of this cluster, and the ledger map that contains them.
@@ -113,6 +113,25 @@ impl Exports {
         self.put(changed)
     }
 
+    /// Sets what the claim of an owner to a target says of it. Returns the owners that may now get a target for which they
+    /// waited, and whether the map changed. `dates` determines the date of a claim that is able again.
+    pub fn set_state<'a>(
+        &mut self,
+        target: &Target,
+        owner: &ClaimOwner,
+        state: ClaimState,
+        dates: impl Into<Dates<'a>>,
+    ) -> (BTreeSet<ClaimOwner>, bool) {
+        let changed = self.registrations.set_state(target, owner, state, dates);
+        let anything = !changed.records.is_empty() || !changed.waits.is_empty();
+        (self.put(changed), anything)
+    }
+
+    /// The owners that wait for a target and may not register there.
+    pub fn unable(&self, target: &Target) -> impl Iterator<Item = &ClaimOwner> {
+        self.registrations.unable(target)
+    }
+
     /// Gives the record of a target to a waiting owner that `shares` the target with its holder in another cluster. Returns
     /// the owners concerned.
     pub fn pass(&mut self, target: &Target, shares: impl Fn(&ClaimOwner) -> bool) -> BTreeSet<ClaimOwner> {
@@ -146,8 +165,7 @@ impl Exports {
         self.map.extend(held.filter_map(|held| records::encode_registration(held).ok()));
         for (target, owner) in waits {
             self.map.remove(&records::waiting_key(&target, &owner));
-            if let Some(claimed) = self.registrations.waits_since(&target, &owner) {
-                let waiting = Registration { target, owner, claimed, retiring: false };
+            if let Some(waiting) = self.registrations.waits(&target, &owner) {
                 self.map.extend(records::encode_waiting(&waiting).ok());
             }
         }

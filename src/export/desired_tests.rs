@@ -179,7 +179,7 @@ fn a_claim_keeps_its_date_across_restarts_and_retires_until_its_instances_are_go
     let mut exports = Exports::resume(&exports.map());
     set(&mut exports, "a", None, 10);
     let registration = &exports.registrations()[&target("t")];
-    assert!(registration.retiring, "a leader that knows only the ledger retires it, too");
+    assert!(registration.is_retiring(), "a leader that knows only the ledger retires it, too");
     assert!(exports.map().contains_key(&records::registration_key(&target("t"))));
     exports.retired(&target("t"));
     assert!(exports.map().is_empty());
@@ -222,7 +222,7 @@ fn the_older_of_two_claims_holds_until_it_is_released() {
     assert_eq!(freed, [ClaimOwner::export(&key("b"))].into());
     set(&mut exports, "b", Some(mk_local(1, Some(target("t")))), 10);
     let held = &exports.registrations()[&target("t")];
-    assert_eq!((&*held.owner.name, held.claimed, held.retiring), ("b", 8, false));
+    assert_eq!((&*held.owner.name, held.claimed, held.is_retiring()), ("b", 8, false));
 }
 
 #[test]
@@ -230,6 +230,6 @@ fn a_new_target_retires_the_first() {
     let mut exports = Exports::resume(&Map::new());
     set(&mut exports, "a", Some(mk_local(1, Some(target("t")))), 7);
     set(&mut exports, "a", Some(mk_local(1, Some(target("u")))), 8);
-    assert!(exports.registrations()[&target("t")].retiring);
-    assert!(!exports.registrations()[&target("u")].retiring);
+    assert!(exports.registrations()[&target("t")].is_retiring());
+    assert!(!exports.registrations()[&target("u")].is_retiring());
 }

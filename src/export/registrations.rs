@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
     instances::policy::Precedence,
-    model::{ClaimOwner, Registration, Target},
+    model::{ClaimOwner, ClaimState, Registration, Target},
 };
 
 /// The dates of new claims. A new claim is later than every known claim to its target: a cluster that claims later must
@@ -44,11 +44,34 @@ pub(super) struct Registrations {
     wanted: BTreeMap<ClaimOwner, Box<[Target]>>,
     /// The targets that an earlier leader recorded for owners of which this leader has not heard yet.
     inherited: BTreeMap<ClaimOwner, Vec<Target>>,
-    /// Owners of this cluster that want a target which another one of them holds, and since when, in seconds since
-    /// 1970.
-    waiting: BTreeMap<Target, BTreeMap<ClaimOwner, i64>>,
-    /// Since when owners of which this leader has not heard yet wait, by the records of an earlier leader.
-    recorded: BTreeMap<ClaimOwner, BTreeMap<Target, i64>>,
+    /// Owners of this cluster that want a target which another one of them holds.
+    waiting: BTreeMap<Target, BTreeMap<ClaimOwner, Waits>>,
+    /// How owners of which this leader has not heard yet wait, by the records of an earlier leader.
+    recorded: BTreeMap<ClaimOwner, BTreeMap<Target, Waits>>,
+}
+
+/// How an owner waits for a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Waits {
+    /// In seconds since 1970.
+    since: i64,
+    /// It may not register there.
+    unable: bool,
+}
+
+impl Waits {
+    fn of(registration: &Registration) -> Self {
+        Self { since: registration.claimed, unable: registration.is_unable() }
+    }
+
+    fn claim(self, target: &Target, owner: &ClaimOwner) -> Registration {
+        let state = if self.unable { ClaimState::Unable } else { ClaimState::Serves };
+        Registration { target: target.clone(), owner: owner.clone(), claimed: self.since, state }
+    }
+
+    fn precedence(self, target: &Target, owner: &ClaimOwner) -> Precedence {
+        Precedence::new(owner, target, self.since, self.unable)
+    }
 }
 
 /// The effects of a change.
@@ -68,27 +91,35 @@ impl Registrations {
         for Registration { owner, target, .. } in held.values() {
             inherited.entry(owner.clone()).or_default().push(target.clone());
         }
-        let mut recorded = BTreeMap::<ClaimOwner, BTreeMap<Target, i64>>::new();
-        for Registration { target, owner, claimed, .. } in waited {
-            recorded.entry(owner).or_default().insert(target, claimed);
+        let mut recorded = BTreeMap::<ClaimOwner, BTreeMap<Target, Waits>>::new();
+        for waited in waited {
+            let waits = Waits::of(&waited);
+            recorded.entry(waited.owner).or_default().insert(waited.target, waits);
         }
         Self { held, wanted: BTreeMap::new(), inherited, waiting: BTreeMap::new(), recorded }
     }
 
-    /// Since when an owner waits for a target, as far as this leader or an earlier one heard of it.
-    pub(super) fn waits_since(&self, target: &Target, owner: &ClaimOwner) -> Option<i64> {
+    /// The claim with which an owner waits for a target, as far as this leader or an earlier one heard of it.
+    pub(super) fn waits(&self, target: &Target, owner: &ClaimOwner) -> Option<Registration> {
         let waits = || self.waiting.get(target)?.get(owner);
-        waits().or_else(|| self.recorded.get(owner)?.get(target)).copied()
+        let waits = waits().or_else(|| self.recorded.get(owner)?.get(target))?;
+        Some(waits.claim(target, owner))
+    }
+
+    /// The owners that wait for a target and may not register there.
+    pub(super) fn unable(&self, target: &Target) -> impl Iterator<Item = &ClaimOwner> {
+        let waiting = self.waiting.get(target).into_iter().flatten();
+        waiting.filter(|(_, waits)| waits.unable).map(|(owner, _)| owner)
     }
 
     /// Since when an owner has waited for its first target, by the records of earlier leaders.
     pub(super) fn waited_since(&self, owner: &ClaimOwner) -> Option<i64> {
-        self.recorded.get(owner)?.values().min().copied()
+        self.recorded.get(owner)?.values().map(|waits| waits.since).min()
     }
 
     /// The dates of all claims.
     pub(super) fn dates(&self) -> impl Iterator<Item = i64> {
-        let recorded = self.recorded.values().flat_map(BTreeMap::values).copied();
+        let recorded = self.recorded.values().flat_map(BTreeMap::values).map(|waits| waits.since);
         self.held.values().map(|held| held.claimed).chain(recorded)
     }
 
@@ -120,26 +151,28 @@ impl Registrations {
                     self.waiting.remove(target);
                 }
             }
-            if let Some(held) = self.held.get_mut(target).filter(|held| held.owner == *owner && !held.retiring) {
-                held.retiring = true;
+            if let Some(held) = self.held.get_mut(target).filter(|held| held.owner == *owner && !held.is_retiring()) {
+                held.state = ClaimState::Retiring;
                 changed.records.insert(target.clone());
                 changed.freed.extend(self.waiting_for(target));
             }
         }
         for target in &targets {
             let registration = match self.held.get(target) {
-                Some(held) if held.owner == *owner => Registration { retiring: false, ..held.clone() },
+                Some(held) if held.owner == *owner && held.is_retiring() => {
+                    Registration { state: ClaimState::Serves, ..held.clone() }
+                }
+                Some(held) if held.owner == *owner => held.clone(),
                 held => {
-                    let held = held.filter(|held| !held.retiring);
+                    let held = held.filter(|held| !held.is_retiring());
                     let waiting = self.waiting.entry(target.clone()).or_default();
-                    let claimed = *waiting.entry(owner.clone()).or_insert_with(|| {
+                    let waits = *waiting.entry(owner.clone()).or_insert_with(|| {
                         changed.waits.insert((target.clone(), owner.clone()));
-                        let date = || dates.of(target, held.map(|held| held.claimed));
-                        recorded.get(target).copied().unwrap_or_else(date)
+                        let since = || dates.of(target, held.map(|held| held.claimed));
+                        recorded.get(target).copied().unwrap_or_else(|| Waits { since: since(), unable: false })
                     });
-                    let precedence = |(owner, since): (&ClaimOwner, &i64)| Precedence::new(owner, target, *since);
-                    let first = waiting.iter().map(|waiting| (precedence(waiting), waiting.0)).min();
-                    let evicts = |held| precedence((owner, &claimed)).evicts(Precedence::of(held));
+                    let first = waiting.iter().map(|(other, waits)| (waits.precedence(target, other), other)).min();
+                    let evicts = |held| waits.precedence(target, owner).evicts(Precedence::of(held));
                     if held.is_some_and(|held| !evicts(held)) || first.is_some_and(|(_, first)| first != owner) {
                         continue;
                     }
@@ -149,15 +182,15 @@ impl Registrations {
                         // An owner that this leader has not heard of yet may be gone. It waits, with its date, as soon
                         // as it is heard of.
                         if self.wanted.get(&held.owner).is_some_and(|wanted| wanted.contains(target)) {
-                            waiting.insert(held.owner.clone(), held.claimed);
+                            waiting.insert(held.owner.clone(), Waits::of(held));
                         } else {
                             let recorded = self.recorded.entry(held.owner.clone()).or_default();
-                            recorded.insert(target.clone(), held.claimed);
+                            recorded.insert(target.clone(), Waits::of(held));
                         }
                         changed.waits.insert((target.clone(), held.owner.clone()));
                         changed.freed.insert(held.owner.clone());
                     }
-                    Registration { target: target.clone(), owner: owner.clone(), claimed, retiring: false }
+                    waits.claim(target, owner)
                 }
             };
             if self.held.get(target) != Some(&registration) {
@@ -174,27 +207,65 @@ impl Registrations {
         changed
     }
 
-    /// Gives the record of a target to the first waiting owner that `shares` the target with its holder in another cluster.
-    /// The owner that had the record waits from then on, with its date. Both are freed.
+    /// Gives the record of a target to the first waiting owner that `shares` the target with its holder in another cluster,
+    /// and is able. The owner that had the record waits from then on, with its date. Both are freed.
     pub(super) fn pass(&mut self, target: &Target, shares: impl Fn(&ClaimOwner) -> bool) -> Option<Changed> {
-        let held = self.held.get_mut(target).filter(|held| !held.retiring && !shares(&held.owner))?;
+        let held = self.held.get_mut(target).filter(|held| !held.is_retiring() && !shares(&held.owner))?;
         let waiting = self.waiting.get_mut(target)?;
-        let sharing = waiting.iter().filter(|(owner, _)| shares(owner));
-        let (owner, claimed) = sharing.min_by_key(|(owner, since)| (**since, *owner)).map(|(o, s)| (o.clone(), *s))?;
+        let sharing = waiting.iter().filter(|(owner, waits)| !waits.unable && shares(owner));
+        let (owner, waits) =
+            sharing.min_by_key(|(owner, waits)| (waits.since, *owner)).map(|(o, w)| (o.clone(), *w))?;
         waiting.remove(&owner);
-        waiting.insert(held.owner.clone(), held.claimed);
-        let former = std::mem::replace(&mut held.owner, owner.clone());
-        held.claimed = claimed;
+        waiting.insert(held.owner.clone(), Waits::of(held));
+        let former = std::mem::replace(held, waits.claim(target, &owner)).owner;
         let waits = [&owner, &former].map(|owner| (target.clone(), owner.clone())).into();
         Some(Changed { records: [target.clone()].into(), waits, freed: [former, owner].into() })
+    }
+
+    /// Sets what the claim of an owner to a target says of it, unless it retires. An owner that is able again claims the
+    /// target anew, by `dates`: it waits as long as a new claim does. Whoever may now get the target is freed.
+    pub(super) fn set_state<'a>(
+        &mut self,
+        target: &Target,
+        owner: &ClaimOwner,
+        state: ClaimState,
+        dates: impl Into<Dates<'a>>,
+    ) -> Changed {
+        let (mut changed, dates) = (Changed::default(), dates.into());
+        let unable = state == ClaimState::Unable;
+        let held = self.held.get_mut(target).filter(|held| !held.is_retiring());
+        let newest = held.as_ref().map(|held| held.claimed);
+        if let Some(held) = held.filter(|held| held.owner == *owner) {
+            if held.state == state {
+                return changed;
+            }
+            if held.is_unable() {
+                held.claimed = dates.of(target, newest);
+            }
+            held.state = state;
+            changed.records.insert(target.clone());
+            if unable {
+                changed.freed = self.waiting_for(target);
+            }
+        } else if let Some(waits) = self.waiting.get_mut(target).and_then(|waiting| waiting.get_mut(owner))
+            && waits.unable != unable
+        {
+            let since = if unable { waits.since } else { dates.of(target, newest) };
+            *waits = Waits { since, unable };
+            changed.waits.insert((target.clone(), owner.clone()));
+            if !unable {
+                changed.freed.insert(owner.clone());
+            }
+        }
+        changed
     }
 
     /// Retires the records of an earlier leader for owners that no longer exist.
     pub(super) fn retire_unowned(&mut self, is_owner: impl Fn(&ClaimOwner) -> bool) -> Changed {
         let mut changed = Changed::default();
         self.inherited.retain(|owner, _| is_owner(owner));
-        for held in self.held.values_mut().filter(|held| !held.retiring && !is_owner(&held.owner)) {
-            held.retiring = true;
+        for held in self.held.values_mut().filter(|held| !held.is_retiring() && !is_owner(&held.owner)) {
+            held.state = ClaimState::Retiring;
             changed.records.insert(held.target.clone());
         }
         for (owner, targets) in self.recorded.extract_if(.., |owner, _| !is_owner(owner)) {
@@ -209,7 +280,8 @@ impl Registrations {
         if !self.held.contains_key(target) {
             let (target, owner) = (target.clone(), owner.clone());
             changed.records.insert(target.clone());
-            self.held.insert(target.clone(), Registration { target, owner, claimed: now, retiring: true });
+            let state = ClaimState::Retiring;
+            self.held.insert(target.clone(), Registration { target, owner, claimed: now, state });
         }
         changed
     }
@@ -217,7 +289,7 @@ impl Registrations {
     /// Removes the record of a retired target that has no instance of this cluster any more. `None` if the target is
     /// not retired.
     pub(super) fn retired(&mut self, target: &Target) -> Option<BTreeSet<ClaimOwner>> {
-        self.held.get(target).filter(|held| held.retiring)?;
+        self.held.get(target).filter(|held| held.is_retiring())?;
         self.held.remove(target);
         Some(self.waiting_for(target))
     }
@@ -252,7 +324,8 @@ mod tests {
 
     fn state(registrations: &Registrations) -> Vec<String> {
         let held = registrations.held.values();
-        held.map(|r| format!("{}={}{}", r.target.service, r.owner.name, if r.retiring { "!" } else { "" })).collect()
+        held.map(|r| format!("{}={}{}", r.target.service, r.owner.name, if r.is_retiring() { "!" } else { "" }))
+            .collect()
     }
 
     #[test]
@@ -407,12 +480,7 @@ mod tests {
         }
         waits.extend(before.set(&gone, targets(&[]), 5).waits);
         let recorded = |registrations: &Registrations| -> Vec<Registration> {
-            let since = |(target, owner): &(Target, ClaimOwner)| {
-                let (target, owner) = (target.clone(), owner.clone());
-                let claimed = registrations.waits_since(&target, &owner)?;
-                Some(Registration { target, owner, claimed, retiring: false })
-            };
-            waits.iter().filter_map(since).collect()
+            waits.iter().filter_map(|(target, owner)| registrations.waits(target, owner)).collect()
         };
         let waiting = recorded(&before);
         assert_eq!(waiting.iter().map(|waiting| waiting.claimed).collect::<BTreeSet<_>>(), [3, 4].into());
@@ -431,7 +499,48 @@ mod tests {
         // Who is no more is on record no more.
         let mut after = Registrations::resume(BTreeMap::new(), recorded(&after));
         let changed = after.retire_unowned(|owner| *owner != short);
-        assert_eq!((changed.waits, after.waits_since(&target("a"), &short)), ([(target("a"), short)].into(), None));
+        assert_eq!((changed.waits, after.waits(&target("a"), &short)), ([(target("a"), short)].into(), None));
+    }
+
+    #[test]
+    fn who_is_unable_gives_the_target_to_whoever_is_able_and_claims_it_anew_afterwards() {
+        let home = || BTreeSet::from([Target { namespace: "shop".into(), service: "pay".into() }]);
+        let at = home().pop_first().unwrap();
+        let away = ClaimOwner { kind: "Service".into(), namespace: "evil".into(), name: "pay".into() };
+        let own = owner("ServiceExport", "pay");
+        let mut registrations = Registrations::resume(BTreeMap::new(), []);
+        registrations.set(&away, home(), 1);
+        registrations.set(&own, home(), 2);
+        let said = |registrations: &Registrations| {
+            let held = &registrations.held[&at];
+            (held.owner.clone(), held.claimed, held.state)
+        };
+        assert_eq!(said(&registrations), (own.clone(), 2, ClaimState::Serves));
+        let changed = registrations.set_state(&at, &own, ClaimState::Unable, 3);
+        assert_eq!((changed.records, changed.freed), (home(), [away.clone()].into()));
+        assert_eq!(said(&registrations), (own.clone(), 2, ClaimState::Unable), "the record says it by itself");
+        registrations.set(&away, home(), 4);
+        assert_eq!(said(&registrations), (away.clone(), 1, ClaimState::Serves));
+        assert_eq!(registrations.unable(&at).collect::<Vec<_>>(), [&own]);
+        assert_eq!(registrations.set(&own, home(), 5), Changed::default(), "it evicts nobody");
+
+        // The next leader knows.
+        let waits = registrations.waits(&at, &own).unwrap();
+        assert_eq!((waits.claimed, waits.state), (2, ClaimState::Unable));
+        let mut after = Registrations::resume(registrations.held.clone(), [waits]);
+        after.set(&own, home(), 6);
+        after.set(&away, home(), 6);
+        assert_eq!(said(&after), (away.clone(), 1, ClaimState::Serves));
+
+        assert_eq!(after.set_state(&at, &away, ClaimState::Empty, 7).freed, BTreeSet::new(), "it may be empty");
+        assert_eq!(after.set_state(&at, &own, ClaimState::Serves, 8).freed, [own.clone()].into());
+        after.set(&own, home(), 8);
+        assert_eq!(said(&after), (own.clone(), 8, ClaimState::Serves), "its own name, as a new claim");
+        // If both are unable, it is as ever.
+        after.set_state(&at, &own, ClaimState::Unable, 9);
+        after.set_state(&at, &away, ClaimState::Unable, 9);
+        after.set(&away, home(), 9);
+        assert_eq!(said(&after), (own, 8, ClaimState::Unable));
     }
 
     #[test]
@@ -443,8 +552,8 @@ mod tests {
         assert_eq!(registrations.held()[&target("a")].claimed, 91);
         assert_eq!(registrations.held()[&target("b")].claimed, 50);
         registrations.set(&api, targets(&["a", "b"]), Dates::new(40, &others));
-        assert_eq!(registrations.waits_since(&target("a"), &api), Some(92));
-        assert_eq!(registrations.waits_since(&target("b"), &api), Some(51));
+        let waits_since = |service| registrations.waits(&target(service), &api).map(|waits| waits.claimed);
+        assert_eq!((waits_since("a"), waits_since("b")), (Some(92), Some(51)));
         let absurd = |_: &Target| Some(i64::MAX);
         registrations.set(&api, targets(&["c"]), Dates::new(40, &absurd));
         assert_eq!(registrations.held()[&target("c")].claimed, i64::MAX);

@@ -11,7 +11,7 @@ use super::Adopt;
 use crate::{
     cloudmap::{
         Instance, Service,
-        attributes::{CLUSTER_UID, CLUSTERSET, NAMESPACE, SERVICE},
+        attributes::{CLUSTER, CLUSTER_UID, CLUSTERSET, NAMESPACE, SERVICE},
     },
     ledger,
     model::{ClusterId, ClusterSetId, ServiceKey},
@@ -112,6 +112,15 @@ pub fn is_ours(instance: &Instance, identity: &Owner) -> bool {
 pub fn is_of(instance: &Instance, service: &ServiceKey, identity: &Owner) -> bool {
     let says = |key, value: &str| instance.attributes.get(key).is_some_and(|there| there == value);
     is_ours(instance, identity) && says(NAMESPACE, &service.namespace) && says(SERVICE, &service.name)
+}
+
+/// Whether a cluster of our ClusterSet registered an instance for a Service.
+pub fn is_of_cluster(instance: &Instance, cluster: &ClusterId, service: &ServiceKey, identity: &Owner) -> bool {
+    let says = |key, value: &str| instance.attributes.get(key).is_some_and(|there| there == value);
+    is_of_peer(instance, identity)
+        && says(CLUSTER, cluster.as_str())
+        && says(NAMESPACE, &service.namespace)
+        && says(SERVICE, &service.name)
 }
 
 /// Whether any cluster of our ClusterSet registered an instance, so that its ledger contains the endpoint.

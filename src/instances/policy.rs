@@ -3,7 +3,7 @@
 //!
 //! | question | rule |
 //! |---|---|
-//! | which of several claims gets a target | first the claims of the namespace whose own name the target is ([`is_at_home`]), then the oldest ([`Precedence`]) |
+//! | which of several claims gets a target | those of owners that are able, of these the claims of the namespace whose own name the target is ([`is_at_home`]), of these the oldest ([`Precedence`]) |
 //! | may an object name a target at all | with `--registration-policy=open` yes; with `granted`, if the annotation `cloudmap-mcs/may-register` on its Namespace lists it |
 //! | may an object take over from another controller | if `cloudmap-mcs/allow-adopt` on its Namespace, or `--txt-owner-id`, allows it |
 
@@ -41,6 +41,8 @@ pub fn is_at_home(owner: &ClaimOwner, target: &Target) -> bool {
 /// order total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Precedence {
+    /// The owner may not register, whoever else claims the target.
+    unable: bool,
     /// The name is not the owner's own.
     away: bool,
     /// When it was claimed, in seconds since 1970.
@@ -49,18 +51,24 @@ pub struct Precedence {
 
 impl Precedence {
     /// The precedence of a claim.
-    pub fn new(owner: &ClaimOwner, target: &Target, claimed: i64) -> Self {
-        Self { away: !is_at_home(owner, target), claimed }
+    pub fn new(owner: &ClaimOwner, target: &Target, claimed: i64, unable: bool) -> Self {
+        Self { unable, away: !is_at_home(owner, target), claimed }
     }
 
     /// The precedence of a registration record.
     pub fn of(registration: &Registration) -> Self {
-        Self::new(&registration.owner, &registration.target, registration.claimed)
+        let Registration { target, owner, claimed, state: _ } = registration;
+        Self::new(owner, target, *claimed, registration.is_unable())
     }
 
-    /// Whether it wins over a claim that already holds the target. Only a claim to the owner's own name does.
+    /// Whether it wins over a claim that already holds the target. Only a claim to the owner's own name does, and every
+    /// claim over one whose owner is unable.
     pub const fn evicts(self, held: Self) -> bool {
-        !self.away && held.away
+        match (self.unable, held.unable) {
+            (false, true) => true,
+            (true, false) => false,
+            _ => !self.away && held.away,
+        }
     }
 }
 
@@ -231,13 +239,25 @@ mod tests {
 
     #[test]
     fn the_own_name_comes_before_age_and_age_before_everything_else() {
-        let claim = |key, claimed| Precedence::new(&owner("Service", key), &target("shop/payments"), claimed);
+        let claim = |key, claimed| Precedence::new(&owner("Service", key), &target("shop/payments"), claimed, false);
         let (own, other, evil) = (claim("shop/payments", 9), claim("shop/web", 5), claim("evil/payments", 1));
         let mut all = [evil, own, other];
         all.sort();
         assert_eq!(all, [other, own, evil], "within a namespace the older one");
         assert!(own.evicts(evil) && other.evicts(evil));
         assert!(!other.evicts(own) && !own.evicts(other) && !evil.evicts(own) && !evil.evicts(claim("bad/web", 2)));
+    }
+
+    /// Else whoever may not register could take a name away from those who serve it.
+    #[test]
+    fn who_is_unable_comes_after_everybody_who_is_able_and_evicts_nobody_who_is() {
+        let claim =
+            |key, claimed, unable| Precedence::new(&owner("Service", key), &target("shop/pay"), claimed, unable);
+        let (home, away) = (claim("shop/pay", 1, true), claim("evil/pay", 9, false));
+        assert!(away < home && !home.evicts(away) && away.evicts(home));
+        let (other, younger) = (claim("evil/pay", 5, true), claim("bad/pay", 6, true));
+        assert!(home < other && home.evicts(other) && !other.evicts(home), "among themselves, it is as ever");
+        assert!(other < younger && !other.evicts(younger) && !younger.evicts(other));
     }
 
     #[test]

@@ -27,8 +27,8 @@ use super::{
 };
 use crate::cluster::record::StoredRegistration;
 use crate::model::{
-    ClaimOwner, Endpoint, Export, Exported, IpFamily, Protocol, Registration, ServiceKey, ServicePort, ServiceType,
-    SessionAffinity, Target, TrafficPolicy, intern,
+    ClaimOwner, ClaimState, Endpoint, Export, Exported, IpFamily, Protocol, Registration, ServiceKey, ServicePort,
+    ServiceType, SessionAffinity, Target, TrafficPolicy, intern,
 };
 
 /// Maximum size of a value in bytes. It must fit into a page, and into a delta with others.
@@ -119,7 +119,7 @@ impl Catalog {
     /// How many instances the exports of the cluster have in each target, if all that it claims is done: one for each ready
     /// endpoint. Those of annotated Services are not known: their endpoints are not in the ledger.
     pub fn instances(&self) -> impl Iterator<Item = (&Target, usize)> {
-        let claims = self.registrations.iter().filter(|(_, claim)| !claim.retiring);
+        let claims = self.registrations.iter().filter(|(_, claim)| !claim.is_retiring() && !claim.is_unable());
         claims.map(|(target, claim)| {
             let export = (!claim.owner.is_ingress()).then(|| self.exports.get(&claim.owner.key())).flatten();
             (target, export.map_or(0, Exported::ready))
@@ -262,14 +262,16 @@ pub fn encode_waiting(waiting: &Registration) -> Result<(Arc<str>, Value), TooLa
 }
 
 fn write_registration(registration: &Registration) -> Vec<u8> {
-    let Registration { target, owner: ClaimOwner { kind, namespace, name }, claimed, retiring } = registration;
+    let Registration { target, owner: ClaimOwner { kind, namespace, name }, claimed, state } = registration;
     let message = wire::Registration {
         target: Some(write_target(target)),
         owner_kind: kind.to_string(),
         owner_namespace: namespace.to_string(),
         owner_name: name.to_string(),
         claimed: *claimed,
-        retiring: *retiring,
+        retiring: matches!(state, ClaimState::Retiring | ClaimState::Unable),
+        empty: *state == ClaimState::Empty,
+        unable: *state == ClaimState::Unable,
     };
     message.encode_to_vec()
 }
@@ -308,13 +310,14 @@ pub fn waiting(map: &Map) -> impl Iterator<Item = Registration> {
 /// The claims of a map, as the record of a cluster in no ClusterSet keeps them.
 pub fn stored(map: &Map) -> Vec<StoredRegistration> {
     let stored = |registration: &Registration, waiting: bool| {
-        let Registration { target, owner, claimed, retiring } = registration;
+        let Registration { target, owner, claimed, state } = registration;
         StoredRegistration {
             namespace: target.namespace.to_string(),
             service: target.service.to_string(),
             owner: [&owner.kind, &owner.namespace, &owner.name].map(ToString::to_string),
             claimed: *claimed,
-            retiring: *retiring,
+            retiring: *state == ClaimState::Retiring,
+            unable: *state == ClaimState::Unable,
             waiting,
         }
     };
@@ -325,13 +328,17 @@ pub fn stored(map: &Map) -> Vec<StoredRegistration> {
 /// The map of claims that a record keeps.
 pub fn of_stored(stored: &[StoredRegistration]) -> Map {
     let encoded = stored.iter().filter_map(|stored| {
-        let StoredRegistration { namespace, service, owner, claimed, retiring, waiting } = stored.clone();
+        let StoredRegistration { namespace, service, owner, claimed, retiring, unable, waiting } = stored.clone();
         let [kind, owner_namespace, name] = owner;
         let registration = Registration {
             target: Target { namespace: namespace.into(), service: service.into() },
             owner: ClaimOwner { kind: kind.into(), namespace: owner_namespace.into(), name: name.into() },
             claimed,
-            retiring,
+            state: match (unable, retiring) {
+                (true, _) => ClaimState::Unable,
+                (false, true) => ClaimState::Retiring,
+                (false, false) => ClaimState::Serves,
+            },
         };
         // Names of namespaces and services are bounded (cloudmap limits), so that the record always fits.
         let encode = if waiting { encode_waiting } else { encode_registration };
@@ -479,8 +486,19 @@ pub fn decode_registration(bytes: &[u8]) -> Option<Registration> {
             name: intern(&message.owner_name),
         },
         claimed: message.claimed,
-        retiring: message.retiring,
+        state: match (message.unable, message.retiring, message.empty) {
+            (true, ..) => ClaimState::Unable,
+            (_, true, _) => ClaimState::Retiring,
+            (_, _, true) => ClaimState::Empty,
+            (_, _, false) => ClaimState::Serves,
+        },
     })
+}
+
+/// Whether a registration record is no claim, for whoever knows nothing of owners that are unable.
+#[cfg(test)]
+pub(super) fn retires(bytes: &[u8]) -> bool {
+    wire::Registration::decode(bytes).unwrap().retiring
 }
 
 fn write_port(port: &ServicePort) -> wire::Port {

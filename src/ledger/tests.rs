@@ -27,8 +27,8 @@ use crate::{
     cloudmap::Instance,
     cluster::record::{Position, Version},
     model::{
-        ClaimOwner, Conditions, Endpoint, EndpointPort, Export, Exported, IpFamily, Protocol, Registration, ServiceKey,
-        ServicePort, ServiceType, SessionAffinity, Target, TrafficPolicy, fixtures,
+        ClaimOwner, ClaimState, Conditions, Endpoint, EndpointPort, Export, Exported, IpFamily, Protocol, Registration,
+        ServiceKey, ServicePort, ServiceType, SessionAffinity, Target, TrafficPolicy, fixtures,
     },
 };
 
@@ -381,14 +381,19 @@ fn the_largest_head_and_page_fit_into_an_instance() {
 
 #[test]
 fn registrations_round_trip_and_are_found_by_their_target() {
-    let registration = Registration {
-        target: Target { namespace: "ns".into(), service: "web".into() },
-        owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "ns".into(), name: "web".into() },
-        claimed: 1_700_000_000,
-        retiring: true,
-    };
-    let map = Map::from([records::encode_registration(&registration).unwrap()]);
-    assert_eq!(Catalog::decode(&map).registrations[&registration.target], registration);
+    for state in [ClaimState::Serves, ClaimState::Empty, ClaimState::Unable, ClaimState::Retiring] {
+        let registration = Registration {
+            target: Target { namespace: "ns".into(), service: "web".into() },
+            owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "ns".into(), name: "web".into() },
+            claimed: 1_700_000_000,
+            state,
+        };
+        let map = Map::from([records::encode_registration(&registration).unwrap()]);
+        assert_eq!(Catalog::decode(&map).registrations[&registration.target], registration);
+        // Who knows no other states takes a claim of somebody unable for none.
+        let retires = records::retires(&records::encode_registration(&registration).unwrap().1);
+        assert_eq!(retires, matches!(state, ClaimState::Unable | ClaimState::Retiring), "{state:?}");
+    }
 }
 
 #[test]
@@ -432,7 +437,7 @@ fn values_that_nobody_writes_are_not_read() {
         target: Target { namespace: "ns".into(), service: "web".into() },
         owner: ClaimOwner { kind: "Service".into(), namespace: "ns".into(), name: "web".into() },
         claimed: 0,
-        retiring: false,
+        state: ClaimState::Serves,
     });
     let (_, bytes) = value.as_mut().unwrap();
     assert!(records::decode_registration(bytes).is_some());

@@ -74,8 +74,15 @@ pub(super) struct Registration {
     pub owner_name: String,
     #[prost(sint64, tag = "5")]
     pub claimed: i64,
+    /// No claim: it retires, or its owner is unable.
     #[prost(bool, tag = "6")]
     pub retiring: bool,
+    /// Of a claim: there is nothing to register.
+    #[prost(bool, tag = "7")]
+    pub empty: bool,
+    /// The owner is unable. Then `retiring` is set, too, so that who does not know this field counts no claim.
+    #[prost(bool, tag = "8")]
+    pub unable: bool,
 }
 
 /// Endpoints with dictionaries of what thousands of endpoints have in common.

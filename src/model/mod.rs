@@ -32,4 +32,4 @@ pub use pairs::Pairs;
 pub use slices::{
     Hints, MAX_ENDPOINTS, PackedEndpoint, Placement, Proximity, Slice, SliceEndpoint, pack, packable, service_of_slice,
 };
-pub use target::{ClaimOwner, Registration, Target};
+pub use target::{ClaimOwner, ClaimState, Registration, Target};

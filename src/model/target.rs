@@ -77,17 +77,53 @@ impl fmt::Display for ClaimOwner {
     }
 }
 
+/// What a claim says of its owner.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum ClaimState {
+    /// The owner may register, and has something to register, as far as is known.
+    #[default]
+    Serves,
+    /// The owner may register, and has nothing to register: no ready endpoint.
+    Empty,
+    /// The owner may not register, whoever else claims the target: the Cloud Map service is somebody else's, or there is
+    /// no such Cloud Map namespace. Errors, quotas and throttling make nobody unable. Who is unable has no target while
+    /// anybody is able.
+    Unable,
+    /// The target is no longer wanted: only deregistrations may follow. It is no claim any more.
+    Retiring,
+}
+
 /// A registration record. The ledger has it before the first instance is registered in its target, and keeps it as
-/// `retiring` until every own instance there was seen to be gone, so that a leader that takes over after a crash knows
-/// where to look. It is also the cluster's claim to the target.
+/// [retiring](ClaimState::Retiring) until every own instance there was seen to be gone, so that a leader that takes over
+/// after a crash knows where to look. It is also the cluster's claim to the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registration {
     /// The target.
     pub target: Target,
     /// Who claims it.
     pub owner: ClaimOwner,
-    /// When this cluster first committed the claim, in seconds since 1970. Every later leader keeps the date.
+    /// When this cluster first committed the claim, in seconds since 1970, or when its owner became able again. Every
+    /// later leader keeps the date.
     pub claimed: i64,
-    /// The target is no longer wanted: only deregistrations may follow.
-    pub retiring: bool,
+    /// What the claim says of its owner.
+    pub state: ClaimState,
+}
+
+impl Registration {
+    /// Whether only deregistrations may follow.
+    pub fn is_retiring(&self) -> bool {
+        self.state == ClaimState::Retiring
+    }
+
+    /// Whether the owner may not register, whoever else claims the target.
+    pub fn is_unable(&self) -> bool {
+        self.state == ClaimState::Unable
+    }
+
+    /// Whether both are the same claim, whether or not there is anything to register now.
+    pub fn is_same_claim(&self, other: &Self) -> bool {
+        let said = |state| if state == ClaimState::Empty { ClaimState::Serves } else { state };
+        (&self.target, &self.owner, self.claimed, said(self.state))
+            == (&other.target, &other.owner, other.claimed, said(other.state))
+    }
 }

@@ -165,6 +165,16 @@ pub(crate) struct Place {
     pub(crate) others: usize,
 }
 
+impl Place {
+    /// Whether it is somebody else's, as far as the cluster with this UID is concerned.
+    pub(crate) fn refuses(&self, claim: &Claim, uid: &str) -> bool {
+        let alone = alone(uid);
+        self.of_external_dns
+            || self.made_for.is_none() && !claim.named
+            || self.made_for.as_ref().is_some_and(|maker| *maker != claim.group && *maker != alone)
+    }
+}
+
 /// All Cloud Map services, by namespace and name.
 pub(crate) type Places = BTreeMap<Name, Place>;
 
@@ -224,11 +234,7 @@ impl<'a> Registrations<'a> {
 
     /// Whether a Cloud Map service is somebody else's, as far as one cluster is concerned.
     fn is_refused(&self, target: &Name, claim: &Claim) -> bool {
-        let Some(place) = self.places.get(target) else { return false };
-        let alone = alone(&self.world.clusters[claim.cluster].uid);
-        place.of_external_dns
-            || place.made_for.is_none() && !claim.named
-            || place.made_for.as_ref().is_some_and(|maker| *maker != claim.group && *maker != alone)
+        self.places.get(target).is_some_and(|place| place.refuses(claim, &self.world.clusters[claim.cluster].uid))
     }
 
     /// Whether this is what stays of a Kubernetes name of a group in a Cloud Map service that refuses it, because nobody else
@@ -324,13 +330,11 @@ impl<'a> Registrations<'a> {
             return &[];
         };
         if self.is_refused(&target, claim) {
-            // Of several that want it in vain, all but the first hear of that one.
-            let all = self.claims[&target].iter().filter(|other| other.group == claim.group);
-            let all = candidates(&target, all);
-            return match (all.contains_key(name), all.len()) {
-                (false, _) => &[("False", "NameConflict")],
-                (true, 1) => &[("False", "ForeignOwner")],
-                (true, _) => &[("False", "ForeignOwner"), ("False", "NameConflict")],
+            // Who waits behind another one of its cluster hears of that one, and is not looked at.
+            let all: BTreeSet<&Name> = self.claims[&target].iter().map(|other| &other.owner).collect();
+            return match all.len() {
+                1 => &[("False", "ForeignOwner")],
+                _ => &[("False", "ForeignOwner"), ("False", "NameConflict")],
             };
         }
         let candidates = self.candidates(&target, &claim.group);

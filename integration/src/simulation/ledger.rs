@@ -16,7 +16,7 @@ use cloudmap_mcs::{
         trust::{self, Scope},
         verify,
     },
-    model::Registration,
+    model::{ClaimState, Registration},
 };
 
 use super::{claims::is_at_home, expect::Name};
@@ -47,7 +47,7 @@ pub(crate) struct Record {
     pub(crate) exported: bool,
     /// Since when, in seconds since 1970.
     pub(crate) claimed: i64,
-    pub(crate) retiring: bool,
+    pub(crate) state: ClaimState,
 }
 
 impl Ledgers {
@@ -97,18 +97,20 @@ impl Ledgers {
         all.map(|((namespace, _), ledger)| (&**namespace, &*ledger.uid))
     }
 
-    /// The Kubernetes name that has each target by the claims of all clusters of its ClusterSet, by the ledger's namespace.
-    pub(crate) fn firsts(&self) -> BTreeMap<(String, Name), Name> {
+    /// The Kubernetes name that has each target by the claims of all clusters of its ClusterSet, by the ledger's namespace, and
+    /// what the claim says of it.
+    pub(crate) fn firsts(&self) -> BTreeMap<(String, Name), (Name, ClaimState)> {
         let mut firsts = BTreeMap::new();
         for ((namespace, id), ledger) in self.0.iter().filter(|(_, ledger)| !ledger.left) {
-            for (target, record) in ledger.records.iter().filter(|(_, record)| !record.retiring) {
-                let Record { owner, exported, claimed, .. } = record;
-                let claim = (!is_at_home(owner, target), *claimed, id, !*exported, owner);
+            for (target, record) in ledger.records.iter().filter(|(_, record)| record.state != ClaimState::Retiring) {
+                let Record { owner, exported, claimed, state } = record;
+                let unable = *state == ClaimState::Unable;
+                let claim = (unable, !is_at_home(owner, target), *claimed, id, !*exported, owner, *state);
                 let first = firsts.entry((namespace.clone(), target.clone())).or_insert(claim);
                 *first = (*first).min(claim);
             }
         }
-        firsts.into_iter().map(|(key, (.., owner))| (key, owner.clone())).collect()
+        firsts.into_iter().map(|(key, (.., owner, state))| (key, (owner.clone(), state))).collect()
     }
 }
 
@@ -170,8 +172,8 @@ fn read(
 }
 
 fn record(registration: Registration) -> (Name, Record) {
-    let Registration { target, owner, claimed, retiring } = registration;
+    let Registration { target, owner, claimed, state } = registration;
     let exported = !owner.is_annotated();
     let owner = (owner.namespace.to_string(), owner.name.to_string());
-    ((target.namespace.to_string(), target.service.to_string()), Record { owner, exported, claimed, retiring })
+    ((target.namespace.to_string(), target.service.to_string()), Record { owner, exported, claimed, state })
 }

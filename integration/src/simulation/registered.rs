@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use cloudmap_mcs::model::ClaimState;
+
 use super::{
     DEPARTURE,
     check::NEWS,
@@ -23,6 +25,8 @@ const DECIDED: Duration = Duration::from_secs(12);
 const READ: Duration = Duration::from_secs(30);
 /// How long who loses a name keeps its endpoints there: two times the default of `--claim-delay`.
 const HANDOVER: Duration = Duration::from_secs(20);
+/// How often who loses a name looks for instances of its successor, at least.
+const SUCCESSION: Duration = Duration::from_secs(20);
 /// Who loses a name to another cluster waits until it has heard of that one afterwards.
 const HEARTBEAT: Duration = Duration::from_secs(20);
 /// How long one has to be the first of the claimants to have the name: the default of `--claim-delay`, as far as it is seen.
@@ -64,10 +68,12 @@ pub(crate) struct Registered {
     wants: BTreeMap<Want, Since>,
     /// Who wanted a name last by an export: what is deleted hands nothing over.
     exported: BTreeSet<(usize, Name, Name)>,
-    /// The date of each claim, and since when it has had it.
-    dates: BTreeMap<Want, (i64, Duration)>,
+    /// The date of each claim, since when it has had it, and whether its owner was unable.
+    dates: BTreeMap<Want, (i64, Duration, bool)>,
     /// By the ledger's namespace and by target.
     first: BTreeMap<(String, Name), BTreeMap<Name, First>>,
+    /// By the same: when the first claimant said last that it has nothing to register, or nobody was able.
+    unserved: BTreeMap<(String, Name), Duration>,
     /// When a cluster, by the ledger's namespace and its UID, was the only one in its ClusterSet last.
     sole: BTreeMap<(String, String), Duration>,
     there: Instances,
@@ -94,8 +100,14 @@ impl Registered {
         let claims = claims(clusters);
         self.note_wants(&claims, now);
         let read = world.registry.with(|cloudmap, _| self.ledgers.read(cloudmap).map(|()| places(cloudmap)));
+        let mut refused = BTreeSet::new();
         let there: Instances = match read {
             Ok(places) => {
+                for (target, claims) in &claims {
+                    let Some(place) = places.get(target) else { continue };
+                    let of = claims.iter().filter(|claim| place.refuses(claim, &clusters[claim.cluster].uid));
+                    refused.extend(of.map(|claim| (claim.cluster, target.clone(), claim.owner.clone())));
+                }
                 let made_for =
                     places.iter().filter_map(|(target, place)| Some((target.clone(), place.made_for.clone()?)));
                 self.made_for.extend(made_for.map(|made_for| (made_for, now)));
@@ -112,7 +124,7 @@ impl Registered {
             ("a claim keeps its date", self.redated(clusters, now).filter(|_| !redates)),
             ("who is not the first claimant registers nothing", self.usurped(&there, scenario, now).filter(|_| !torn)),
             ("a name has one owner", self.mixed(&there, scenario, now)),
-            ("a name that is registered stays", self.emptied(world, &claims, &there, scenario, now)),
+            ("a name that is registered stays", self.emptied(world, (&claims, &refused), &there, scenario, now)),
         ];
         self.there = there;
         checks.into_iter().find_map(|(check, what)| Some((check, what?)))
@@ -166,13 +178,14 @@ impl Registered {
                     let Some(since) = self.wants.get(&want).copied() else { continue };
                     let long = now.saturating_sub(since.wanted) > NEWS;
                     let before = self.dates.get(&want).copied();
-                    if before.is_none_or(|(date, _)| date != record.claimed) {
-                        self.dates.insert(want.clone(), (record.claimed, now));
-                    }
+                    let unable = record.state == ClaimState::Unable;
+                    let since = before.filter(|(date, ..)| *date == record.claimed).map_or(now, |(_, since, _)| since);
+                    self.dates.insert(want.clone(), (record.claimed, since, unable));
                     // A head that a former leader wrote may land late, and stays until the next one of the new leader.
-                    if before
-                        .is_some_and(|(date, seen)| long && date != record.claimed && now > seen + HEARTBEAT + DECIDED)
-                    {
+                    // Who is able again claims the name anew.
+                    if before.is_some_and(|(date, seen, was_unable)| {
+                        long && date != record.claimed && !was_unable && now > seen + HEARTBEAT + DECIDED
+                    }) {
                         found = Some(format!("{} {target:?}: {record:?}, before {before:?}", cluster.id));
                     }
                     recorded.insert(want);
@@ -197,6 +210,10 @@ impl Registered {
         }
         for (key, known) in &mut self.first {
             let present = firsts.remove(key);
+            if present.as_ref().is_none_or(|(_, state)| *state != ClaimState::Serves) {
+                self.unserved.insert(key.clone(), now);
+            }
+            let present = present.map(|(owner, _)| owner);
             for (owner, was) in known.iter_mut().filter(|(_, was)| was.until.is_none()) {
                 if Some(owner) != present.as_ref() {
                     was.until = Some(now);
@@ -239,10 +256,17 @@ impl Registered {
                             || within(*until, DECIDED)
                             || within(*held, HANDOVER + HEARTBEAT + DECIDED + silent)
                     });
+                // Who had the name keeps it until its successor is there.
+                let present = first.into_iter().flatten().find(|(_, first)| first.until.is_none());
+                let succeeded = |of: &BTreeSet<Instance>| {
+                    present.is_some_and(|(owner, _)| of.iter().any(|other| other.owner == *owner))
+                };
+                let keeps = first.and_then(|first| first.get(&instance.owner)).is_some_and(|it| it.held.is_some())
+                    && !before.is_some_and(succeeded);
                 // Who has the name that its Kubernetes name implies waits for nobody of whom it has not heard.
                 let unheard = instance.owner == *target
                     && first.is_some_and(|first| first.values().all(|first| now <= first.since + DECIDED));
-                if !may && !unheard && scenario.sees_claims() {
+                if !may && !keeps && !unheard && scenario.sees_claims() {
                     return Some(format!("{instance:?} in {}/{}; first were {first:?}", target.0, target.1));
                 }
             }
@@ -263,7 +287,7 @@ impl Registered {
             of_target.flat_map(|first| first.until.into_iter().chain([first.since])).max().unwrap_or_default()
         };
         let long = |(target, since): &(&Name, &Duration)| {
-            now.saturating_sub((**since).max(changed(target))) > HANDOVER + HEARTBEAT + DECIDED
+            now.saturating_sub((**since).max(changed(target))) > HANDOVER + HEARTBEAT + DECIDED + SUCCESSION
         };
         let (target, _) = self.mixed.iter().find(long).filter(|_| scenario.is_gentle())?;
         Some(format!("{}/{} has instances of {:?}", target.0, target.1, owners(&there[target])))
@@ -273,7 +297,7 @@ impl Registered {
     fn emptied(
         &self,
         world: &World,
-        claims: &Claims,
+        (claims, refused): (&Claims, &BTreeSet<(usize, Name, Name)>),
         there: &Instances,
         scenario: &Scenario,
         now: Duration,
@@ -289,8 +313,11 @@ impl Registered {
         });
         let is_empty = |target, group| there.get(target).is_none_or(|of| of_group(of, group).is_empty());
         for (target, group, former) in before.filter(|(target, group, _)| is_empty(*target, group)) {
-            let of_group = claims.get(target).into_iter().flatten().filter(|claim| claim.group == group);
-            let candidates = candidates(target, of_group);
+            let of_group = || claims.get(target).into_iter().flatten().filter(|claim| claim.group == group);
+            let candidates = candidates(target, of_group());
+            let may = |claim: &&Claim| !refused.contains(&(claim.cluster, target.clone(), claim.owner.clone()));
+            let able: BTreeSet<&Name> =
+                of_group().filter(may).filter(|claim| !claim.endpoints.is_empty()).map(|claim| &claim.owner).collect();
             let wants = |owner: &Name| {
                 let owner = owner.clone();
                 let wants = self.wants.iter();
@@ -325,6 +352,10 @@ impl Registered {
                 let mut ready = wants(owner).filter_map(|(_, since)| Some(since.wanted.max(since.ready?)));
                 ready.any(|since| now.saturating_sub(since.max(first(owner).unwrap_or_default())) > long)
             };
+            // Whoever wins over it and has something to register is registered first, however long that takes.
+            let unserved = namespace(group).and_then(|namespace| self.unserved.get(&(namespace, target.clone())));
+            let taken = unserved.is_none_or(|at| now > *at + HANDOVER + HEARTBEAT + DECIDED)
+                && living.iter().any(|it| able.contains(&it.owner) && !given_up && ready(&it.owner));
             let uncontested = candidates.len() == 1 && living.iter().all(|it| candidates.contains_key(&it.owner));
             // A reading of the last half minute shows the instances of others.
             let shared = claims.get(target).into_iter().flatten().any(|claim| claim.share.is_some());
@@ -341,8 +372,7 @@ impl Registered {
                 && !self.made_for.iter().any(of_others)
                 && !living.is_empty()
                 && !candidates.is_empty()
-                && candidates.keys().all(|owner| ready(owner))
-                && (uncontested || scenario.is_gentle())
+                && (taken || candidates.keys().all(|owner| ready(owner)) && (uncontested || scenario.is_gentle()))
             {
                 return Some(format!("{}/{} had {living:?}, and may have {candidates:?}", target.0, target.1));
             }

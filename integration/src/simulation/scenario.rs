@@ -253,6 +253,16 @@ pub static SCENARIOS: &[Scenario] = &[
         steps: 26,
     },
     Scenario {
+        name: "squatters",
+        about: "Services and exports ask for names that are their own, or not, in services that ECS makes, while leaders die",
+        clusters: TWO,
+        kinds: &[
+            Endpoints, Exports, Claims, Claims, Claims, Claims, Foreigners, Foreigners, Foreigners, Kills, Stops,
+            Registry,
+        ],
+        steps: 26,
+    },
+    Scenario {
         name: "shares",
         about: "pods get shares of the traffic of ECS tasks, which come and go, while leaders die and Cloud Map fails",
         clusters: TWO,

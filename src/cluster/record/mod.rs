@@ -224,6 +224,9 @@ pub struct StoredRegistration {
     /// Only deregistrations may follow.
     #[serde(default)]
     pub retiring: bool,
+    /// Its owner may not register there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unable: bool,
     /// It waits until another object releases the service.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waiting: bool,

@@ -46,7 +46,7 @@ async fn member_with(fake: &Fake, id: &str, claim: &str, record: Arc<Stored>) ->
         target: Target { namespace: "shop".into(), service: claim.into() },
         owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "shop".into(), name: claim.into() },
         claimed: 1,
-        retiring: false,
+        state: crate::model::ClaimState::Serves,
     };
     let mut map: Map = (0..400).map(|n| (Arc::from(format!("ns/{n}")), Value::from([7; 300]))).collect();
     map.extend([records::encode_registration(&registration).unwrap()]);

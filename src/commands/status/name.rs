@@ -28,7 +28,7 @@ use crate::{
     commands::ledger_show,
     import::is_system,
     ledger::show::ClusterView,
-    model::{ClaimOwner, Exported, IpFamily, Registration, ServiceKey, Target},
+    model::{ClaimOwner, ClaimState, Exported, IpFamily, Registration, ServiceKey, Target},
 };
 
 /// The targets to which some cluster has a claim, or waits for one, for the ServiceExport or Service of this name.
@@ -306,10 +306,12 @@ impl<'a> Follow<'a> {
                 .flat_map(|view| claims(view, &self.name.key).map(move |claim| (&view.id, claim)))
                 .filter(|(_, (claim, _))| claim.target == *target)
                 .collect();
-            let claimed = claims.iter().map(|(id, (claim, waits))| match (waits, claim.retiring) {
+            let claimed = claims.iter().map(|(id, (claim, waits))| match (waits, claim.state) {
+                (_, ClaimState::Unable) => format!("{id} may not register there"),
                 (true, _) => format!("{id} waits for an older claim"),
-                (_, true) => format!("{id} withdraws its instances"),
-                _ => format!("claimed by {id}"),
+                (_, ClaimState::Retiring) => format!("{id} withdraws its instances"),
+                (_, ClaimState::Empty) => format!("claimed by {id}, which has no ready endpoints"),
+                (_, ClaimState::Serves) => format!("claimed by {id}"),
             });
             let claimed = claimed.collect::<Vec<_>>().join(", ");
             // Cloud Map does not say when an instance was registered.

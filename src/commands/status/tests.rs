@@ -66,7 +66,7 @@ pub(in crate::commands) fn view(id: &str) -> ClusterView {
         target: target(),
         owner: ClaimOwner::export(&key()),
         claimed: ago(4 * DAY).as_second(),
-        retiring: false,
+        state: crate::model::ClaimState::Serves,
     };
     let catalog = Catalog {
         exports: [(key(), Exported { export: mk_export(1), endpoints })].into(),

@@ -123,7 +123,10 @@ impl Annotated {
         let held = knowledge.exports().and_then(|exports| exports.registrations().get(target));
         for own in self.wanting.get(target).cloned().unwrap_or_default() {
             // An export of the same Service registers the same endpoints.
-            let winner = knowledge.claimant(target).filter(|(_, owner)| !owner.is_same_service(&own));
+            // Who is unable has been told why.
+            let winner = knowledge
+                .claimant(target)
+                .filter(|(_, owner)| !owner.is_same_service(&own) && !knowledge.is_unable(target, &own));
             let said = winner.map(|(cluster, owner)| {
                 let text = format!(
                     "Cloud Map service {target} is claimed by {owner} of cluster {cluster}, {}. Change the annotation to \
@@ -139,7 +142,7 @@ impl Annotated {
             };
             let shadowed = || {
                 let wanted = self.objects.get(&own)?.planned.wanted.as_ref()?.get(target)?;
-                let holder = &held.filter(|held| !held.retiring)?.owner;
+                let holder = &held.filter(|held| !held.is_retiring())?.owner;
                 let idle = wanted.traffic.is_part() && *holder != own && holder.is_same_service(&own);
                 idle.then(|| (EventReason::InvalidAnnotation, idle_shares::beside(target, holder, &own)))
             };

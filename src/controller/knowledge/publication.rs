@@ -38,7 +38,7 @@ impl Knowledge {
     pub fn is_on_record(&self, target: &Target) -> bool {
         let wanted = self.exports.as_ref().and_then(|exports| exports.registrations().get(target));
         let published = self.published.as_ref().and_then(|map| records::registration(map, target));
-        wanted.is_some() && published.as_ref() == wanted
+        published.zip(wanted).is_some_and(|(published, wanted)| published.is_same_claim(wanted))
     }
 
     /// Whether the registry may have the export of a name within moments.

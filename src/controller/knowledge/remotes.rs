@@ -33,7 +33,7 @@ pub(super) fn claims<'a>(
     let claim = move |(id, remote): (&'a ClusterId, &'a Remote)| {
         Some((id, records::registration_under(remote.committed.as_ref()?, &key, &target)?))
     };
-    remotes.iter().filter_map(claim).filter(|(_, claim)| !claim.retiring)
+    remotes.iter().filter_map(claim).filter(|(_, claim)| !claim.is_retiring())
 }
 
 impl Knowledge {

@@ -15,6 +15,7 @@ mod replaced;
 mod restless;
 mod shares;
 mod sharing;
+mod succession;
 mod system;
 mod tenants;
 mod unfit;

@@ -28,7 +28,12 @@ impl World {
 
 impl Cluster {
     /// A Service with endpoints, and its ServiceExport, in another namespace than the world's.
-    fn export_in(&self, key: &ServiceKey, port: u16, addresses: &[&str]) {
+    pub(super) fn export_in(&self, key: &ServiceKey, port: u16, addresses: &[&str]) {
+        self.export_with(key, port, addresses, &json!({}));
+    }
+
+    /// The same with annotations on the export.
+    pub(super) fn export_with(&self, key: &ServiceKey, port: u16, addresses: &[&str], annotations: &serde_json::Value) {
         let (namespace, name) = (&*key.namespace, &*key.name);
         self.objects.add_namespace(namespace);
         let port = json!({"name": "http", "protocol": "TCP", "port": port});
@@ -45,12 +50,13 @@ impl Cluster {
                 "namespace": namespace, "name": format!("{name}-1"),
                 "labels": {names::LABEL_KUBERNETES_SERVICE_NAME: name, names::LABEL_SLICE_MANAGED_BY: managed_by},
             },
-            "addressType": "IPv4", "ports": [port], "endpoints": endpoints,
+            "addressType": if addresses.iter().any(|address| address.contains(':')) { "IPv6" } else { "IPv4" },
+            "ports": [port], "endpoints": endpoints,
         });
         self.objects.put_slice(serde_json::from_value(slice).unwrap());
         let export = json!({
             "apiVersion": "multicluster.x-k8s.io/v1beta1", "kind": "ServiceExport",
-            "metadata": {"namespace": namespace, "name": name},
+            "metadata": {"namespace": namespace, "name": name, "annotations": annotations},
         });
         self.objects.put_export(serde_json::from_value(export).unwrap());
     }

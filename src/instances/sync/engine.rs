@@ -120,8 +120,11 @@ impl Engine {
                 let prefix = self.settings.identity.id_prefix();
                 state.disown(|id| id.starts_with(&prefix) || awsmcs::is_id(id));
             }
+            self.claim_changed(target, old.map(Arc::as_ref), wanted, now);
+            let Some(state) = self.targets.get_mut(target) else { continue };
             let flags = |d: &TargetDesired| {
-                (d.active, d.only_found.clone(), d.retiring, d.keep, d.consent.clone(), d.creation.clone())
+                let only_found = d.only_found.clone().filter(|_| !d.unable);
+                (d.active, only_found, d.retiring, d.keep, d.consent.clone(), d.creation.clone())
             };
             if old.is_some_and(|old| flags(old) != flags(wanted)) {
                 state.not_before = None;
@@ -132,7 +135,7 @@ impl Engine {
                 state.denied.clear();
                 // Nothing was registered with this consent yet.
                 state.settled = false;
-                if old.is_some_and(|old| old.only_found != wanted.only_found) {
+                if old.is_some_and(|old| old.only_found != wanted.only_found && !wanted.unable) {
                     state.seen = Seen::Never;
                 }
                 // It was found under other rules, so it must be found again.
@@ -292,8 +295,11 @@ impl Engine {
     pub(super) fn want(&mut self, target: &Target, now: Instant) -> Option<Want> {
         let desired = &Arc::clone(self.desired.get(target)?);
         let state = self.targets.get(target)?;
-        if !(desired.active || desired.retiring) || state.busy || state.not_before.is_some_and(|at| at > now) {
+        if state.busy || state.not_before.is_some_and(|at| at > now) {
             return None;
+        }
+        if !(desired.active || desired.retiring) {
+            return desired.successor.as_ref().and_then(|_| self.want_succession(target, now));
         }
         let rests = state.running.is_empty() && state.reading.is_none() && !matches!(state.phase, Phase::Gone);
         if desired.retiring && rests && self.is_left(target, now) {
@@ -306,7 +312,7 @@ impl Engine {
         }
         let state = self.targets.get(target)?;
         match &state.phase {
-            Phase::Gone => None,
+            Phase::Gone => self.want_look(target, desired, now),
             Phase::Unresolved => self.want_place(target, desired, now),
             Phase::Resolved(place) => {
                 let (service_id, unproven) = (place.service_id.clone(), place.unproven);
@@ -318,7 +324,7 @@ impl Engine {
                 if state.may_read(now) && state.read_at.is_some_and(|at| at <= now) {
                     return Some(Want::Read { service_id });
                 }
-                if desired.only_found.is_some() && !state.found_own {
+                if desired.only_found.is_some() && !state.found_own && !desired.unable {
                     return None;
                 }
                 // Our own instances are withdrawn, no matter who owns the service.
@@ -461,6 +467,7 @@ impl Engine {
             share.tasks = self.tasks_of(target, desired);
             share.settled &= share.tasks.as_ref().is_none_or(|tasks| tasks.settled || tasks.trouble.is_some());
         }
+        status.claims = self.claims_status(target, desired);
         Some(status)
     }
 

@@ -5,6 +5,7 @@
 //! memory. A slow round over all targets ([`SyncFigures::drift_period`]) finds what somebody else changed.
 
 mod call;
+mod claims;
 mod ended;
 mod engine;
 mod failure;
@@ -45,7 +46,7 @@ use crate::{
     cloudmap::{CloudMap, DnsConfig},
     cluster::record::HiddenStore,
     env,
-    model::{ServiceKey, Target},
+    model::{ClaimOwner, ClusterId, ServiceKey, Target},
     shared_map::SharedMap,
 };
 
@@ -85,8 +86,16 @@ pub type Statuses = SharedMap<Target, TargetStatus>;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct TargetDesired {
+    /// Whose claim it is; `None` if there is none, or nothing is to be said of it.
+    pub owner: Option<ClaimOwner>,
     /// The registration record is published and the claim is ours, so instances may be registered.
     pub active: bool,
+    /// The claim says that its owner may not register there. [`ClaimsStatus::verdicts`] says when that is over.
+    pub unable: bool,
+    /// Owners whose claims say the same, while `owner` or another cluster has the target. Nothing is done for them.
+    pub contenders: Arc<[Contender]>,
+    /// Who has the target now, in another cluster: [`ClaimsStatus::succeeded`] says when its instances are there.
+    pub successor: Option<(ClusterId, ServiceKey)>,
     /// Nothing is created or written unless something is registered there for this Service: an earlier leader may have
     /// held the target, but another name has it now.
     pub only_found: Option<ServiceKey>,
@@ -122,6 +131,21 @@ impl TargetDesired {
         self.hide_tasks && !self.retiring && !matches!(self.traffic, Traffic::Share(share) if share.is_none())
     }
 }
+
+/// An owner that may not register in a target, as its claim says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contender {
+    /// The owner.
+    pub owner: ClaimOwner,
+    /// What the user allowed for a foreign service.
+    pub consent: Consent,
+    /// Whether the namespace would be created if it is missing.
+    pub creates_namespace: bool,
+}
+
+/// Whether an owner may register in a target, and if not, why: [`Reason::ForeignOwner`] or [`Reason::NoNamespace`], and the
+/// text for the user.
+pub type Verdict = Result<(), (Reason, String)>;
 
 /// How to create what is missing for a target. An existing service is used as it is, except that ours gets the TTL.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -170,6 +194,18 @@ pub struct TargetStatus {
     pub share: Option<Box<TargetShare>>,
     /// What became of [`TargetDesired::awaited`]; `None` if nothing is awaited.
     pub awaited: Option<Arc<Awaited>>,
+    /// What is to be said of the claims to the target, if anything. Boxed, because that is rare.
+    pub claims: Option<Box<ClaimsStatus>>,
+}
+
+/// What is to be said of the claims to a target.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClaimsStatus {
+    /// Whether contenders may register there, as far as that is known; and whether the owner may, if its claim says the
+    /// opposite.
+    pub verdicts: Vec<(ClaimOwner, Verdict)>,
+    /// The successor whose instances the last reading shows.
+    pub succeeded: Option<(ClusterId, ServiceKey)>,
 }
 
 /// What became of a target's share of the traffic.

@@ -30,7 +30,7 @@ const CREATION_AGE: Duration = Duration::from_secs(2);
 /// How often a target that retires looks whether another one has found the service.
 const SOON: Duration = Duration::from_secs(1);
 /// How often a target in a foreign service is looked at again.
-const REFUSED_AGAIN: Duration = Duration::from_mins(5);
+pub(super) const REFUSED_AGAIN: Duration = Duration::from_mins(5);
 /// Number of attempts to delete an empty service before it is left to people.
 const DELETE_ATTEMPTS: u32 = 5;
 
@@ -40,10 +40,10 @@ pub(super) type Services = BTreeMap<Arc<str>, Listed>;
 /// A service in a listing, reduced to what is needed.
 #[derive(Debug, Clone)]
 pub(super) struct Listed {
-    id: Arc<str>,
+    pub(super) id: Arc<str>,
     traits: ServiceTraits,
     records: Vec<DnsRecord>,
-    owner: ServiceOwner,
+    pub(super) owner: ServiceOwner,
     /// Whether it looks like the services that we create without records, whose owner a listing does not show.
     unmarked: bool,
 }
@@ -58,7 +58,9 @@ impl Engine {
         }
         let Some((_, namespaces)) = &self.namespaces.rows else { return self.want_namespaces(target, now) };
         let Some(namespace) = namespaces.get(&target.namespace) else {
-            if desired.only_found.is_some() {
+            let creates = desired.creation.namespace && self.settings.create_namespaces;
+            if desired.only_found.is_some() && (creates || !desired.unable) {
+                self.found_nothing(target);
                 return None;
             }
             if desired.retiring {
@@ -72,18 +74,13 @@ impl Engine {
                 }
                 return None;
             }
-            let creates = desired.creation.namespace && self.settings.create_namespaces;
             let refused = self.targets.get(target).is_some_and(|state| state.problem.is_some());
             let age = if creates || !refused { CREATION_AGE } else { LISTING_AGE };
             if self.namespaces.fresh(age, now).is_none() {
                 return self.want_namespaces(target, now);
             }
             if !creates {
-                let message = format!(
-                    "there is no Cloud Map namespace {:?}, and the controller does not create it for this; create it, or name another one",
-                    target.namespace
-                );
-                self.refuse(target, Reason::NoNamespace, message, now);
+                self.refuse(target, Reason::NoNamespace, no_namespace(target), now);
                 return None;
             }
             let creating = self.creating.entry(target.namespace.clone()).or_default();
@@ -106,11 +103,7 @@ impl Engine {
         if let Some((other, may)) = namesake
             && may.unwrap_or_else(|| is_first(&other))
         {
-            let message = format!(
-                "names in a DNS namespace that differ only in upper and lower case are one, and another object of this \
-                 cluster is registered in {other}; name another service"
-            );
-            self.refuse(target, Reason::ForeignOwner, message, now);
+            self.refuse(target, Reason::ForeignOwner, has_namesake(&other), now);
             return None;
         }
         let unseen = self.targets.get(target).is_some_and(|state| state.seen == Seen::Never);
@@ -126,8 +119,10 @@ impl Engine {
                 }
                 None
             }
-            // Nothing is registered there.
-            None if desired.only_found.is_some() => None,
+            None if desired.only_found.is_some() => {
+                self.found_nothing(target);
+                None
+            }
             None => {
                 let Creation { service, dns, custom_health_check, .. } = &desired.creation;
                 service.then(|| Want::CreateService {
@@ -140,9 +135,7 @@ impl Engine {
             // matters.
             Some(listed) if desired.retiring || listed.owner == ServiceOwner::Ours => {
                 let adopt = desired.consent.adopt.clone().filter(|adopt| adopt.covers(&listed.owner));
-                let ours = listed.owner == ServiceOwner::Ours;
-                let control = if ours { Control::Ours } else { Control::Others };
-                let place = Place { adopt, unproven: !ours, ..listed.place(control, now) };
+                let place = Place { adopt, ..listed.unproven(now) };
                 self.resolved(target, place);
                 self.want(target, now)
             }
@@ -158,7 +151,7 @@ impl Engine {
         }
     }
 
-    fn want_namespaces(&mut self, target: &Target, now: Instant) -> Option<Want> {
+    pub(super) fn want_namespaces(&mut self, target: &Target, now: Instant) -> Option<Want> {
         if self.namespaces.may_load(now) {
             return Some(Want::Namespaces);
         }
@@ -167,7 +160,7 @@ impl Engine {
         None
     }
 
-    fn want_services(&mut self, namespace_id: Arc<str>, target: &Target, now: Instant) -> Option<Want> {
+    pub(super) fn want_services(&mut self, namespace_id: Arc<str>, target: &Target, now: Instant) -> Option<Want> {
         let listing = self.services.entry(namespace_id.clone()).or_default();
         if listing.may_load(now) {
             return Some(Want::Services { namespace_id });
@@ -243,7 +236,7 @@ impl Engine {
 
     /// Another active target with the same Cloud Map service, and whether it may register there, if that is known. In
     /// DNS namespaces AWS does not tell upper from lower case, so two targets can have one service.
-    fn namesake(&self, target: &Target) -> Option<(Target, Option<bool>)> {
+    pub(super) fn namesake(&self, target: &Target) -> Option<(Target, Option<bool>)> {
         let (_, namespaces) = self.namespaces.rows.as_ref()?;
         let kind = namespaces.get(&target.namespace)?.kind;
         let first = Target { namespace: target.namespace.clone(), service: "".into() };
@@ -276,7 +269,7 @@ impl Engine {
         }
     }
 
-    fn resolved(&mut self, target: &Target, place: Place) {
+    pub(super) fn resolved(&mut self, target: &Target, place: Place) {
         if let Some(state) = self.targets.get_mut(target) {
             if !place.refused && state.retry.is_empty() && state.denied.is_empty() {
                 state.problem = None;
@@ -315,9 +308,13 @@ impl Engine {
         let consent = self.desired.get(target).map(|desired| desired.consent.clone()).unwrap_or_default();
         let Some(state) = self.targets.get_mut(target) else { return };
         state.busy = false;
+        if matches!(state.phase, Phase::Gone) {
+            return self.looked(target, result, now);
+        }
         match result {
             Ok((service, tags)) => {
                 let owner = service_owner(&service, &tags, &self.settings.identity);
+                state.owner = Some(owner.clone());
                 let refused = refusal(&owner, &consent);
                 let adopt = consent.adopt.filter(|adopt| adopt.covers(&owner));
                 let identity = &self.settings.identity;
@@ -447,6 +444,22 @@ impl Engine {
     }
 }
 
+/// What to tell whoever needs a Cloud Map namespace that is missing.
+pub(super) fn no_namespace(target: &Target) -> String {
+    format!(
+        "there is no Cloud Map namespace {:?}, and the controller does not create it for this; create it, or name another one",
+        target.namespace
+    )
+}
+
+/// What to tell whoever wants a service that another target of this cluster has.
+pub(super) fn has_namesake(other: &Target) -> String {
+    format!(
+        "names in a DNS namespace that differ only in upper and lower case are one, and another object of this cluster is \
+         registered in {other}; name another service"
+    )
+}
+
 impl Place {
     /// When to look again at a service that keeps instances out: its owner may change it.
     pub(super) fn again_at(&self) -> Instant {
@@ -455,6 +468,13 @@ impl Place {
 }
 
 impl Listed {
+    /// As far as a listing proves whose it is.
+    pub(super) fn unproven(&self, now: Instant) -> Place {
+        let ours = self.owner == ServiceOwner::Ours;
+        let control = if ours { Control::Ours } else { Control::Others };
+        Place { unproven: !ours, ..self.place(control, now) }
+    }
+
     fn place(&self, control: Control, now: Instant) -> Place {
         let Self { id, traits, records, owner: _, unmarked: _ } = self.clone();
         let (unproven, adopt, refused, doubtful) = Default::default();
@@ -473,7 +493,7 @@ pub(super) fn listed(service: &Service, identity: &ownership::Owner) -> Listed {
 }
 
 /// The service of this name in a listing.
-fn in_listing<'a>(services: &'a Services, name: &str, kind: NamespaceKind) -> Option<&'a Listed> {
+pub(super) fn in_listing<'a>(services: &'a Services, name: &str, kind: NamespaceKind) -> Option<&'a Listed> {
     let alike = || services.iter().find(|(other, _)| kind.is_same_service(other, name)).map(|(_, listed)| listed);
     services.get(name).or_else(alike)
 }

@@ -21,9 +21,10 @@ use crate::{
     instances::{
         Adopt,
         attributes::{Digest, ServiceTraits},
-        ownership::Control,
+        ownership::{Control, ServiceOwner},
         plan::{Adopted, Own, find},
     },
+    model::{ClusterId, ServiceKey},
 };
 
 /// Kinds of calls. Each has places of its own, so that no kind waits for another.
@@ -275,6 +276,12 @@ pub(super) struct State {
     pub(super) found_own: bool,
     pub(super) reached: Option<Ids>,
     pub(super) queued: Option<(Class, bool)>,
+    /// Whose the service is, as far as it was looked at.
+    pub(super) owner: Option<ServiceOwner>,
+    /// When to look at a service in which nothing is registered, for the contenders.
+    pub(super) look_at: Option<Instant>,
+    /// The successor whose instances the last reading showed.
+    pub(super) succeeded: Option<(ClusterId, ServiceKey)>,
 }
 
 impl State {
@@ -322,6 +329,8 @@ impl State {
     pub(super) fn lose_place(&mut self) {
         self.phase = Phase::Unresolved;
         self.service_id = None;
+        self.owner = None;
+        self.succeeded = None;
         self.own.clear();
         self.taken.clear();
         self.adopted.clear();
@@ -446,7 +455,13 @@ impl State {
                     unfit: self.unfit_awaited.clone(),
                 })
             }),
+            claims: None,
         }
+    }
+
+    /// Why the owner of the target may not register there, if so.
+    pub(super) fn is_denied_the_place(&self) -> Option<(Reason, String)> {
+        self.problem.clone().filter(|(reason, _)| matches!(reason, Reason::ForeignOwner | Reason::NoNamespace))
     }
 
     fn notices(&self, creation: &Creation, dns: bool) -> Vec<Notice> {

@@ -30,13 +30,15 @@ use crate::{
 
 /// Maximum number of operations in flight. More would not make AWS faster, and each costs polls.
 pub(super) const OPERATIONS: usize = 1000;
+/// A successor is looked for less and less often, up to this number of times: every 16 s in the end.
+const SUCCESSION: u32 = 4;
 /// Pause after a quota was exhausted.
 const FULL: Duration = Duration::from_mins(1);
 
 /// The desired instances of a target: none if it retires, or if the service is foreign, and a part of them for a share
 /// of the traffic.
 pub(super) fn wanted(state: &State, desired: &TargetDesired) -> Arc<[InstanceSpec]> {
-    if desired.retiring || is_refused(state, desired) {
+    if desired.retiring || is_refused(state, desired) || desired.unable && !state.found_own {
         return Arc::default();
     }
     let chosen = state.part.as_ref().and_then(|part| part.chosen());
@@ -141,6 +143,11 @@ impl Engine {
         state.own.retain(|id, _| !plan.renamed.contains_key(id));
         state.adopted.append(&mut plan.renamed);
         if instances.is_empty() && (desired.retiring || is_refused(state, desired)) && shows_first {
+            plan.deregister.clear();
+        }
+        // What is there may be another one's that the claim took the target from. It gets the target back as soon as the
+        // claim says that its owner is unable.
+        if desired.owner.is_some() && !desired.retiring && !desired.unable && is_refused(state, desired) {
             plan.deregister.clear();
         }
         let was_denied = !state.denied.is_empty();
@@ -481,6 +488,7 @@ impl Engine {
                     .only_found
                     .as_ref()
                     .is_some_and(|service| listing.iter().any(|there| is_of(there, service, &self.settings.identity)));
+                state.succession_was_read(&listing, unhealthy.as_ref(), &desired, &self.settings.identity);
                 state.health_was_read(&listing, unhealthy.as_ref(), &written, now);
                 state.count();
                 // What this reading showed first has ended a moment before.
@@ -496,6 +504,10 @@ impl Engine {
                 let checked = state.place().is_some_and(|place| place.traits.has_custom_health_check());
                 if unhealthy.is_none() && checked || state.running.values().any(|running| running.unpolled) {
                     state.read_again = again;
+                }
+                if desired.successor.is_some() && state.succeeded.is_none() {
+                    state.read_again = again.min(SUCCESSION);
+                    self.read_soon(target, now);
                 }
                 self.tasks_were_read(target, &desired, &listing, unhealthy.as_ref(), begun);
                 if first {

@@ -235,7 +235,7 @@ mod tests {
     use crate::{
         cloudmap::fake::Fake,
         cluster::record::{Streamed, Version, memory::Stored},
-        model::{ClaimOwner, Registration, Target},
+        model::{ClaimOwner, ClaimState, Registration, Target},
     };
 
     struct Leads(watch::Receiver<bool>);
@@ -251,12 +251,12 @@ mod tests {
         }
     }
 
-    fn map(service: &str, retiring: bool) -> Arc<Map> {
+    fn map(service: &str, state: ClaimState) -> Arc<Map> {
         let registration = Registration {
             target: Target { namespace: "internal".into(), service: service.into() },
             owner: ClaimOwner { kind: "Service".into(), namespace: "shop".into(), name: "web".into() },
             claimed: 7,
-            retiring,
+            state,
         };
         Arc::new([records::encode_registration(&registration).unwrap()].into())
     }
@@ -290,28 +290,28 @@ mod tests {
 
         let first = spawn(store.clone(), Leads(leads.clone()), Arc::new(Fake::new()), "uid", None, || true);
         says(&first, &Arc::default()).await;
-        for (service, retiring) in [("web", false), ("web", true)] {
-            first.desired().send_replace(Some(map(service, retiring)));
-            says(&first, &map(service, retiring)).await;
+        for state in [ClaimState::Serves, ClaimState::Unable, ClaimState::Retiring] {
+            first.desired().send_replace(Some(map("web", state)));
+            says(&first, &map("web", state)).await;
         }
         drop(first);
         assert_eq!(store.0.lock().unwrap().as_ref().unwrap().0.epoch, 3, "what else is in the record stays");
 
         let second = spawn(store.clone(), Leads(leads), Arc::new(Fake::new()), "uid", None, || true);
-        says(&second, &map("web", true)).await;
+        says(&second, &map("web", ClaimState::Retiring)).await;
         // Another process wrote it meanwhile.
         store.0.lock().unwrap().as_mut().unwrap().1 += 1;
-        second.desired().send_replace(Some(map("api", false)));
-        says(&second, &map("api", false)).await;
+        second.desired().send_replace(Some(map("api", ClaimState::Serves)));
+        says(&second, &map("api", ClaimState::Serves)).await;
 
         lead.send_replace(false);
-        second.desired().send_replace(Some(map("db", false)));
+        second.desired().send_replace(Some(map("db", ClaimState::Serves)));
         tokio::time::sleep(Duration::from_mins(1)).await;
         let kept = second.kept().borrow().clone();
-        assert_eq!(kept.map, Some(map("api", false)), "who does not lead writes nothing");
+        assert_eq!(kept.map, Some(map("api", ClaimState::Serves)), "who does not lead writes nothing");
         assert!(kept.error.is_some_and(|error| error.contains("Lease")));
         lead.send_replace(true);
-        says(&second, &map("db", false)).await;
+        says(&second, &map("db", ClaimState::Serves)).await;
         assert_eq!(second.kept().borrow().error, None);
     }
 }

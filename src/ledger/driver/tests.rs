@@ -107,7 +107,7 @@ async fn people_read_every_cluster_and_what_is_wrong_with_it() {
         target: Target { namespace: "ns".into(), service: "web".into() },
         owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "ns".into(), name: "web".into() },
         claimed: 1_700_000_000,
-        retiring: false,
+        state: crate::model::ClaimState::Serves,
     };
     // In pages, with a record that somebody newer wrote.
     let mut map = Map::clone(&state(400));

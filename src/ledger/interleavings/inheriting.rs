@@ -14,7 +14,7 @@ fn registration(service: &str) -> Registration {
         target: Target { namespace: "ns".into(), service: service.into() },
         owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "ns".into(), name: service.into() },
         claimed: 1_700_000_000,
-        retiring: false,
+        state: crate::model::ClaimState::Serves,
     }
 }
 

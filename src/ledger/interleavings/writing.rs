@@ -7,7 +7,7 @@ use crate::{
         records::{self, Catalog},
         writer::Stage,
     },
-    model::{ClaimOwner, Registration, Target},
+    model::{ClaimOwner, ClaimState, Registration, Target},
 };
 
 #[test]
@@ -239,25 +239,25 @@ fn pages_of_a_crashed_flush_look_newer_and_mean_nothing() {
 #[test]
 fn the_next_leader_knows_where_a_crashed_one_had_instances_left() {
     let mut world = World::default();
-    let registration = |retiring| Registration {
+    let registration = |said| Registration {
         target: Target { namespace: "ns".into(), service: "web".into() },
         owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "ns".into(), name: "web".into() },
         claimed: 1_700_000_000,
-        retiring,
+        state: said,
     };
-    let with = |retiring| {
+    let with = |said| {
         let mut map = Map::clone(&state(0..15, 1));
-        map.extend([records::encode_registration(&registration(retiring)).unwrap()]);
+        map.extend([records::encode_registration(&registration(said)).unwrap()]);
         Arc::new(map)
     };
     let limits = Limits { page_bytes: 300, delta_bytes: 400, ..limits() };
     let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", limits, None);
-    leader.desire(&mut world, &with(false));
+    leader.desire(&mut world, &with(ClaimState::Serves));
     pass(&mut world, &mut [&mut leader], 90);
     // The export is deleted: the record must be there before anybody may deregister.
     leader.hangs = is_head;
-    leader.desire(&mut world, &with(true));
-    assert_eq!(leader.term.writer().published(), Some(&with(false)));
+    leader.desire(&mut world, &with(ClaimState::Retiring));
+    assert_eq!(leader.term.writer().published(), Some(&with(ClaimState::Serves)));
     // The head lands, its answer is lost, and the leader with it.
     let call = leader.hanging.pop().unwrap().1;
     world.make(&leader, &call);
@@ -265,8 +265,8 @@ fn the_next_leader_knows_where_a_crashed_one_had_instances_left() {
     let mut next = Process::elect_with(&mut world, "blue", "uid-blue", limits, None);
     pass(&mut world, &mut [&mut next], 5);
     let catalog = Catalog::decode(next.term.own().unwrap());
-    let target = registration(true).target;
-    assert_eq!(catalog.registrations[&target], registration(true));
+    let target = registration(ClaimState::Retiring).target;
+    assert_eq!(catalog.registrations[&target], registration(ClaimState::Retiring));
 }
 
 fn pages(root: &Root) -> impl Iterator<Item = &RootPage> {

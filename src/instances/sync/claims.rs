@@ -1,0 +1,196 @@
+//! What the engine says of the claims to a target: who may register there, and whether the successor of a hand-over does.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    ClaimsStatus, Contender, Reason, TargetDesired, Verdict,
+    engine::Engine,
+    places::{REFUSED_AGAIN, has_namesake, in_listing, no_namespace},
+    state::{Phase, Seen, State, Want},
+};
+use crate::{
+    cloudmap::{Error, Instance, Service},
+    instances::{
+        Consent, Owner,
+        ownership::{ServiceOwner, is_of_cluster, refusal, service_owner},
+    },
+    model::Target,
+};
+
+impl Engine {
+    /// Another claim has the target, or the same one says something else.
+    pub(super) fn claim_changed(
+        &mut self,
+        target: &Target,
+        old: Option<&TargetDesired>,
+        wanted: &TargetDesired,
+        now: Instant,
+    ) {
+        let Some(state) = self.targets.get_mut(target) else { return };
+        if wanted.successor.is_some() && old.is_none_or(|old| old.successor != wanted.successor) {
+            state.succeeded = None;
+            state.read_at = Some(now);
+            state.read_again = 0;
+        }
+        if old.is_none_or(|old| old.contenders != wanted.contenders) {
+            state.look_at = None;
+        }
+        let Some(old) = old.filter(|old| old.unable != wanted.unable) else { return };
+        if wanted.unable {
+            // What this leader registered for the owner follows the pods.
+            state.found_own = state.seen != Seen::Never && !state.own.is_empty() && old.owner == wanted.owner;
+        } else {
+            state.not_before = None;
+            state.problem = None;
+            state.failures = 0;
+            if !state.busy && !matches!(state.phase, Phase::Gone) {
+                state.phase = Phase::Unresolved;
+            }
+        }
+    }
+
+    /// Nothing is there that could be handed over.
+    pub(super) fn found_nothing(&mut self, target: &Target) {
+        if let Some(state) = self.targets.get_mut(target) {
+            state.found.get_or_insert_default();
+        }
+    }
+
+    /// Looks, now and then, whether a contender may register in a target in which nothing is to be done.
+    pub(super) fn want_look(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Want> {
+        if desired.contenders.is_empty() {
+            return None;
+        }
+        if self.targets.get(target)?.look_at.is_some_and(|at| at > now) {
+            return None;
+        }
+        if self.namespaces.fresh(REFUSED_AGAIN, now).is_none() {
+            return self.want_namespaces(target, now);
+        }
+        let (_, namespaces) = self.namespaces.rows.as_ref()?;
+        let Some(namespace) = namespaces.get(&target.namespace) else {
+            self.look_later(target, now);
+            return None;
+        };
+        let (namespace_id, kind) = (namespace.id.clone(), namespace.kind);
+        let listing = self.services.entry(namespace_id.clone()).or_default();
+        let Some(services) = listing.fresh(REFUSED_AGAIN, now) else {
+            return self.want_services(namespace_id, target, now);
+        };
+        match in_listing(services, &target.service, kind) {
+            Some(listed) if listed.owner != ServiceOwner::Ours => Some(Want::Inspect { service_id: listed.id.clone() }),
+            _ => {
+                self.look_later(target, now);
+                None
+            }
+        }
+    }
+
+    fn look_later(&mut self, target: &Target, now: Instant) {
+        let at = now + REFUSED_AGAIN;
+        if let Some(state) = self.targets.get_mut(target) {
+            state.look_at = Some(at);
+        }
+        self.wake_at(target, at);
+    }
+
+    /// The answer of a look at a service in which nothing is to be done.
+    pub(super) fn looked(
+        &mut self,
+        target: &Target,
+        result: Result<(Service, BTreeMap<String, String>), Error>,
+        now: Instant,
+    ) {
+        let owner = result.ok().map(|(service, tags)| service_owner(&service, &tags, &self.settings.identity));
+        if let Some(state) = self.targets.get_mut(target) {
+            state.owner = owner.or(state.owner.take());
+        }
+        self.look_later(target, now);
+        self.wake_target(target, now);
+    }
+
+    /// Reads a target in which nothing is to be done, because its successor is awaited.
+    pub(super) fn want_succession(&mut self, target: &Target, now: Instant) -> Option<Want> {
+        let state = self.targets.get(target)?;
+        if let Phase::Unresolved = state.phase {
+            let Some((_, namespaces)) = &self.namespaces.rows else { return self.want_namespaces(target, now) };
+            let namespace = namespaces.get(&target.namespace).map(|namespace| (namespace.id.clone(), namespace.kind));
+            let Some((namespace_id, kind)) = namespace else {
+                self.found_nothing(target);
+                return None;
+            };
+            let listing = self.services.entry(namespace_id.clone()).or_default();
+            let Some((_, services)) = &listing.rows else { return self.want_services(namespace_id, target, now) };
+            match in_listing(services, &target.service, kind).map(|listed| listed.unproven(now)) {
+                Some(place) => self.resolved(target, place),
+                None => self.found_nothing(target),
+            }
+        }
+        let state = self.targets.get(target)?;
+        let service_id = state.place()?.service_id.clone();
+        let due = state.seen == Seen::Never || state.read_at.is_some_and(|at| at <= now);
+        (due && state.may_read(now)).then_some(Want::Read { service_id })
+    }
+
+    /// What is to be said of the claims to a target, if anything.
+    pub(super) fn claims_status(&self, target: &Target, desired: &TargetDesired) -> Option<Box<ClaimsStatus>> {
+        let state = self.targets.get(target)?;
+        let of = |contender: &Contender| {
+            let verdict = self.verdict(target, &contender.consent, contender.creates_namespace)?;
+            Some((contender.owner.clone(), verdict))
+        };
+        let own = desired.owner.clone().filter(|_| desired.active).and_then(|owner| {
+            let verdict = if desired.unable {
+                self.verdict(target, &desired.consent, desired.creation.namespace).filter(Result::is_ok)
+            } else {
+                state.is_denied_the_place().map(Err)
+            };
+            Some((owner, verdict?))
+        });
+        let verdicts: Vec<_> = desired.contenders.iter().filter_map(of).chain(own).collect();
+        let succeeded = state.succeeded.clone();
+        let anything = !verdicts.is_empty() || succeeded.is_some();
+        anything.then(|| Box::new(ClaimsStatus { verdicts, succeeded }))
+    }
+
+    /// Whether somebody may register in a target, as far as it is known who owns the service.
+    fn verdict(&self, target: &Target, consent: &Consent, creates_namespace: bool) -> Option<Verdict> {
+        let (_, namespaces) = self.namespaces.rows.as_ref()?;
+        let Some(namespace) = namespaces.get(&target.namespace) else {
+            let creates = creates_namespace && self.settings.create_namespaces;
+            return Some(if creates { Ok(()) } else { Err((Reason::NoNamespace, no_namespace(target))) });
+        };
+        let (_, services) = self.services.get(&namespace.id)?.rows.as_ref()?;
+        let owner = match in_listing(services, &target.service, namespace.kind) {
+            None => &ServiceOwner::Ours,
+            Some(listed) if listed.owner == ServiceOwner::Ours => &ServiceOwner::Ours,
+            Some(_) => self.targets.get(target)?.owner.as_ref()?,
+        };
+        if let Some(message) = refusal(owner, consent) {
+            return Some(Err((Reason::ForeignOwner, message)));
+        }
+        Some(self.namesake(target).map_or(Ok(()), |(other, _)| Err((Reason::ForeignOwner, has_namesake(&other)))))
+    }
+}
+
+impl State {
+    /// A complete reading shows whether the successor serves the name. What fails its health check serves nobody.
+    pub(super) fn succession_was_read(
+        &mut self,
+        listing: &[Instance],
+        unhealthy: Option<&BTreeSet<Arc<str>>>,
+        desired: &TargetDesired,
+        identity: &Owner,
+    ) {
+        let serves = |(cluster, service): &(_, _)| {
+            let healthy = |instance: &&Instance| unhealthy.is_none_or(|unhealthy| !unhealthy.contains(&instance.id));
+            listing.iter().filter(healthy).any(|instance| is_of_cluster(instance, cluster, service, identity))
+        };
+        self.succeeded = desired.successor.clone().filter(serves);
+    }
+}
