@@ -46,10 +46,14 @@ pub(super) fn wanted(state: &State, desired: &TargetDesired) -> Arc<[InstanceSpe
 }
 
 /// Whether the service is foreign, and nothing of ours stays there. If the annotation for a takeover is invalid, existing
-/// own instances show that it was taken over.
+/// own instances show that it was taken over. So do those of the same Service where nobody else is, though all of its pods
+/// were replaced at once.
 fn is_refused(state: &State, desired: &TargetDesired) -> bool {
     let refused = state.place().is_some_and(|place| place.refused);
-    let stays = || desired.consent.unclear && !state.own.is_empty();
+    let stays = || {
+        let follows = desired.unable && state.found_own && state.strangers == 0;
+        follows || desired.consent.unclear && !state.own.is_empty()
+    };
     refused && !stays() && !outstays(&desired.instances, &state.own, state.strangers)
 }
 

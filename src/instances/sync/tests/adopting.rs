@@ -121,6 +121,31 @@ async fn without_the_permission_ours_stay_and_follow_the_pods_until_somebody_els
     assert!(world.instances("web").is_empty(), "nothing is registered where nothing of ours is");
 }
 
+#[tokio::test(start_paused = true)]
+async fn without_the_permission_a_name_whose_pods_are_all_replaced_at_once_has_the_new_ones() {
+    let fake = Fake::new();
+    let ns = fake.registry().add_namespace("shop", NamespaceKind::Http);
+    fake.registry().add_service(&ns, "web", "ecs", "");
+    let (world, web) = (World::new(fake), target("shop", "web"));
+    let owner = ClaimOwner::service(&ServiceKey::new("shop", "web"));
+    let pods =
+        |first, last| TargetDesired { owner: Some(owner.clone()), ..active(specs("uid-1", "web", first..=last, "a")) };
+    world.desire([(web.clone(), TargetDesired { consent: named(), ..pods(1, 2) })]);
+    world.registered(&web, 2).await;
+    world.desire([(web.clone(), pods(1, 2))]);
+    world.refused(&web, Reason::ForeignOwner).await;
+    // The claim says so from now on.
+    let unable = |first, last| {
+        let only_found = Some(ServiceKey::new("shop", "web"));
+        world.desire([(web.clone(), TargetDesired { unable: true, only_found, ..pods(first, last) })]);
+    };
+    unable(1, 2);
+    sleep(Duration::from_mins(1)).await;
+    unable(8, 9);
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(addresses(&world).0, ["10.0.0.8", "10.0.0.9"].map(str::to_owned).into());
+}
+
 /// All of theirs stayed as long as any endpoint did not fit, and pointed at dead pods.
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_does_not_fit_keeps_no_instance_of_a_dead_pod() {
