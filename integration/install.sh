@@ -97,8 +97,9 @@ in_cluster apply -k "$work/overlay"
 
 # ---- CoreDNS, as described in coredns/README.md (also for the managed add-on of EKS) ----------------------------------
 
-printf '%s$ cloudmap-mcs coredns apply --context %s%s\n' "$DIM" "$CONTEXT" "$PLAIN"
-"$PROGRAM" coredns apply --context "$CONTEXT" >"$work/output" || fail "CoreDNS does not answer for clusterset.local: see above, and coredns/README.md"
+printf '%s$ cloudmap-mcs coredns apply --no-wait --context %s%s\n' "$DIM" "$CONTEXT" "$PLAIN"
+# What comes after it waits for names by itself.
+"$PROGRAM" coredns apply --no-wait --context "$CONTEXT" >"$work/output" || fail "CoreDNS does not answer for clusterset.local: see above, and coredns/README.md"
 sed "s/^/${DIM}  | /; s/\$/$PLAIN/" "$work/output"
 
 in_cluster -n cloudmap-mcs-system rollout status deployment/cloudmap-mcs --timeout 600s

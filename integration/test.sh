@@ -34,7 +34,7 @@ finish() {
 	[ -n "$GIVEN_CONTEXTS" ] || TESTBED_NAME=$CONFORMANCE_TESTBED "$TESTBED" down || true
 	if [ "$status" -eq 0 ]; then
 		printf '\n%sall tests passed%s in %s\n' "$BOLD" "$PLAIN" "$(elapsed)"
-		for program in HELM PROMTOOL LUA CHROMEDRIVER MOTO_SERVER; do
+		for program in HELM PROMTOOL LUA CHROMEDRIVER COREDNS MOTO_SERVER; do
 			[ "${!program:-}" != skip ] || echo "$program=skip: what needs it was NOT tested"
 		done
 	else
@@ -59,6 +59,11 @@ if [ -z "${HELM:-}" ]; then
 	if [ -z "$GIVEN_CONTEXTS" ]; then HELM=$("$TESTBED" peer helm); else HELM=$(type -P helm || echo skip); fi
 fi
 export HELM
+# What says whether a Corefile is one.
+if [ -z "${COREDNS:-}" ]; then
+	if [ -z "$GIVEN_CONTEXTS" ]; then COREDNS=$("$TESTBED" peer stock-coredns); else COREDNS=$(type -P coredns || echo skip); fi
+fi
+export COREDNS
 PROMTOOL=${PROMTOOL:-$(promtool)}
 LUA=${LUA:-$(lua)}
 export PROMTOOL LUA
@@ -160,7 +165,7 @@ suites_beside() {
 others_beside() {
 	local failed=0
 	stage "Adapter and emulator tests"
-	other_tests || failed=1
+	PROGRAM=$CARGO_TARGET_DIR/release/cloudmap-mcs other_tests || failed=1
 	"${CARGO_TEST[@]}" --no-fail-fast --doc || failed=1
 	return "$failed"
 }

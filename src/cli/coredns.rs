@@ -29,12 +29,17 @@ pub struct CorednsPlace {
     /// ConfigMap that has the Corefile, under the key `Corefile`. Helm charts give it another name.
     #[arg(long, value_name = "NAME", default_value = "coredns")]
     pub config_map: String,
-    /// Deployment of CoreDNS.
+    /// Deployment or DaemonSet of CoreDNS.
     #[arg(long, value_name = "NAME", default_value = "coredns")]
     pub deployment: String,
     /// Zone of the ClusterSet.
     #[arg(long, value_name = "ZONE", default_value = names::ZONE, value_parser = zone)]
     pub zone: String,
+    /// Read the Corefile from this file, or from the standard input if it is `-`, and ask no cluster. It may be that of
+    /// NodeLocal DNSCache. `apply` and `remove` print the changed Corefile. With `--addon-values`, it is the Corefile that
+    /// the add-on has while its values have none.
+    #[arg(long, value_name = "FILE")]
+    pub corefile: Option<String>,
 }
 
 /// Flags of `coredns apply` and `coredns remove`.
@@ -43,16 +48,21 @@ pub struct CorednsWriteArgs {
     /// Where CoreDNS is.
     #[command(flatten)]
     pub place: CorednsPlace,
+    /// Do not wait until CoreDNS has read the change, which takes about a minute. Without this flag, `apply` asks its pods
+    /// through the API server, for up to 3 minutes, and takes the change back if names of the cluster do not resolve any more.
+    #[arg(long)]
+    pub no_wait: bool,
     /// Show the changes, and make none.
     #[arg(long)]
     pub dry_run: bool,
     /// For the managed add-on of EKS: read its configuration values from this file, or from the standard input if it is
     /// `-`, and print them with the changed Corefile. The input is `configurationValues` of `aws eks describe-addon`,
-    /// as JSON or YAML. The output is for `aws eks update-addon`. The ConfigMap is not written.
+    /// as JSON or YAML. The output is for `aws eks update-addon`. The ConfigMap is not written. Values that have a Corefile
+    /// need no cluster.
     #[arg(long, value_name = "FILE")]
     pub addon_values: Option<String>,
-    /// Write the ConfigMap even if the managed add-on of EKS, helm or k3s manages it. Its next update may then
-    /// overwrite the change.
+    /// Write the ConfigMap even if somebody else keeps it, such as the managed add-on of EKS, Helm, Argo CD or Flux. Their
+    /// next update may then overwrite the change.
     #[arg(long)]
     pub write_managed: bool,
 }

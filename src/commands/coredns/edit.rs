@@ -3,7 +3,11 @@
 
 use std::{collections::BTreeSet, ops::Range};
 
-use super::corefile::{Block, Corefile, Directive, Refusal, Server, Word, name, within};
+use super::{
+    corefile::{Corefile, covers, is, is_reverse, name},
+    faults::sound,
+    syntax::{Block, Directive, Refusal, Server},
+};
 
 /// A Corefile with changes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -12,15 +16,33 @@ pub(super) struct Edited {
     pub(super) text: String,
     /// What was changed, for people: what was missing, or what is removed. Empty: the text is as it was.
     pub(super) changes: Vec<String>,
+    /// What has the zone and stays, because nothing says that [`add`] wrote it.
+    pub(super) kept: Vec<String>,
 }
 
 /// Replacements in a text.
 pub(super) struct Edits<'c, 't> {
     corefile: &'c Corefile<'t>,
-    replacements: Vec<(Range<usize>, String)>,
+    zone: &'c str,
+    replacements: Vec<(Range<usize>, Part, String)>,
+    kept: Vec<String>,
     changes: Vec<String>,
     /// Where the directives are that were already looked at: several server blocks may import one snippet.
     seen: BTreeSet<usize>,
+}
+
+/// What is put at one place, in this order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    Words,
+    Mark,
+    Lines,
+}
+
+/// The comment that ends each line which has the zone because of [`add`], so that [`remove`] takes nothing that somebody else
+/// wrote, such as Cilium's or Submariner's installation.
+pub(super) fn mark(zone: &str) -> String {
+    format!(" # cloudmap-mcs added {zone}")
 }
 
 /// Adds the zone to the `kubernetes` plugin of the server blocks that answer for it, and to the zones that their `cache`
@@ -30,43 +52,45 @@ pub(super) struct Edits<'c, 't> {
 /// for an endpoint that is gone.
 pub(super) fn add(text: &str, zone: &str) -> Result<Edited, Refusal> {
     let corefile = Corefile::parse(text)?;
-    let mut edits = Edits::new(&corefile);
+    let mut edits = Edits::new(&corefile, zone);
     for server in answering(&corefile, zone)? {
-        edits.drop_foreign_plugin(server, zone);
-        if let Some(kubernetes) = corefile.plugin(server, "kubernetes").filter(|it| edits.is_new(it)) {
-            edits.add_to_kubernetes(server, kubernetes, zone)?;
+        edits.drop_foreign_plugin(server);
+        if let Some(kubernetes) = server.plugin("kubernetes").filter(|it| edits.is_new(it)) {
+            edits.add_to_kubernetes(server, kubernetes)?;
         }
-        let caches = |cache: &&Directive| {
-            let zones: Vec<_> = cache.args().iter().filter(|arg| arg.text.parse::<u64>().is_err()).collect();
-            zones.is_empty() || covers(zones, zone)
-        };
-        if let Some(cache) = corefile.plugin(server, "cache").filter(caches).filter(|it| edits.is_new(it)) {
-            edits.add_to_cache(cache, zone)?;
+        if let Some(cache) = server.plugin("cache").filter(|it| caches(it, zone)).filter(|it| edits.is_new(it)) {
+            edits.add_to_cache(cache)?;
         }
     }
-    Ok(edits.apply())
+    edits.apply()
 }
 
-/// Removes what [`add`] adds. A block that has nothing else goes, too.
+/// Whether a plugin `cache` keeps answers of the zone: it may have zones of its own.
+pub(super) fn caches(cache: &Directive, zone: &str) -> bool {
+    let mut zones = cache.args().iter().filter(|arg| arg.text.parse::<u64>().is_err()).peekable();
+    zones.peek().is_none() || covers(zones, zone)
+}
+
+/// Removes what [`add`] has added. A block that has nothing else goes, too. What has the zone without the mark stays.
 ///
 /// It does so also where the server block no longer answers for the zone: somebody may have taken the address away first.
 pub(super) fn remove(text: &str, zone: &str) -> Result<Edited, Refusal> {
     let corefile = Corefile::parse(text)?;
-    let mut edits = Edits::new(&corefile);
+    let mut edits = Edits::new(&corefile, zone);
     let mut servers: Vec<_> = corefile.having("kubernetes").collect();
     if servers.is_empty() {
         servers = answering(&corefile, zone)?;
     }
     for server in servers {
-        if let Some(kubernetes) = corefile.plugin(server, "kubernetes").filter(|it| edits.is_new(it)) {
-            edits.remove_from_kubernetes(kubernetes, zone)?;
+        if let Some(kubernetes) = server.plugin("kubernetes").filter(|it| edits.is_new(it)) {
+            edits.remove_from_kubernetes(kubernetes)?;
         }
-        if let Some(cache) = corefile.plugin(server, "cache").filter(|it| edits.is_new(it)) {
+        if let Some(cache) = server.plugin("cache").filter(|it| edits.is_new(it)) {
             let options = cache.options("disable").filter(|option| option.args().len() > 1);
-            edits.remove_from_options(cache, options, zone, 1)?;
+            edits.remove_from_options(cache, options, 1)?;
         }
     }
-    Ok(edits.apply())
+    Ok(edits.undo())
 }
 
 /// Whether CoreDNS reads a changed Corefile by itself.
@@ -74,10 +98,19 @@ pub(super) fn reloads(text: &str) -> bool {
     Corefile::parse(text).is_ok_and(|corefile| corefile.having("reload").next().is_some())
 }
 
+/// The port on which CoreDNS answers for the zone by plain DNS.
+pub(super) fn port(text: &str, zone: &str) -> u16 {
+    let port = |corefile: Corefile| {
+        let sockets = answering(&corefile, zone).ok()?.into_iter().flat_map(Server::zones).map(|(_, socket)| socket);
+        sockets.filter_map(|socket| socket.strip_prefix("dns:")?.parse().ok()).next()
+    };
+    Corefile::parse(text).ok().and_then(port).unwrap_or(53)
+}
+
 /// Whether CoreDNS reads ServiceImports with this Corefile.
 pub(super) fn is_multicluster(text: &str) -> bool {
     Corefile::parse(text).is_ok_and(|corefile| {
-        let plugins = corefile.having("kubernetes").filter_map(|server| corefile.plugin(server, "kubernetes"));
+        let plugins = corefile.having("kubernetes").filter_map(|server| server.plugin("kubernetes"));
         plugins.flat_map(|kubernetes| kubernetes.options("multicluster")).next().is_some()
     })
 }
@@ -86,7 +119,7 @@ pub(super) fn is_multicluster(text: &str) -> bool {
 pub(super) fn cluster_domains(text: &str, zone: &str) -> Result<Vec<String>, Refusal> {
     let corefile = Corefile::parse(text)?;
     let domains = corefile.having("kubernetes").flat_map(|server| {
-        let plugin = corefile.plugin(server, "kubernetes");
+        let plugin = server.plugin("kubernetes");
         let own = plugin.into_iter().flat_map(Directive::args).map(|word| name(&word.text));
         own.chain(server.zones().map(|(zone, _)| zone)).collect::<Vec<_>>()
     });
@@ -103,14 +136,13 @@ pub(super) fn cluster_domains(text: &str, zone: &str) -> Result<Vec<String>, Ref
 }
 
 /// The server blocks that answer for the zone and have the `kubernetes` plugin.
-fn answering<'c>(corefile: &'c Corefile, zone: &str) -> Result<Vec<&'c Server>, Refusal> {
+pub(super) fn answering<'c>(corefile: &'c Corefile, zone: &str) -> Result<Vec<&'c Server>, Refusal> {
     let serving = corefile.serving(zone);
-    let with: Vec<_> =
-        serving.iter().copied().filter(|server| corefile.plugin(server, "kubernetes").is_some()).collect();
+    let with: Vec<_> = serving.iter().copied().filter(|server| server.plugin("kubernetes").is_some()).collect();
     if !with.is_empty() {
         return Ok(with);
     }
-    let own = serving.iter().find(|server| server.zones().any(|(served, _)| served == zone));
+    let own = serving.iter().find(|server| server.is_of(zone));
     let answers = match own.or(serving.first()) {
         Some(server) => {
             format!("the server block of line {} answers for {zone}, and has no plugin `kubernetes`", server.line())
@@ -124,7 +156,7 @@ fn answering<'c>(corefile: &'c Corefile, zone: &str) -> Result<Vec<&'c Server>, 
             "{answers}: remove {what} (Submariner writes such a server block), and run this again"
         )));
     }
-    let remedy = match (corefile.having("kubernetes").next(), corefile.files().as_slice()) {
+    let remedy = match (corefile.having("kubernetes").next(), corefile.files()) {
         (Some(other), _) => {
             let port = other.zones().find_map(|(_, socket)| socket.strip_prefix("dns:").map(str::to_owned));
             let port = port.filter(|port| port != "53").map(|port| format!(":{port}")).unwrap_or_default();
@@ -142,21 +174,9 @@ fn answering<'c>(corefile: &'c Corefile, zone: &str) -> Result<Vec<&'c Server>, 
     Err(Refusal(format!("{answers}: {remedy}")))
 }
 
-fn is_reverse(zone: &str) -> bool {
-    zone.ends_with("in-addr.arpa") || zone.ends_with("ip6.arpa") || zone.contains('/')
-}
-
-fn is(word: &Word, zone: &str) -> bool {
-    name(&word.text) == zone
-}
-
-fn covers<'w>(zones: impl IntoIterator<Item = &'w Word>, zone: &str) -> bool {
-    zones.into_iter().any(|word| within(zone, &name(&word.text)))
-}
-
 /// Lines can be added and removed only where the braces and the options of a block are on different lines.
 fn on_lines_of_its_own(plugin: &Directive, block: &Block) -> Result<(), Refusal> {
-    let starts = block.directives.iter().map(Directive::line).chain([block.close.line]);
+    let starts = block.written().map(Directive::line).chain([block.close.line]);
     if starts.scan(block.open.line, |last, line| Some(line > std::mem::replace(last, line))).all(|later| later) {
         return Ok(());
     }
@@ -169,29 +189,72 @@ fn on_lines_of_its_own(plugin: &Directive, block: &Block) -> Result<(), Refusal>
 }
 
 impl<'c, 't> Edits<'c, 't> {
-    pub(super) fn new(corefile: &'c Corefile<'t>) -> Self {
-        Self { corefile, replacements: Vec::new(), changes: Vec::new(), seen: BTreeSet::new() }
+    pub(super) fn new(corefile: &'c Corefile<'t>, zone: &'c str) -> Self {
+        let (replacements, changes, kept) = (Vec::new(), Vec::new(), Vec::new());
+        Self { corefile, zone, replacements, changes, kept, seen: BTreeSet::new() }
     }
 
-    pub(super) fn apply(mut self) -> Edited {
+    /// The text with all changes, if CoreDNS loads it.
+    pub(super) fn apply(self) -> Result<Edited, Refusal> {
+        let corefile = self.corefile;
+        let edited = self.undo();
+        sound(corefile, &edited)?;
+        Ok(edited)
+    }
+
+    /// The text with all changes: less can be in it than in the one that is there.
+    pub(super) fn undo(mut self) -> Edited {
         let mut text = String::new();
         let mut copied = 0;
-        self.replacements.sort_by_key(|(range, _)| range.start);
-        for (range, replacement) in self.replacements {
+        self.replacements.sort_by_key(|(range, part, _)| (range.start, *part));
+        self.replacements.dedup();
+        for (range, _, replacement) in self.replacements {
             text.push_str(&self.corefile.text[copied..range.start]);
             text.push_str(&replacement);
             copied = range.end;
         }
         text.push_str(&self.corefile.text[copied..]);
-        Edited { text, changes: self.changes }
+        Edited { text, changes: self.changes, kept: self.kept }
     }
 
     pub(super) fn say(&mut self, line: usize, what: impl std::fmt::Display) {
         self.changes.push(format!("line {line}: {what}"));
     }
 
-    pub(super) fn insert(&mut self, at: usize, text: String) {
-        self.replacements.push((at..at, text));
+    /// Says what stays, although it has the zone.
+    pub(super) fn keep(&mut self, line: usize, what: impl std::fmt::Display) {
+        self.kept.push(format!("line {line}: {what}, which `apply` has not written"));
+    }
+
+    fn put(&mut self, range: Range<usize>, part: Part, text: String) {
+        self.replacements.push((range, part, text));
+    }
+
+    fn insert_words(&mut self, at: usize, text: String) {
+        self.put(at..at, Part::Words, text);
+        self.put_mark(at);
+    }
+
+    /// Ends the line of a place with the mark.
+    fn put_mark(&mut self, at: usize) {
+        let end = self.corefile.line_end(at);
+        self.put(end..end, Part::Mark, mark(self.zone));
+    }
+
+    /// Puts lines below that of a place.
+    pub(super) fn insert_lines(&mut self, at: usize, lines: &[String]) {
+        let line_break = self.corefile.line_break();
+        let end = self.corefile.line_end(at);
+        self.put(end..end, Part::Lines, lines.iter().fold(String::new(), |text, line| text + line_break + line));
+    }
+
+    /// Where the mark is on the line of a place.
+    pub(super) fn marked(&self, at: usize) -> Option<Range<usize>> {
+        let mark = mark(self.zone);
+        let line = &self.corefile.text[at..self.corefile.line_end(at)];
+        let ends = |found: &usize| line[found + mark.len()..].chars().next().is_none_or(char::is_whitespace);
+        let found = line.match_indices(&mark).map(|(found, _)| found).find(ends)?;
+        Some(at + found..at + found + mark.len())
     }
 
     /// Removes all lines from that of one place to that of another.
@@ -201,30 +264,34 @@ impl<'c, 't> Edits<'c, 't> {
             Some(start) => start..end,
             None => 0..(end + self.corefile.line_break().len()).min(self.corefile.text.len()),
         };
-        self.replacements.push((range, String::new()));
+        self.put(range, Part::Words, String::new());
+    }
+
+    /// Removes words, and the mark of their line.
+    fn remove_words(&mut self, range: Range<usize>, mark: Range<usize>) {
+        self.put(range, Part::Words, String::new());
+        self.put(mark, Part::Mark, String::new());
     }
 
     fn is_new(&mut self, directive: &Directive) -> bool {
-        self.seen.insert(directive.words[0].at.start)
+        self.seen.insert(directive.start())
     }
 
     /// The CoreDNS of the AWS Cloud Map MCS Controller has a plugin `multicluster` of its own. Stock CoreDNS, whose
     /// `kubernetes` plugin does its work, does not start with it.
-    fn drop_foreign_plugin(&mut self, server: &Server, zone: &str) {
-        let foreign = server.block.directives.iter().filter(|it| it.name() == "multicluster");
-        for plugin in foreign.filter(|it| it.args().iter().any(|arg| is(arg, zone))) {
-            if self.corefile.begins_line(plugin.words[0].at.start) && self.is_new(plugin) {
+    fn drop_foreign_plugin(&mut self, server: &Server) {
+        for plugin in server.plugins("multicluster").filter(|it| it.args().iter().any(|arg| is(arg, self.zone))) {
+            if self.corefile.begins_line(plugin.start()) && self.is_new(plugin) {
                 self.say(plugin.line(), "stock CoreDNS has no plugin `multicluster`, only the option");
-                self.remove_lines(plugin.words[0].at.start, plugin.end());
+                self.remove_lines(plugin.start(), plugin.end());
             }
         }
     }
 
-    fn add_to_kubernetes(&mut self, server: &Server, kubernetes: &Directive, zone: &str) -> Result<(), Refusal> {
-        let line = kubernetes.line();
+    fn add_to_kubernetes(&mut self, server: &Server, kubernetes: &Directive) -> Result<(), Refusal> {
+        let (line, zone) = (kubernetes.line(), self.zone);
         let zones = kubernetes.args();
-        let inherited = || server.zones().any(|(served, _)| served == zone);
-        if !zones.iter().any(|word| is(word, zone)) && (!zones.is_empty() || !inherited()) {
+        if !zones.iter().any(|word| is(word, zone)) && (!zones.is_empty() || !server.is_of(zone)) {
             // The first one is the cluster's own.
             let Some(last) = zones.iter().rfind(|word| !is_reverse(&name(&word.text))) else {
                 return Err(Refusal(format!(
@@ -232,27 +299,28 @@ impl<'c, 't> Edits<'c, 't> {
                      in-addr.arpa ip6.arpa`, and run this again"
                 )));
             };
-            self.insert(last.at.end, format!(" {zone}"));
+            self.insert_words(last.at.end, format!(" {zone}"));
             self.say(line, format_args!("`kubernetes` does not answer for {zone}"));
         }
         // The last one counts.
         match kubernetes.options("multicluster").last() {
             Some(option) if option.args().iter().any(|word| is(word, zone)) => return Ok(()),
-            Some(option) => self.insert(option.head_end(), format!(" {zone}")),
+            Some(option) => self.insert_words(option.head_end(), format!(" {zone}")),
             None => self.insert_options(kubernetes, &[format!("multicluster {zone}")])?,
         }
         self.say(line, format_args!("`kubernetes` has no option `multicluster {zone}`"));
         Ok(())
     }
 
-    fn add_to_cache(&mut self, cache: &Directive, zone: &str) -> Result<(), Refusal> {
+    fn add_to_cache(&mut self, cache: &Directive) -> Result<(), Refusal> {
+        let zone = self.zone;
         let mut missing = Vec::new();
         for kind in ["success", "denial"] {
             let of_kind = |option: &&Directive| option.args().first().is_some_and(|arg| arg.text == kind);
             // The last one counts. Without zones it is about all of them.
             match cache.options("disable").filter(of_kind).last() {
                 Some(option) if option.args().len() == 1 || covers(&option.args()[1..], zone) => continue,
-                Some(option) => self.insert(option.head_end(), format!(" {zone}")),
+                Some(option) => self.insert_words(option.head_end(), format!(" {zone}")),
                 None => missing.push(format!("disable {kind} {zone}")),
             }
             self.say(cache.line(), format_args!("`cache` has no `disable {kind} {zone}`"));
@@ -262,39 +330,39 @@ impl<'c, 't> Edits<'c, 't> {
 
     /// Puts options first in the block of a plugin, which it gets if it has none.
     fn insert_options(&mut self, plugin: &Directive, options: &[String]) -> Result<(), Refusal> {
-        let line_break = self.corefile.line_break();
-        let outer = self.corefile.indentation(plugin.words[0].at.start);
+        let outer = self.corefile.indentation(plugin.start());
         let deeper = format!("{outer}{}", if outer.contains('\t') { "\t" } else { "    " });
         let indentation = match &plugin.block {
             Some(block) => {
                 on_lines_of_its_own(plugin, block)?;
-                block.directives.first().map_or(&*deeper, |first| self.corefile.indentation(first.words[0].at.start))
+                block.written().next().map_or(&*deeper, |first| self.corefile.indentation(first.start()))
             }
             None => &deeper,
         };
-        let mut lines = options.iter().fold(String::new(), |lines, option| lines + line_break + indentation + option);
+        let mark = mark(self.zone);
+        let mut lines: Vec<_> = options.iter().map(|option| format!("{indentation}{option}{mark}")).collect();
         if plugin.block.is_none() {
-            self.insert(plugin.head_end(), " {".to_owned());
-            lines = format!("{lines}{line_break}{outer}}}");
+            self.put(plugin.head_end()..plugin.head_end(), Part::Words, " {".to_owned());
+            lines.push(format!("{outer}}}"));
         }
-        self.insert(self.corefile.line_end(plugin.head_end()), lines);
+        self.insert_lines(plugin.head_end(), &lines);
         Ok(())
     }
 
-    fn remove_from_kubernetes(&mut self, kubernetes: &Directive, zone: &str) -> Result<(), Refusal> {
+    fn remove_from_kubernetes(&mut self, kubernetes: &Directive) -> Result<(), Refusal> {
+        let (line, zone) = (kubernetes.line(), self.zone);
         let zones = kubernetes.args();
         if let Some(at) = zones.iter().position(|word| is(word, zone)) {
-            if zones.len() == 1 {
-                return Err(Refusal(format!(
-                    "line {}: {zone} is the only zone of this `kubernetes`, so it is not `apply` that wrote it: remove the \
-                     server block by hand",
-                    kubernetes.line()
-                )));
+            let what = format!("`kubernetes` answers for {zone}");
+            match self.marked(zones[at].at.end) {
+                Some(mark) => {
+                    self.remove_words(kubernetes.words[at].at.end..zones[at].at.end, mark);
+                    self.say(line, what);
+                }
+                None => self.keep(line, what),
             }
-            self.replacements.push((kubernetes.words[at].at.end..zones[at].at.end, String::new()));
-            self.say(kubernetes.line(), format_args!("`kubernetes` answers for {zone}"));
         }
-        self.remove_from_options(kubernetes, kubernetes.options("multicluster"), zone, 0)
+        self.remove_from_options(kubernetes, kubernetes.options("multicluster"), 0)
     }
 
     /// Removes the zone from options whose zones begin after `skip` arguments. An option without zones goes, and a block
@@ -303,35 +371,40 @@ impl<'c, 't> Edits<'c, 't> {
         &mut self,
         plugin: &'d Directive,
         options: impl Iterator<Item = &'d Directive>,
-        zone: &str,
         skip: usize,
     ) -> Result<(), Refusal> {
+        let zone = self.zone;
         let Some(block) = &plugin.block else { return Ok(()) };
         let mut emptied = Vec::new();
         for option in options {
             let Some(at) = option.args().iter().skip(skip).position(|word| is(word, zone)) else { continue };
             let said: Vec<_> = option.words.iter().take(1 + skip).map(|word| &*word.text).collect();
-            self.say(option.line(), format_args!("`{}` has `{} {zone}`", plugin.name(), said.join(" ")));
+            let what = format!("`{}` has `{} {zone}`", plugin.name(), said.join(" "));
+            let Some(mark) = self.marked(option.head_end()) else {
+                self.keep(option.line(), what);
+                continue;
+            };
+            self.say(option.line(), what);
             if option.args().len() == skip + 1 {
                 emptied.push(option);
             } else {
                 let at = at + skip;
-                self.replacements.push((option.words[at].at.end..option.words[at + 1].at.end, String::new()));
+                self.remove_words(option.words[at].at.end..option.words[at + 1].at.end, mark);
             }
         }
         if emptied.is_empty() {
             return Ok(());
         }
         on_lines_of_its_own(plugin, block)?;
-        let comments =
-            self.corefile.text[self.corefile.line_end(block.open.at.start)..block.close.at.start].contains('#');
-        if emptied.len() == block.directives.len() && !comments {
-            self.replacements.push((plugin.head_end()..block.open.at.end, String::new()));
+        let inside = &self.corefile.text[self.corefile.line_end(block.open.at.start)..block.close.at.start];
+        // Comments and imports stay.
+        if inside.lines().filter(|line| !line.trim().is_empty()).count() == emptied.len() {
+            self.put(plugin.head_end()..block.open.at.end, Part::Words, String::new());
             let rest = self.corefile.line_end(block.open.at.start)..block.close.at.end;
-            self.replacements.push((rest, String::new()));
+            self.put(rest, Part::Lines, String::new());
         } else {
             for option in emptied {
-                self.remove_lines(option.words[0].at.start, option.end());
+                self.remove_lines(option.start(), option.end());
             }
         }
         Ok(())

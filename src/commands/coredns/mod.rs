@@ -1,11 +1,20 @@
 //! `coredns`: lets the CoreDNS of a cluster answer for the zone of the ClusterSet. It observes ([`crate::cluster::coredns`]),
 //! plans, and applies.
 
+mod astray;
 mod corefile;
 mod diff;
 mod edit;
+mod faults;
+#[cfg(test)]
+mod field_tests;
+mod keeper;
 mod node_local;
+mod offline;
 mod plan;
+mod proof;
+mod rewrite;
+mod syntax;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -17,12 +26,16 @@ use anyhow::Context as _;
 use kube::Client;
 
 pub(super) use self::plan::{Finding, check as findings};
-use self::{edit::Edited, plan::Action};
+use self::{
+    edit::Edited,
+    plan::Action,
+    proof::{Questions, Verdict},
+};
 use crate::{
     app::connect,
     cli::{CorednsCommand, CorednsPlace, CorednsWriteArgs},
     cluster::{
-        coredns::{self, Corefile, Observed, Place},
+        coredns::{self, Ask, Corefile, Forwarded, Observed, Place},
         identity::AskError,
     },
 };
@@ -40,10 +53,13 @@ pub(super) fn whole() -> Observed {
 pub(super) async fn coredns(command: CorednsCommand) -> anyhow::Result<()> {
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
     match command {
-        CorednsCommand::Check(args) => {
-            let (client, place) = connect(&args).await?;
-            check(&coredns::observe(&client, &place).await?, &args, &mut out)
-        }
+        CorednsCommand::Check(args) => match &args.corefile {
+            Some(file) => report(&offline::check(&read(file)?, &args.zone), &args.zone, &mut out),
+            None => {
+                let (client, place) = connect(&args).await?;
+                check(&coredns::observe_pods(&client, &place).await?, &args, &mut out)
+            }
+        },
         CorednsCommand::Apply(args) => write(Action::Apply, &args, &mut out, &mut err).await,
         CorednsCommand::Remove(args) => write(Action::Remove, &args, &mut out, &mut err).await,
     }
@@ -54,19 +70,17 @@ async fn connect(args: &CorednsPlace) -> anyhow::Result<(Client, Place)> {
 }
 
 fn place(args: &CorednsPlace) -> Place {
-    let CorednsPlace { cluster: _, namespace, config_map, deployment, zone: _ } = args;
+    let CorednsPlace { cluster: _, namespace, config_map, deployment, zone: _, corefile: _ } = args;
     Place { namespace: namespace.clone(), config_map: config_map.clone(), deployment: deployment.clone() }
 }
 
 fn check(observed: &Observed, args: &CorednsPlace, out: &mut dyn Write) -> anyhow::Result<()> {
-    let zone = &args.zone;
-    let findings = plan::check(observed, &place(args), zone, &args.cluster.flags());
-    for finding in &findings {
-        match finding {
-            Finding::There(what) => writeln!(out, "ok       {what}")?,
-            Finding::Unknown(what) => writeln!(out, "unknown  {what}")?,
-            Finding::Missing { what, remedy } => writeln!(out, "missing  {what}\n         -> {remedy}")?,
-        }
+    report(&plan::check(observed, &place(args), &args.zone, &args.cluster.flags()), &args.zone, out)
+}
+
+fn report(findings: &[Finding], zone: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+    for finding in findings {
+        writeln!(out, "{finding}")?;
     }
     let missing = findings.iter().filter(|finding| matches!(finding, Finding::Missing { .. })).count();
     anyhow::ensure!(
@@ -83,125 +97,240 @@ async fn write(
     out: &mut dyn Write,
     err: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let (client, place) = connect(&args.place).await?;
+    let zone = &args.place.zone;
+    let corefile = args.place.corefile.as_deref().map(read).transpose()?;
     let values = args.addon_values.as_deref().map(read).transpose()?;
-    let Some(values) = values else { return write_to(&client, action, args, &place, None, out).await.map(drop) };
-    // What goes to standard output is the add-on's alone.
-    let values = write_to(&client, action, args, &place, Some(&values), err).await?;
-    writeln!(out, "{}", values.unwrap_or_default())?;
+    // What goes to standard output is for a file, and the rest for people.
+    let text = match (values, corefile) {
+        (None, Some(corefile)) => offline::edit(action, &corefile, zone, err)?,
+        (Some(values), Some(corefile)) => offline::addon_values(action, &values, Some(&corefile), zone, err)?,
+        (None, None) => {
+            let (client, place) = connect(&args.place).await?;
+            let asker = Forwarded::new(&client, &place.namespace);
+            let observed = coredns::observe_pods(&client, &place).await?;
+            let run = Run { client: &client, asker: &asker, action, args, place: &place };
+            return run.write(&observed, None, out).await.map(drop);
+        }
+        (Some(values), None) => {
+            let reached = async {
+                let (client, place) = connect(&args.place).await?;
+                let observed = coredns::observe_pods(&client, &place).await?;
+                anyhow::Ok((client, place, observed))
+            };
+            match reached.await {
+                Ok((client, place, observed)) => {
+                    let asker = Forwarded::new(&client, &place.namespace);
+                    let run = Run { client: &client, asker: &asker, action, args, place: &place };
+                    run.write(&observed, Some(&values), err).await?.unwrap_or_default()
+                }
+                Err(why) => {
+                    let without = || format!("the cluster cannot be asked ({why:#}), and without it");
+                    let text = offline::addon_values(action, &values, None, zone, err).with_context(without)?;
+                    writeln!(err, "The cluster cannot be asked: {why:#}")?;
+                    text
+                }
+            }
+        }
+    };
+    write!(out, "{text}{}", if text.ends_with('\n') { "" } else { "\n" })?;
     Ok(())
 }
 
-/// Says what it does. Returns the configuration values for the add-on, if there are such values.
-async fn write_to(
-    client: &Client,
+/// One run of `apply` or `remove` in a cluster.
+struct Run<'a> {
+    client: &'a Client,
+    asker: &'a dyn Ask,
     action: Action,
-    args: &CorednsWriteArgs,
-    place: &Place,
-    values: Option<&str>,
-    news: &mut dyn Write,
-) -> anyhow::Result<Option<String>> {
-    let (zone, flags) = (&args.place.zone, &args.place.cluster.flags());
-    let observed = &coredns::observe(client, place).await?;
-    let changes = plan::changes(action, observed, place, zone, flags)?;
-    for what in &changes.unknown {
-        writeln!(news, "unknown  {what}")?;
-    }
-    let corefile = observed.corefile.as_ref().context("no Corefile")?;
-    let mut pending: Vec<(&Corefile, &Edited)> = Vec::new();
-    let values = if let Some(values) = values {
-        let (json, before, edited) = plan::addon_values(action, values, &corefile.text, zone)?;
-        write!(news, "{}", diff::unified("corefile", &before, &edited.text))?;
-        Some(json)
-    } else {
-        pending.push((corefile, &changes.corefile));
-        None
-    };
-    pending.extend(observed.node_local.as_ref().zip(changes.node_local.as_ref()));
-    pending.retain(|(_, edited)| !edited.changes.is_empty());
-    for (corefile, edited) in &pending {
-        let name = format!("{}/{}", place.namespace, corefile.config_map);
-        write!(news, "{}", diff::unified(&name, &corefile.text, &edited.text))?;
-    }
-    let shared = observed.is_shared();
-    let permission = match action {
-        Action::Apply => (!observed.permitted).then_some(if shared {
-            "ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: written. Others keep the permission"
-        } else {
-            "ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: created"
-        }),
-        // Until the add-on has the values, CoreDNS still reads ServiceImports; and as long as it has another such zone.
-        Action::Remove => (observed.revocable && values.is_none() && !edit::is_multicluster(&changes.corefile.text))
-            .then_some(if shared {
-                "ClusterRoleBinding cloudmap-mcs-coredns: written. Others keep the permission"
-            } else {
-                "ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: deleted"
-            }),
-    };
-    if pending.is_empty() && permission.is_none() && values.is_none() {
-        writeln!(news, "There is nothing to change.")?;
-        return Ok(None);
-    }
-    if args.dry_run {
-        writeln!(news, "Nothing is written, because of --dry-run.")?;
-        if let Some(done) = permission {
-            writeln!(news, "Without it: {done}.")?;
+    args: &'a CorednsWriteArgs,
+    place: &'a Place,
+}
+
+impl Run<'_> {
+    /// Says what it does. Returns the configuration values for the add-on, if there are such values.
+    async fn write(
+        &self,
+        observed: &Observed,
+        values: Option<&str>,
+        news: &mut dyn Write,
+    ) -> anyhow::Result<Option<String>> {
+        let Self { action, args, place, .. } = *self;
+        let (zone, flags) = (&args.place.zone, &args.place.cluster.flags());
+        let changes = plan::changes(action, observed, place, zone, flags)?;
+        for finding in &changes.news {
+            writeln!(news, "{finding}")?;
         }
-    } else {
+        let corefile = observed.corefile.as_ref().context("no Corefile")?;
+        let mut pending: Vec<(&Corefile, &Edited)> = Vec::new();
+        let values = if let Some(values) = values {
+            let (json, before, edited) = plan::addon_values(action, values, Some(&corefile.text), zone)?;
+            write!(news, "{}", diff::unified("corefile", &before, &edited.text))?;
+            Some(json)
+        } else {
+            pending.push((corefile, &changes.corefile));
+            None
+        };
+        pending.extend(observed.node_locals.iter().zip(&changes.node_locals));
+        for (corefile, edited) in &pending {
+            for kept in &edited.kept {
+                writeln!(news, "kept     {}/{}, {kept}", place.namespace, corefile.config_map)?;
+            }
+        }
+        pending.retain(|(_, edited)| !edited.changes.is_empty());
+        for (corefile, edited) in &pending {
+            let name = format!("{}/{}", place.namespace, corefile.config_map);
+            write!(news, "{}", diff::unified(&name, &corefile.text, &edited.text))?;
+        }
+        let permission = permission(action, observed, &changes.corefile.text, values.is_some());
+        if pending.is_empty() && permission.is_none() && values.is_none() {
+            writeln!(news, "There is nothing to change.")?;
+            return Ok(None);
+        }
+        if args.dry_run {
+            writeln!(news, "Nothing is written, because of --dry-run.")?;
+            if let Some(done) = permission {
+                writeln!(news, "Without it: {done}.")?;
+            }
+            return Ok(values);
+        }
         for (corefile, edited) in pending.iter().filter(|_| !args.write_managed) {
             plan::refuse_managed(action, corefile, edited, place, zone, flags)?;
         }
-        // CoreDNS must have the permission for as long as it has the zone.
-        if let (Action::Apply, Some(done)) = (action, permission) {
-            unless_faster(coredns::permit(client, observed).await, BINDING)?;
-            writeln!(news, "{done}.")?;
-        }
-        for (corefile, edited) in &pending {
-            put(client, place, corefile, edited, flags, news).await?;
-        }
-        if let (Action::Remove, Some(done)) = (action, permission) {
-            unless_faster(coredns::forbid(client, observed).await, BINDING)?;
-            writeln!(news, "{done}.")?;
-        }
+        self.put_all(observed, permission, &pending, news).await?;
+        Ok(values)
     }
-    Ok(values)
+
+    /// CoreDNS must have the permission for as long as it has the zone.
+    async fn put_all(
+        &self,
+        observed: &Observed,
+        permission: Option<&str>,
+        pending: &[(&Corefile, &Edited)],
+        news: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        if let (Action::Apply, Some(done)) = (self.action, permission) {
+            unless_faster(coredns::permit(self.client, observed).await, BINDING)?;
+            writeln!(news, "{done}.")?;
+        }
+        for (corefile, edited) in pending {
+            let questions = if corefile.daemon_set.is_none() { self.questions(observed, edited) } else { None };
+            let asked = match &questions {
+                Some(questions) => Some(proof::before(self.asker, questions).await),
+                None => None,
+            };
+            let written = self.put(observed, corefile, edited, news).await?;
+            match asked {
+                None => {}
+                Some(Err(why)) => writeln!(news, "unknown  whether CoreDNS answers with the change: {why}")?,
+                Some(Ok(questions)) => self.prove(&questions, corefile, &written, news).await?,
+            }
+        }
+        if let (Action::Remove, Some(done)) = (self.action, permission) {
+            unless_faster(coredns::forbid(self.client, observed).await, BINDING)?;
+            writeln!(news, "{done}.")?;
+        }
+        Ok(())
+    }
+
+    async fn put(
+        &self,
+        observed: &Observed,
+        corefile: &Corefile,
+        edited: &Edited,
+        news: &mut dyn Write,
+    ) -> anyhow::Result<Corefile> {
+        let (place, flags) = (self.place, self.args.place.cluster.flags());
+        let name = format!("{}/{}", place.namespace, corefile.config_map);
+        let written = coredns::write(self.client, place, corefile, &edited.text).await;
+        let written = unless_faster(written, &format!("ConfigMap {name}"))?;
+        let effect = if edit::reloads(&edited.text) {
+            "It is read within about a minute (plugin `reload`).".to_owned()
+        } else {
+            let workload = observed.workload.as_ref().filter(|workload| workload.kind != "pod");
+            let workload = match (&corefile.daemon_set, workload) {
+                (Some(name), _) => format!("daemonset {name}"),
+                (None, Some(workload)) => format!("{} {}", workload.kind, workload.name),
+                (None, None) => format!("deployment {}", place.deployment),
+            };
+            format!("It has no plugin `reload`: kubectl{flags} -n {} rollout restart {workload}", place.namespace)
+        };
+        writeln!(news, "ConfigMap {name}: written. {effect}")?;
+        Ok(written)
+    }
+
+    /// What can be asked after `apply`; nothing if the change is read only after a restart.
+    fn questions(&self, observed: &Observed, edited: &Edited) -> Option<Questions> {
+        let zone = &self.args.place.zone;
+        if self.action != Action::Apply || self.args.no_wait || !edit::reloads(&edited.text) {
+            return None;
+        }
+        let domain = edit::cluster_domains(&edited.text, zone).ok()?.into_iter().next()?;
+        Some(Questions {
+            pods: observed.pods.clone(),
+            port: edit::port(&edited.text, zone),
+            everywhere: format!("kubernetes.default.svc.{domain}"),
+            version: format!("dns-version.{zone}"),
+        })
+    }
+
+    /// Waits until CoreDNS has read the change, and takes it back if names of the cluster do not resolve any more.
+    async fn prove(
+        &self,
+        questions: &Questions,
+        before: &Corefile,
+        written: &Corefile,
+        news: &mut dyn Write,
+    ) -> anyhow::Result<()> {
+        let (place, zone) = (self.place, &self.args.place.zone);
+        let name = format!("{}/{}", place.namespace, before.config_map);
+        match proof::after(self.asker, questions).await {
+            Verdict::Answers(pods) => writeln!(news, "CoreDNS answers for {zone}. Pods that were asked: {pods}.")?,
+            Verdict::NotYet(why) => {
+                let (flags, pod) = (self.args.place.cluster.flags(), questions.pods.join(" "));
+                let remedy = format!("kubectl{flags} -n {} logs {pod}", place.namespace);
+                let what = format!("CoreDNS has not read the change within {} s: {why}", proof::PATIENCE.as_secs());
+                writeln!(news, "{}", Finding::Warning { what, remedy })?;
+            }
+            Verdict::Worse(why) => {
+                let back = coredns::write(self.client, place, written, &before.text).await;
+                unless_faster(back, &format!("ConfigMap {name}")).with_context(|| {
+                    format!("the cluster's DNS is worse with the change ({why}), and it is not taken back: run `coredns remove`")
+                })?;
+                anyhow::bail!(
+                    "the cluster's DNS was worse with the change: {why}. So the ConfigMap {name} is as it was before. The logs of \
+                     CoreDNS say more"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What becomes of the permission: `None` for nothing. `corefile` is the one to come.
+fn permission(action: Action, observed: &Observed, corefile: &str, for_addon: bool) -> Option<&'static str> {
+    let shared = observed.is_shared();
+    match action {
+        Action::Apply if observed.permitted => None,
+        Action::Apply if shared => {
+            Some("ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: written. Others keep the permission")
+        }
+        Action::Apply => Some("ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: created"),
+        // Until the add-on has the values, CoreDNS still reads ServiceImports; and as long as it has another such zone.
+        Action::Remove if !observed.revocable || for_addon || edit::is_multicluster(corefile) => None,
+        Action::Remove if shared => {
+            Some("ClusterRoleBinding cloudmap-mcs-coredns: written. Others keep the permission")
+        }
+        Action::Remove => Some("ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: deleted"),
+    }
 }
 
 /// Says what to do if somebody else has written an object in the meantime.
-fn unless_faster(written: Result<(), AskError>, what: &str) -> anyhow::Result<()> {
+fn unless_faster<T>(written: Result<T, AskError>, what: &str) -> anyhow::Result<T> {
     match written {
         Err(error) if coredns::is_conflict(&error) => {
             anyhow::bail!("somebody else has written the {what} just now: run this again")
         }
         written => Ok(written?),
     }
-}
-
-async fn put(
-    client: &Client,
-    place: &Place,
-    corefile: &Corefile,
-    edited: &Edited,
-    flags: &str,
-    news: &mut dyn Write,
-) -> anyhow::Result<()> {
-    let name = format!("{}/{}", place.namespace, corefile.config_map);
-    unless_faster(coredns::write(client, place, corefile, &edited.text).await, &format!("ConfigMap {name}"))?;
-    let effect = if edit::reloads(&edited.text) {
-        "It is read within about a minute (plugin `reload`).".to_owned()
-    } else if corefile.config_map == coredns::NODE_LOCAL {
-        format!(
-            "It has no plugin `reload`: kubectl{flags} -n {} rollout restart daemonset node-local-dns",
-            place.namespace
-        )
-    } else {
-        format!(
-            "It has no plugin `reload`: kubectl{flags} -n {} rollout restart deployment {}",
-            place.namespace, place.deployment
-        )
-    };
-    writeln!(news, "ConfigMap {name}: written. {effect}")?;
-    Ok(())
 }
 
 fn read(file: &str) -> anyhow::Result<String> {

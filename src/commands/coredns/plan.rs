@@ -4,13 +4,15 @@ use anyhow::Context as _;
 use serde_json::Value;
 
 use super::{
-    corefile::Refusal,
+    astray::{self, Astray},
+    corefile,
     edit::{self, Edited},
-    node_local,
+    faults, keeper, node_local,
+    syntax::Refusal,
 };
 use crate::{
     api::names,
-    cluster::coredns::{Corefile, Keeper, NODE_LOCAL, Observed, Place},
+    cluster::coredns::{Corefile, Keeper, Observed, Place},
     commands::apply_crds,
 };
 
@@ -23,6 +25,11 @@ pub(in crate::commands) enum Finding {
     There(String),
     /// It cannot be told.
     Unknown(String),
+    /// Some names do not resolve, or something may undo what is there.
+    Warning {
+        what: String,
+        remedy: String,
+    },
     Missing {
         what: String,
         remedy: String,
@@ -40,10 +47,22 @@ pub(super) enum Action {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Changes {
     pub(super) corefile: Edited,
-    /// `None`: the cluster has no NodeLocal DNSCache.
-    pub(super) node_local: Option<Edited>,
-    /// What CoreDNS needs to start with this Corefile, and cannot be told.
-    pub(super) unknown: Vec<String>,
+    /// Those of NodeLocal DNSCache, in the order in which they were observed.
+    pub(super) node_locals: Vec<Edited>,
+    /// What cannot be told, and what stays wrong with these changes.
+    pub(super) news: Vec<Finding>,
+}
+
+impl std::fmt::Display for Finding {
+    /// In one line, or in two if there is something to do.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::There(what) => write!(f, "ok       {what}"),
+            Self::Unknown(what) => write!(f, "unknown  {what}"),
+            Self::Warning { what, remedy } => write!(f, "warning  {what}\n         -> {remedy}"),
+            Self::Missing { what, remedy } => write!(f, "missing  {what}\n         -> {remedy}"),
+        }
+    }
 }
 
 impl Action {
@@ -54,11 +73,23 @@ impl Action {
         }
     }
 
-    fn edit_node_local(self, text: &str, corefile: &str, zone: &str) -> Result<Edited, Refusal> {
+    pub(super) fn edit_node_local(self, text: &str, corefile: &str, zone: &str) -> Result<Edited, Refusal> {
         match self {
-            Self::Apply => node_local::add(text, &edit::cluster_domains(corefile, zone)?, zone),
+            Self::Apply => node_local::add(text, &domains(corefile, text, zone)?, zone),
             Self::Remove => node_local::remove(text, zone),
         }
+    }
+}
+
+/// The domains of the cluster. Where CoreDNS has them from an environment variable or from another file, the zones of
+/// NodeLocal DNSCache may be it.
+fn domains(corefile: &str, node_local: &str, zone: &str) -> Result<Vec<String>, Refusal> {
+    match edit::cluster_domains(corefile, zone) {
+        Ok(domains) if !domains.iter().any(|domain| corefile::is_variable(domain)) => Ok(domains),
+        known => match node_local::domains(node_local, zone)? {
+            zones if zones.is_empty() => known,
+            zones => Ok(zones),
+        },
     }
 }
 
@@ -82,8 +113,10 @@ const ELSEWHERE: &str = "if CoreDNS is installed in another way, name its Config
                          Auto Mode, whose Corefile nobody can change, set the controller's --derived-name, or run a CoreDNS \
                          of your own for the zone";
 
+const ELSEWHERE_RUNS: &str = "name the Deployment or DaemonSet that runs CoreDNS with --deployment and --namespace";
+
 /// The command for this CoreDNS. `flags` lead it to the cluster; what is the default needs no flag.
-fn command(action: Action, place: &Place, zone: &str, flags: &str) -> String {
+pub(super) fn command(action: Action, place: &Place, zone: &str, flags: &str) -> String {
     let verb = match action {
         Action::Apply => "apply",
         Action::Remove => "remove",
@@ -100,11 +133,58 @@ fn command(action: Action, place: &Place, zone: &str, flags: &str) -> String {
     format!("cloudmap-mcs coredns {verb}{flags}{}", others.concat())
 }
 
+fn missing(what: String, remedy: &str) -> Finding {
+    Finding::Missing { what, remedy: remedy.to_owned() }
+}
+
 /// Everything that has to be there, in the order in which it is needed. `flags` lead the commands of the remedies to the
 /// cluster.
 pub(in crate::commands) fn check(observed: &Observed, place: &Place, zone: &str, flags: &str) -> Vec<Finding> {
-    let missing = |what: String, remedy: &str| Finding::Missing { what, remedy: remedy.to_owned() };
     let apply = command(Action::Apply, place, zone, flags);
+    let Place { namespace, deployment, .. } = place;
+    let mut found = needs(observed, place, flags);
+    found.push(if observed.permitted {
+        Finding::There("CoreDNS may read ServiceImports".to_owned())
+    } else if observed.accounts.is_empty() {
+        missing(
+            format!(
+                "nobody says as which service account CoreDNS runs: there is no Deployment or DaemonSet {namespace}/\
+                     {deployment}, and no pod mounts the ConfigMap {}",
+                place.config_map
+            ),
+            ELSEWHERE_RUNS,
+        )
+    } else {
+        missing("CoreDNS may not read ServiceImports".to_owned(), &apply)
+    });
+    let Some(corefile) = &observed.corefile else {
+        found.push(missing(no_corefile(place), ELSEWHERE));
+        return found;
+    };
+    let remedy = match corefile.keeper {
+        Some(Keeper::Eks) => format!("{apply} --addon-values FILE (coredns/README.md)"),
+        _ => apply.clone(),
+    };
+    found.extend(in_coredns("the Corefile", &corefile.text, zone, &remedy));
+    found.extend(kept(corefile, place, &found));
+    for node_local in &observed.node_locals {
+        let name = match observed.node_locals.len() {
+            1 => "the Corefile of NodeLocal DNSCache".to_owned(),
+            _ => format!("the Corefile of NodeLocal DNSCache ({})", node_local.config_map),
+        };
+        let here = match domains(&corefile.text, &node_local.text, zone) {
+            Ok(domains) => in_node_local(&name, &node_local.text, &domains, zone, &apply),
+            Err(Refusal(why)) => vec![missing(format!("{name} cannot be edited by this command"), &why)],
+        };
+        let warns = kept(node_local, place, &here);
+        found.extend(here);
+        found.extend(warns);
+    }
+    found
+}
+
+/// What CoreDNS needs to start with the zone.
+fn needs(observed: &Observed, place: &Place, flags: &str) -> Vec<Finding> {
     let Place { namespace, deployment, .. } = place;
     let mut found = vec![if observed.defined {
         Finding::There("ServiceImports are defined".to_owned())
@@ -124,38 +204,82 @@ pub(in crate::commands) fn check(observed: &Observed, place: &Place, zone: &str,
             "the version of CoreDNS cannot be told from its image {image}: it needs {}",
             words(SINCE)
         )),
-        None => {
-            Finding::Unknown(format!("there is no Deployment {namespace}/{deployment}: CoreDNS needs {}", words(SINCE)))
-        }
+        None => Finding::Unknown(format!(
+            "there is no Deployment or DaemonSet {namespace}/{deployment}: CoreDNS needs {}",
+            words(SINCE)
+        )),
     });
-    found.push(if observed.permitted {
-        Finding::There("CoreDNS may read ServiceImports".to_owned())
-    } else {
-        missing("CoreDNS may not read ServiceImports".to_owned(), &apply)
-    });
-    let Some(corefile) = &observed.corefile else {
-        found.push(missing(no_corefile(place), ELSEWHERE));
-        return found;
-    };
-    let remedy = match corefile.keeper {
-        Some(Keeper::Eks) => format!("{apply} --addon-values FILE (coredns/README.md)"),
-        _ => apply.clone(),
-    };
-    let mut corefiles = vec![("the Corefile", Action::Apply.edit(&corefile.text, zone), remedy)];
-    if let Some(node_local) = &observed.node_local {
-        let edited = Action::Apply.edit_node_local(&node_local.text, &corefile.text, zone);
-        corefiles.push(("the Corefile of NodeLocal DNSCache", edited, apply));
-    }
-    for (name, edited, remedy) in corefiles {
-        match edited {
-            Ok(edited) if edited.changes.is_empty() => found.push(Finding::There(format!("{name} has {zone}"))),
-            Ok(edited) => {
-                found.extend(edited.changes.iter().map(|change| missing(format!("{name}, {change}"), &remedy)));
-            }
-            Err(refusal) => found.push(missing(format!("{name} cannot be edited by this command"), &refusal.0)),
-        }
-    }
     found
+}
+
+/// Says who overwrites what would have to be changed.
+fn kept(corefile: &Corefile, place: &Place, found: &[Finding]) -> Option<Finding> {
+    let changes = found.iter().any(|finding| matches!(finding, Finding::Missing { .. }));
+    corefile
+        .keeper
+        .as_ref()
+        .filter(|keeper| changes && **keeper != Keeper::Eks)
+        .map(|it| keeper::warning(it, corefile, place))
+}
+
+/// What the Corefile of CoreDNS lacks, and what is wrong in it. `name` is for people, `apply` mends what is missing.
+pub(super) fn in_coredns(name: &str, text: &str, zone: &str, apply: &str) -> Vec<Finding> {
+    let edited = || Action::Apply.edit(text, zone);
+    in_corefile(name, text, zone, apply, edited, || astray::in_coredns(text, zone))
+}
+
+/// What the Corefile of NodeLocal DNSCache lacks, and what is wrong in it.
+pub(super) fn in_node_local(name: &str, text: &str, domains: &[String], zone: &str, apply: &str) -> Vec<Finding> {
+    let edited = || node_local::add(text, domains, zone);
+    in_corefile(name, text, zone, apply, edited, || astray::in_node_local(text, domains, zone))
+}
+
+fn in_corefile(
+    name: &str,
+    text: &str,
+    zone: &str,
+    apply: &str,
+    edited: impl Fn() -> Result<Edited, Refusal>,
+    astray: impl Fn() -> Result<Vec<Astray>, Refusal>,
+) -> Vec<Finding> {
+    let mut found = Vec::new();
+    match corefile::Corefile::parse(text) {
+        Err(Refusal(why)) => return vec![missing(format!("CoreDNS does not load {name}"), &why)],
+        Ok(corefile) => {
+            for fault in faults::faults(&corefile) {
+                found.push(missing(format!("CoreDNS does not load {name}: {}", fault.what), &fault.remedy));
+            }
+            if !found.is_empty() {
+                return found;
+            }
+            found.extend(unknown_plugins(name, &corefile));
+        }
+    }
+    let astray = astray().unwrap_or_default();
+    match edited() {
+        Ok(edited) if edited.changes.is_empty() && astray.iter().any(|it| it.all) => {}
+        Ok(edited) if edited.changes.is_empty() => found.push(Finding::There(format!("{name} has {zone}"))),
+        Ok(edited) => {
+            found.extend(edited.changes.iter().map(|change| missing(format!("{name}, {change}"), apply)));
+        }
+        Err(Refusal(why)) => found.push(missing(format!("{name} cannot be edited by this command"), &why)),
+    }
+    found.extend(astray.into_iter().map(|Astray { what, remedy, all }| {
+        let what = format!("{name}, {what}");
+        if all { Finding::Missing { what, remedy } } else { Finding::Warning { what, remedy } }
+    }));
+    found
+}
+
+fn unknown_plugins(name: &str, corefile: &corefile::Corefile) -> Vec<Finding> {
+    // That of the AWS controller is known, and makes way.
+    let plugins = faults::unknown(corefile).into_iter().filter(|(_, plugin)| *plugin != "multicluster");
+    let say = |(line, plugin)| {
+        Finding::Unknown(format!(
+            "{name}, line {line}: stock CoreDNS has no plugin `{plugin}`, and does not load a Corefile with it"
+        ))
+    };
+    plugins.map(say).collect()
 }
 
 /// What would change.
@@ -170,23 +294,41 @@ pub(super) fn changes(
     flags: &str,
 ) -> anyhow::Result<Changes> {
     let corefile = observed.corefile.as_ref().with_context(|| format!("{}: {ELSEWHERE}", no_corefile(place)))?;
-    let mut unknown = Vec::new();
+    let mut news = Vec::new();
     if action == Action::Apply {
         // Otherwise a Corefile would be written with which CoreDNS does not start.
-        for finding in check(observed, place, zone, flags).into_iter().take(2) {
+        for finding in needs(observed, place, flags) {
             match finding {
                 Finding::Missing { what, remedy } => anyhow::bail!("{what}. First: {remedy}"),
-                Finding::Unknown(what) => unknown.push(what),
-                Finding::There(_) => {}
+                Finding::Unknown(_) => news.push(finding),
+                Finding::There(_) | Finding::Warning { .. } => {}
             }
         }
+        anyhow::ensure!(
+            observed.permitted || !observed.accounts.is_empty(),
+            "nobody says as which service account CoreDNS runs, so nobody can be allowed to read ServiceImports: {ELSEWHERE_RUNS}"
+        );
     }
-    let node_local = observed.node_local.as_ref();
-    Ok(Changes {
-        corefile: action.edit(&corefile.text, zone)?,
-        node_local: node_local.map(|it| action.edit_node_local(&it.text, &corefile.text, zone)).transpose()?,
-        unknown,
-    })
+    let mut changes = Changes { corefile: action.edit(&corefile.text, zone)?, ..Changes::default() };
+    for node_local in &observed.node_locals {
+        changes.node_locals.push(action.edit_node_local(&node_local.text, &corefile.text, zone)?);
+    }
+    if action == Action::Apply {
+        news.extend(stays(&check(observed, place, zone, flags)));
+    }
+    Ok(Changes { news, ..changes })
+}
+
+/// What `apply` does not mend. What is missing has its line, and is in the difference.
+pub(super) fn stays(found: &[Finding]) -> Vec<Finding> {
+    let mut found = found.to_vec();
+    found.retain(|finding| match finding {
+        Finding::Warning { .. } => true,
+        Finding::Unknown(what) => what.contains("no plugin"),
+        Finding::Missing { remedy, .. } => !remedy.contains("coredns apply"),
+        Finding::There(_) => false,
+    });
+    found
 }
 
 /// Refuses to write what somebody else will overwrite.
@@ -198,27 +340,8 @@ pub(super) fn refuse_managed(
     zone: &str,
     flags: &str,
 ) -> anyhow::Result<()> {
-    let Some(keeper) = corefile.keeper.filter(|_| !edited.changes.is_empty()) else { return Ok(()) };
-    let object = format!("{}/{}", place.namespace, corefile.config_map);
-    let command = command(action, place, zone, flags);
-    match keeper {
-        Keeper::Eks if corefile.config_map != NODE_LOCAL => anyhow::bail!(
-            "the managed add-on of EKS keeps the ConfigMap {object}, and its next update overwrites it. Give the Corefile to the \
-             add-on:\n  aws eks describe-addon --cluster-name CLUSTER --addon-name coredns --query \
-             addon.configurationValues --output text > values\n  {command} --addon-values values > \
-             values.json\n  aws eks update-addon --cluster-name CLUSTER --addon-name coredns --configuration-values \
-             file://values.json --resolve-conflicts OVERWRITE\nIf the add-on is there no more, pass --write-managed"
-        ),
-        Keeper::Eks => Ok(()),
-        Keeper::Helm => anyhow::bail!(
-            "a Helm release keeps the ConfigMap {object}, and its next upgrade overwrites it. Make the changes that --dry-run \
-             shows in the values of the chart; or pass --write-managed, and run this again after each upgrade"
-        ),
-        Keeper::K3s => anyhow::bail!(
-            "k3s keeps the ConfigMap {object}, and writes it anew when it starts. Start it with --disable=coredns and a CoreDNS \
-             of your own; or pass --write-managed, and run this again after each start"
-        ),
-    }
+    let Some(keeper) = corefile.keeper.as_ref().filter(|_| !edited.changes.is_empty()) else { return Ok(()) };
+    keeper::refuse(keeper, corefile, place, &command(action, place, zone, flags))
 }
 
 /// The configuration values of the managed add-on with the changed Corefile, as JSON; and the Corefile before and after.
@@ -226,7 +349,7 @@ pub(super) fn refuse_managed(
 pub(super) fn addon_values(
     action: Action,
     values: &str,
-    corefile: &str,
+    default: Option<&str>,
     zone: &str,
 ) -> anyhow::Result<(String, String, Edited)> {
     let values = Some(values.trim()).filter(|text| !["", "None", "null"].contains(text)).unwrap_or("{}");
@@ -243,7 +366,9 @@ pub(super) fn addon_values(
     // Without one of its own, the add-on keeps the default that is in the cluster.
     let own = map.get("corefile").and_then(Value::as_str).map(str::to_owned);
     let is_default = own.is_none();
-    let before = own.unwrap_or_else(|| corefile.to_owned());
+    let before = own
+        .or_else(|| default.map(str::to_owned))
+        .context("the values have no `corefile`, and then that of the add-on counts: give it with --corefile")?;
     let edited = action.edit(&before, zone)?;
     // The default of a later version counts only while there is none.
     if action == Action::Apply || !is_default {

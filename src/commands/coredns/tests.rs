@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 
 use super::{
-    corefile::Refusal,
     diff,
-    edit::{self, Edited},
+    edit::{self, Edited, mark},
     node_local,
+    syntax::Refusal,
 };
 
 const ZONE: &str = "clusterset.local";
@@ -81,6 +81,11 @@ const K3S: &str = "\
 import /etc/coredns/custom/*.server
 ";
 
+/// With the mark wherever `@` is, which keeps the texts below short.
+fn marked(text: &str) -> String {
+    text.replace('@', &mark(ZONE))
+}
+
 fn add(text: &str) -> String {
     edit::add(text, ZONE).unwrap_or_else(|refusal| panic!("{refusal}: {text}")).text
 }
@@ -99,26 +104,27 @@ fn changed(before: &str, after: &str) -> Vec<String> {
 fn the_default_corefiles_get_the_zone_and_lose_nothing() {
     let kubernetes = [
         "-    kubernetes cluster.local in-addr.arpa ip6.arpa {",
-        "+    kubernetes cluster.local clusterset.local in-addr.arpa ip6.arpa {",
+        "+    kubernetes cluster.local clusterset.local in-addr.arpa ip6.arpa {@",
     ];
     let cache = [
         "-    cache 30",
         "+    cache 30 {",
-        "+        disable success clusterset.local",
-        "+        disable denial clusterset.local",
+        "+        disable success clusterset.local@",
+        "+        disable denial clusterset.local@",
         "+    }",
     ];
-    let eks = [&kubernetes[..], &["+      multicluster clusterset.local"], &cache].concat();
-    assert_eq!(changed(EKS, &add(EKS)), eks);
-    assert_eq!(changed(K3S, &add(K3S)), eks);
+    let eks = [&kubernetes[..], &["+      multicluster clusterset.local@"], &cache].concat();
+    let expected = |lines: Vec<&str>| lines.into_iter().map(marked).collect::<Vec<_>>();
+    assert_eq!(changed(EKS, &add(EKS)), expected(eks.clone()));
+    assert_eq!(changed(K3S, &add(K3S)), expected(eks));
     let kubeadm = [
-        "+       multicluster clusterset.local",
+        "+       multicluster clusterset.local@",
         "-       disable success cluster.local",
         "-       disable denial cluster.local",
-        "+       disable success cluster.local clusterset.local",
-        "+       disable denial cluster.local clusterset.local",
+        "+       disable success cluster.local clusterset.local@",
+        "+       disable denial cluster.local clusterset.local@",
     ];
-    assert_eq!(changed(KUBEADM, &add(KUBEADM)), [&kubernetes[..], &kubeadm].concat());
+    assert_eq!(changed(KUBEADM, &add(KUBEADM)), expected([&kubernetes[..], &kubeadm].concat()));
 }
 
 #[test]
@@ -149,7 +155,7 @@ fn what_is_there_is_not_added_again() {
         ".:53 {\n kubernetes cluster.local clusterset.local {\n  multicluster clusterset.local\n }\n}\n".to_owned(),
         ".:53 {\n kubernetes cluster.local clusterset.local {\n  multicluster clusterset.local\n }\n cache {\n  disable success\n  disable denial local\n }\n}\n".to_owned(),
     ] {
-        assert_eq!(edit::add(&there, ZONE), Ok(Edited { text: there.clone(), changes: Vec::new() }));
+        assert_eq!(edit::add(&there, ZONE), Ok(Edited { text: there.clone(), ..Edited::default() }));
     }
 }
 
@@ -159,48 +165,49 @@ fn corefiles_that_people_wrote_keep_their_form() {
         // Tabs, comments, no line break at the end, a plugin without a block, Windows.
         (
             ".:53 {\n\tkubernetes cluster.local # the cluster\n\tcache # all\n}",
-            ".:53 {\n\tkubernetes cluster.local clusterset.local { # the cluster\n\t\tmulticluster clusterset.local\n\t}\n\tcache { # \
-             all\n\t\tdisable success clusterset.local\n\t\tdisable denial clusterset.local\n\t}\n}",
+            ".:53 {\n\tkubernetes cluster.local clusterset.local { # the cluster@\n\t\tmulticluster clusterset.local@\n\t}\n\tcache { # \
+             all\n\t\tdisable success clusterset.local@\n\t\tdisable denial clusterset.local@\n\t}\n}",
         ),
         (
             ".:53 {\r\n kubernetes cluster.local\r\n}\r\n",
-            ".:53 {\r\n kubernetes cluster.local clusterset.local {\r\n     multicluster clusterset.local\r\n }\r\n}\r\n",
+            ".:53 {\r\n kubernetes cluster.local clusterset.local {@\r\n     multicluster clusterset.local@\r\n }\r\n}\r\n",
         ),
         // A cache with arguments and a block, which turns off another zone and only one kind.
         (
             ". {\n  kubernetes k8s.example {\n    pods verified\n  }\n  cache 60 . {\n    # mine\n    success 5000\n    disable denial \
              k8s.example\n  }\n}\n",
-            ". {\n  kubernetes k8s.example clusterset.local {\n    multicluster clusterset.local\n    pods verified\n  }\n  cache 60 . \
-             {\n    disable success clusterset.local\n    # mine\n    success 5000\n    disable denial k8s.example \
-             clusterset.local\n  }\n}\n",
+            ". {\n  kubernetes k8s.example clusterset.local {@\n    multicluster clusterset.local@\n    pods verified\n  }\n  cache 60 . \
+             {\n    disable success clusterset.local@\n    # mine\n    success 5000\n    disable denial k8s.example \
+             clusterset.local@\n  }\n}\n",
         ),
         // Another ClusterSet zone beside it, and words in quotes.
         (
             "\".:53\" {\n  kubernetes \"cluster.local\" other.local {\n    multicluster other.local\n  }\n}\n",
-            "\".:53\" {\n  kubernetes \"cluster.local\" other.local clusterset.local {\n    multicluster other.local clusterset.local\n  \
+            "\".:53\" {\n  kubernetes \"cluster.local\" other.local clusterset.local {@\n    multicluster other.local clusterset.local@\n  \
              }\n}\n",
         ),
         // Two ports; the plugins are in a snippet that both import.
         (
             "(cluster) {\n    kubernetes cluster.local\n}\n.:53 {\n    import cluster\n    cache 5\n}\ntls://.:853 {\n    import cluster\n}\n",
-            "(cluster) {\n    kubernetes cluster.local clusterset.local {\n        multicluster clusterset.local\n    }\n}\n.:53 {\n    import \
-             cluster\n    cache 5 {\n        disable success clusterset.local\n        disable denial clusterset.local\n    }\n}\ntls://.:853 \
+            "(cluster) {\n    kubernetes cluster.local clusterset.local {@\n        multicluster clusterset.local@\n    }\n}\n.:53 {\n    import \
+             cluster\n    cache 5 {\n        disable success clusterset.local@\n        disable denial clusterset.local@\n    }\n}\ntls://.:853 \
              {\n    import cluster\n}\n",
         ),
         // Environment variables.
         (
             ".:{$PORT} {\n  kubernetes {$DOMAIN} in-addr.arpa\n}\n",
-            ".:{$PORT} {\n  kubernetes {$DOMAIN} clusterset.local in-addr.arpa {\n      multicluster clusterset.local\n  }\n}\n",
+            ".:{$PORT} {\n  kubernetes {$DOMAIN} clusterset.local in-addr.arpa {@\n      multicluster clusterset.local@\n  }\n}\n",
         ),
         // Other server blocks stay as they are, also one with a cache.
         (
             "corp.example:53 {\n    cache 30\n    forward . 10.0.0.2\n}\n.:53 {\n    kubernetes cluster.local\n}\n",
-            "corp.example:53 {\n    cache 30\n    forward . 10.0.0.2\n}\n.:53 {\n    kubernetes cluster.local clusterset.local {\n        \
-             multicluster clusterset.local\n    }\n}\n",
+            "corp.example:53 {\n    cache 30\n    forward . 10.0.0.2\n}\n.:53 {\n    kubernetes cluster.local clusterset.local {@\n        \
+             multicluster clusterset.local@\n    }\n}\n",
         ),
     ] {
+        let after = marked(after);
         assert_eq!(add(before), after);
-        assert_eq!(remove(after), before);
+        assert_eq!(remove(&after), before);
     }
 }
 
@@ -246,8 +253,13 @@ fn what_it_does_not_understand_it_refuses_with_the_remedy() {
             "remove this address from it (Submariner",
         ),
         (".:53 {\n  kubernetes\n}\n", "line 2: `kubernetes` does not name its zones"),
-        (".:53 {\n  kubernetes cluster.local { pods insecure }\n}\n", "line 2: the block of `kubernetes`"),
-        (".:53 {\n  kubernetes cluster.local\n  cache {\n    success 10 }\n}\n", "line 3: the block of `cache`"),
+        (
+            ".:53 {\n  kubernetes cluster.local { pods insecure }\n}\n",
+            "line 2: the closing brace must be on a line of its own",
+        ),
+        (".:53 {\n  kubernetes cluster.local\n  cache {\n    success 10 }\n}\n", "line 4: the closing brace"),
+        (".:53 {\n  kubernetes cluster.local { pods insecure\n  }\n}\n", "line 2: the block of `kubernetes`"),
+        (".:53 {\n  kubernetes cluster.local {\n  } errors\n}\n", "line 3: what follows a closing brace"),
         (".:53 {\n  kubernetes cluster.local {\n", "line 2: this brace is not closed"),
         (".:53 {\n  log \"a\n}\n", "line 2: a quotation mark is not closed"),
         (".:53\nkubernetes cluster.local\n", "not between braces"),
@@ -256,9 +268,31 @@ fn what_it_does_not_understand_it_refuses_with_the_remedy() {
         let refusal = edit::add(text, ZONE).unwrap_err().to_string();
         assert!(refusal.contains(hint), "{refusal}: {text}");
     }
+}
+
+#[test]
+fn what_somebody_else_wrote_stays_and_is_named() {
     let own = "clusterset.local {\n  kubernetes clusterset.local {\n    multicluster clusterset.local\n  }\n}\n";
-    let refusal = edit::remove(own, ZONE).unwrap_err().to_string();
-    assert!(refusal.contains("remove the server block by hand"), "{refusal}");
+    let Edited { text, changes, kept } = edit::remove(own, ZONE).unwrap();
+    assert_eq!((text.as_str(), changes.len(), kept.len()), (own, 0, 2));
+    // Somebody else gave CoreDNS the zone, and the cache is ours.
+    let theirs = KUBEADM.replace(
+        "cluster.local in-addr.arpa ip6.arpa {\n",
+        "cluster.local clusterset.local in-addr.arpa ip6.arpa {\n       multicluster clusterset.local\n",
+    );
+    let ours = add(&theirs);
+    assert_eq!(ours.matches(&mark(ZONE)).count(), 2, "{ours}");
+    let Edited { text, changes, kept } = edit::remove(&ours, ZONE).unwrap();
+    assert_eq!((text, changes.len()), (theirs, 2));
+    let expected = [
+        "line 7: `kubernetes` answers for clusterset.local, which `apply` has not written",
+        "line 8: `kubernetes` has `multicluster clusterset.local`, which `apply` has not written",
+    ];
+    assert_eq!(kept, expected);
+    // The mark of another zone is not that of this one.
+    let other = edit::add(EKS, "clusterset.local.example").unwrap().text;
+    assert_eq!(remove(&add(&other)), other);
+    assert_eq!(edit::remove(&add(&other), "clusterset.local.example").unwrap().text, add(EKS));
 }
 
 const NODE_LOCAL: &str = "\
@@ -297,7 +331,7 @@ fn forward(text: &str, domains: &[&str]) -> Result<Edited, Refusal> {
 fn node_local_dns_cache_gets_a_copy_of_the_clusters_own_server_block() {
     let edited = forward(NODE_LOCAL, &["cluster.local"]).unwrap();
     let expected = "\
-+clusterset.local:53 {
++clusterset.local:53 {@
 +    errors
 +    cache {
 +        success 9984 5
@@ -311,7 +345,7 @@ fn node_local_dns_cache_gets_a_copy_of_the_clusters_own_server_block() {
 +    }
 +    prometheus :9253
 +}";
-    assert_eq!(changed(NODE_LOCAL, &edited.text).join("\n"), expected);
+    assert_eq!(changed(NODE_LOCAL, &edited.text).join("\n"), marked(expected));
     assert_eq!(edited.changes, ["line 1: only cluster.local is forwarded to the cluster's DNS, not clusterset.local"]);
     assert_eq!(forward(&edited.text, &["cluster.local"]).unwrap().changes, Vec::<String>::new());
     assert_eq!(node_local::remove(&edited.text, ZONE).unwrap().text, NODE_LOCAL);
@@ -321,7 +355,7 @@ fn node_local_dns_cache_gets_a_copy_of_the_clusters_own_server_block() {
     assert_eq!(forward(&all, &["cluster.local"]).unwrap().text, all);
     let refusal = forward(NODE_LOCAL, &["k8s.example"]).unwrap_err().to_string();
     assert!(refusal.contains("no server block for k8s.example"), "{refusal}");
-    let by_hand = forward(&edited.text, &["k8s.example"]).map(|it| it.changes);
+    let by_hand = forward(&edited.text.replace(&mark(ZONE), ""), &["k8s.example"]).map(|it| it.changes);
     assert_eq!(by_hand, Ok(Vec::new()), "what the refusal asks for");
     assert_eq!(edit::cluster_domains(&add(EKS), ZONE).unwrap(), ["cluster.local"]);
 }
@@ -332,7 +366,7 @@ fn the_domain_of_the_cluster_is_the_one_that_node_local_dns_cache_forwards() {
     let domains = edit::cluster_domains(renamed, ZONE).unwrap();
     assert_eq!(domains, ["old.example", "cluster.local"]);
     let text = forward(NODE_LOCAL, &["old.example", "cluster.local"]).unwrap().text;
-    assert!(text.contains("clusterset.local:53 {"), "{text}");
+    assert!(text.contains("\nclusterset.local:53 {"), "{text}");
     let refusal = forward(NODE_LOCAL, &["old.example", "k8s.example"]).unwrap_err().to_string();
     assert!(refusal.contains("no server block for old.example or k8s.example"), "{refusal}");
 }
@@ -419,7 +453,7 @@ proptest! {
     fn what_others_wrote_stays(before in corefile()) {
         let after = add(&before);
         let kept = |text: &str| -> String {
-            text.replace(" clusterset.local", "").lines().filter(|line| !["multicluster", "disable success", "disable denial"]
+            text.replace(&mark(ZONE), "").replace(" clusterset.local", "").lines().filter(|line| !["multicluster", "disable success", "disable denial"]
                 .contains(&line.trim())).flat_map(str::chars).filter(|c| !"{} \t\r".contains(*c)).collect()
         };
         prop_assert_eq!(kept(&after), kept(&before));

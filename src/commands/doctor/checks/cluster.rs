@@ -279,6 +279,7 @@ fn dns(cluster: &Cluster, seen: &Seen) -> Vec<Finding> {
                 found.push(Finding::skip(place, "coredns", what, remedy));
             }
             coredns::Finding::Missing { what, remedy } => found.push(Finding::fail(place, "coredns", what, remedy)),
+            coredns::Finding::Warning { what, remedy } => found.push(Finding::warn(place, "coredns", what, remedy)),
             coredns::Finding::Unknown(what) => {
                 let remedy = format!("cloudmap-mcs coredns check{flags}");
                 found.push(Finding::skip(place, "coredns", what, remedy));

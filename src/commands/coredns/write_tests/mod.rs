@@ -1,13 +1,18 @@
 //! The commands against an API server that gives prepared answers.
 
+mod around;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
 use axum::http::Method;
 use serde_json::{Value, json};
 
-use super::{Action, check, read, tests::EKS, write_to};
+use super::{Action, Run, check, edit::mark, read, tests::EKS};
 use crate::{
     cli::{Cli, Command, CorednsCommand, CorednsWriteArgs},
     cluster::{
-        coredns::{Place, observe},
+        coredns::{Answer, Ask, Kind, Place, observe_pods},
         fake_api::{FakeApi, Request},
     },
 };
@@ -26,6 +31,10 @@ fn account(name: &str) -> Value {
 struct Cluster {
     corefile: Option<(String, Value)>,
     node_local: Option<String>,
+    /// Service accounts of its pods.
+    pods: &'static [&'static str],
+    /// The name of a DaemonSet of NodeLocal DNSCache, and of the ConfigMap that it mounts.
+    daemon_set: Option<[&'static str; 2]>,
     image: &'static str,
     defined: bool,
     /// The role and the binding are there.
@@ -38,7 +47,17 @@ impl Default for Cluster {
     fn default() -> Self {
         let corefile = Some((EKS.to_owned(), json!({})));
         let image = "coredns:v1.12.4-eksbuild.1";
-        Self { corefile, node_local: None, image, defined: true, permitted: false, bound: &["dns"] }
+        let (node_local, daemon_set) = (None, None);
+        Self {
+            corefile,
+            node_local,
+            pods: &["dns"],
+            daemon_set,
+            image,
+            defined: true,
+            permitted: false,
+            bound: &["dns"],
+        }
     }
 }
 
@@ -53,7 +72,7 @@ impl Cluster {
         };
         let pod = json!({"serviceAccountName": "dns", "containers": [{"name": "coredns", "image": self.image}]});
         let permission = || {
-            let file = include_str!("../../../coredns/rbac.yaml");
+            let file = include_str!("../../../../coredns/rbac.yaml");
             let (role, binding) = file.split_once("\n---\n").unwrap();
             let read = |text: &str| serde_yaml_ng::from_str::<Value>(text).unwrap();
             let mut binding = read(binding);
@@ -66,14 +85,41 @@ impl Cluster {
             "scope": "Namespaced", "versions": [{"name": "v1alpha1", "served": true, "storage": false}]}});
         let deployment = json!({"metadata": {"name": "coredns"},
             "spec": {"selector": {}, "template": {"metadata": {}, "spec": pod}}});
-        for answer in [
+        let node_local = |name: &str| {
+            let there = self.daemon_set.map_or("node-local-dns", |[_, map]| map) == name;
+            self.node_local.as_ref().filter(|_| there).map(|text| map(name, text, &json!({})))
+        };
+        let list = |items: Vec<Value>| json!({"kind": "List", "apiVersion": "v1", "metadata": {}, "items": items});
+        let pods = self.pods.iter().map(|account| {
+            json!({"metadata": {"name": account}, "spec": {"serviceAccountName": account, "containers": [{"name": "coredns"}],
+                "volumes": [{"name": "config", "configMap": {"name": "coredns"}}]}})
+        });
+        let daemon_sets = self.daemon_set.iter().map(|[name, map]| {
+            let pod = json!({"containers": [{"name": "it", "image": "dns/k8s-dns-node-cache:1.26"}],
+                "volumes": [{"name": "config", "configMap": {"name": map}}]});
+            json!({"metadata": {"name": name}, "spec": {"selector": {}, "template": {"spec": pod}}})
+        });
+        let rights = || {
+            let binding = (self.permitted && !self.bound.is_empty()).then(|| permission().1);
+            [self.permitted.then(|| permission().0), binding]
+        };
+        let mut answers = vec![
             self.corefile.as_ref().map(|(text, metadata)| map("coredns", text, metadata)),
-            self.node_local.as_ref().map(|text| map("node-local-dns", text, &json!({}))),
+            node_local("node-local-dns"),
+            node_local("nodelocaldns"),
             Some(deployment),
+            None,
             self.defined.then_some(crd),
-            self.permitted.then(|| permission().0),
-            (self.permitted && !self.bound.is_empty()).then(|| permission().1),
-        ] {
+        ];
+        answers.extend(rights());
+        answers.push(Some(list(pods.collect())));
+        // As whom it runs is compared with the permission once more if the pods say something else.
+        if self.pods.iter().any(|account| *account != "dns") {
+            answers.extend(rights());
+        }
+        answers.push(Some(list(daemon_sets.collect())));
+        answers.extend(self.daemon_set.filter(|[_, map]| *map == "dns-cache").map(|_| node_local("dns-cache")));
+        for answer in answers {
             match answer {
                 Some(object) => api.prepare(200, object),
                 None => api.refuse(404, "NotFound", "not found"),
@@ -91,21 +137,45 @@ impl Cluster {
     }
 }
 
+/// Every pod answers; after so many questions, with SERVFAIL.
+struct Pods {
+    answers: usize,
+    asked: AtomicUsize,
+}
+
+#[async_trait]
+impl Ask for Pods {
+    async fn ask(&self, pod: &str, port: u16, name: &str, _: Kind) -> Result<Answer, String> {
+        assert_eq!(port, 53);
+        assert!(["kubernetes.default.svc.cluster.local", "dns-version.clusterset.local"].contains(&name), "{name}");
+        assert!(!pod.is_empty());
+        let good = self.asked.fetch_add(1, Ordering::Relaxed) < self.answers;
+        Ok(if good { Answer { code: 0, records: 1 } } else { Answer { code: 2, records: 0 } })
+    }
+}
+
 async fn run(api: &FakeApi, command: &[&str]) -> Result<String, String> {
+    run_with(api, command, usize::MAX).await
+}
+
+async fn run_with(api: &FakeApi, command: &[&str], answers: usize) -> Result<String, String> {
     let args = <Cli as clap::Parser>::try_parse_from(["cloudmap-mcs", "coredns"].iter().chain(command)).unwrap();
     let Command::Coredns(command) = args.command else { panic!("{command:?}") };
     let client = api.client();
     let mut out = Vec::new();
     let write = async |action, args: CorednsWriteArgs, out: &mut Vec<u8>| {
         let values = args.addon_values.as_deref().map(read).transpose()?;
-        let values = write_to(&client, action, &args, &place(), values.as_deref(), out).await?;
+        let (asker, place) = (Pods { answers, asked: AtomicUsize::new(0) }, place());
+        let run = Run { client: &client, asker: &asker, action, args: &args, place: &place };
+        let observed = observe_pods(&client, &place).await?;
+        let values = run.write(&observed, values.as_deref(), out).await?;
         if let Some(values) = values {
             *out = values.into_bytes();
         }
         Ok(())
     };
     let result = match command {
-        CorednsCommand::Check(args) => check(&observe(&client, &place()).await.unwrap(), &args, &mut out),
+        CorednsCommand::Check(args) => check(&observe_pods(&client, &place()).await.unwrap(), &args, &mut out),
         CorednsCommand::Apply(args) => write(Action::Apply, args, &mut out).await,
         CorednsCommand::Remove(args) => write(Action::Remove, args, &mut out).await,
     };
@@ -158,7 +228,7 @@ ok       the Corefile has clusterset.local
 
 #[tokio::test]
 async fn the_documented_output_is_that_of_the_commands() {
-    let document = include_str!("../../../coredns/README.md");
+    let document = include_str!("../../../../coredns/README.md");
     let shown: Vec<_> = document.split("```console\n$ cloudmap-mcs coredns ").skip(1).collect();
     assert_eq!(shown.len(), 3);
     for shown in shown {
@@ -195,7 +265,7 @@ async fn apply_permits_then_writes_the_version_that_it_has_read_and_a_second_tim
 #[tokio::test]
 async fn remove_takes_the_zone_away_before_the_permission() {
     let (said, writes) = complete().run(&["remove"]).await;
-    assert!(said.unwrap().contains("-      multicluster clusterset.local\n"));
+    assert!(said.unwrap().contains(&format!("-      multicluster clusterset.local{}\n", mark(ZONE))));
     assert_eq!(writes[0].body["data"]["Corefile"], EKS);
     assert_eq!(writes[1..].iter().map(|request| request.method.as_str()).collect::<Vec<_>>(), ["DELETE", "DELETE"]);
     assert!(writes[1].path.ends_with("clusterrolebindings/cloudmap-mcs-coredns"), "{}", writes[1].path);
@@ -253,7 +323,7 @@ async fn who_was_faster_keeps_the_permission() {
 async fn a_dry_run_shows_the_same_and_writes_nothing() {
     let (said, writes) = Cluster::default().run(&["apply", "--dry-run"]).await;
     let said = said.unwrap();
-    assert!(said.contains("+      multicluster clusterset.local\n") && said.contains("Nothing is written"), "{said}");
+    assert!(said.contains("+      multicluster clusterset.local #") && said.contains("Nothing is written"), "{said}");
     assert!(
         said.ends_with("Without it: ClusterRole and ClusterRoleBinding cloudmap-mcs-coredns: created.\n"),
         "{said}"

@@ -1,14 +1,18 @@
 //! What `coredns` reads from a cluster and writes there: the Corefiles of CoreDNS and NodeLocal DNSCache, and the
 //! permission to read ServiceImports.
 
+mod ask;
+mod keeper;
+mod workload;
+
+use std::collections::BTreeSet;
+
 use k8s_openapi::{
     api::{
-        apps::v1::Deployment,
         core::v1::ConfigMap,
         rbac::v1::{ClusterRole, ClusterRoleBinding, Subject},
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use kube::{
     Api, Client, Resource, ResourceExt as _,
@@ -17,11 +21,16 @@ use kube::{
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
+pub use self::{
+    ask::{Answer, Ask, Forwarded, Kind},
+    keeper::Keeper,
+    workload::Workload,
+};
 use super::identity::{AskError, ask, code};
 use crate::api::names::FieldManager;
 
-/// The ConfigMap of NodeLocal DNSCache.
-pub const NODE_LOCAL: &str = "node-local-dns";
+/// The ConfigMap of NodeLocal DNSCache: in its own manifest, and as kubespray installs it. A DaemonSet may name others.
+const NODE_LOCAL: [&str; 2] = ["node-local-dns", "nodelocaldns"];
 
 /// Key of the Corefile in a ConfigMap.
 const KEY: &str = "Corefile";
@@ -30,7 +39,7 @@ const KEY: &str = "Corefile";
 const DEFINITION: (&str, &str) = ("serviceimports.multicluster.x-k8s.io", "v1alpha1");
 
 /// The role and its binding.
-const PERMISSION: &str = include_str!("../../coredns/rbac.yaml");
+const PERMISSION: &str = include_str!("../../../coredns/rbac.yaml");
 
 /// Where CoreDNS is in a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,39 +48,8 @@ pub struct Place {
     pub namespace: String,
     /// The ConfigMap with its Corefile.
     pub config_map: String,
-    /// Its Deployment.
+    /// Its Deployment, or its DaemonSet.
     pub deployment: String,
-}
-
-/// Who writes a ConfigMap anew, whatever is in it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keeper {
-    /// The managed add-on of EKS.
-    Eks,
-    /// A Helm release.
-    Helm,
-    /// k3s, which applies its own manifests at every start.
-    K3s,
-}
-
-impl Keeper {
-    /// EKS documents that fields of managed add-ons have the field manager `eks`. Its label `eks.amazonaws.com/component`
-    /// says nothing: a CoreDNS that EKS installs without the add-on has it, too.
-    fn of(metadata: &ObjectMeta) -> Option<Self> {
-        let names = |key: &str| {
-            let maps = [&metadata.labels, &metadata.annotations];
-            maps.into_iter().flatten().any(|map| map.keys().any(|name| name.starts_with(key)))
-        };
-        if metadata.managed_fields.iter().flatten().any(|entry| entry.manager.as_deref() == Some("eks")) {
-            Some(Self::Eks)
-        } else if names("meta.helm.sh/release-name") {
-            Some(Self::Helm)
-        } else if names("objectset.rio.cattle.io/") {
-            Some(Self::K3s)
-        } else {
-            None
-        }
-    }
 }
 
 /// A Corefile in a ConfigMap.
@@ -83,15 +61,9 @@ pub struct Corefile {
     pub text: String,
     /// Who else writes it.
     pub keeper: Option<Keeper>,
+    /// The DaemonSet that reads it, if it is that of NodeLocal DNSCache.
+    pub daemon_set: Option<String>,
     version: Option<String>,
-}
-
-/// The Deployment of CoreDNS.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Workload {
-    /// Image of its first container.
-    pub image: String,
-    keeper: Option<Keeper>,
 }
 
 /// What is in the cluster.
@@ -99,10 +71,14 @@ pub struct Workload {
 pub struct Observed {
     /// The Corefile of CoreDNS.
     pub corefile: Option<Corefile>,
-    /// The Corefile of NodeLocal DNSCache, if the cluster has one.
-    pub node_local: Option<Corefile>,
-    /// The Deployment.
+    /// The Corefiles of NodeLocal DNSCache.
+    pub node_locals: Vec<Corefile>,
+    /// What runs CoreDNS.
     pub workload: Option<Workload>,
+    /// The service accounts as which it runs, by its pods, or by the template of what creates them. None: it is not known.
+    pub accounts: BTreeSet<String>,
+    /// Its pods that run. None if nobody looked for them.
+    pub pods: Vec<String>,
     /// ServiceImports are defined in the version that CoreDNS reads. It does not become ready while it cannot list them.
     pub defined: bool,
     /// The role and the binding are there.
@@ -129,13 +105,15 @@ impl Observed {
     pub(crate) fn sample(corefile: &str, image: &str) -> Self {
         let (config_map, text) = ("coredns".to_owned(), corefile.to_owned());
         Self {
-            corefile: Some(Corefile { config_map, text, keeper: None, version: None }),
-            node_local: None,
-            workload: Some(Workload { image: image.to_owned(), keeper: None }),
+            corefile: Some(Corefile { config_map, text, keeper: None, daemon_set: None, version: None }),
+            node_locals: Vec::new(),
+            workload: Some(Workload { image: image.to_owned(), ..Workload::default() }),
+            accounts: ["coredns".to_owned()].into(),
+            pods: Vec::new(),
             defined: true,
             permitted: true,
             revocable: true,
-            permission: permission("kube-system", "coredns"),
+            permission: permission("kube-system", &["coredns".to_owned()].into()),
             others: Vec::new(),
         }
     }
@@ -148,68 +126,104 @@ where
     ask(what, api.get_opt(name)).await
 }
 
-/// The role and the binding, for the service account of this CoreDNS.
-fn permission(namespace: &str, account: &str) -> (ClusterRole, ClusterRoleBinding) {
+/// The role and the binding, for the service accounts of this CoreDNS.
+fn permission(namespace: &str, accounts: &BTreeSet<String>) -> (ClusterRole, ClusterRoleBinding) {
     let (role, binding) = PERMISSION.split_once("\n---\n").expect("a role and a binding");
     let role = serde_yaml_ng::from_str(role).expect("a ClusterRole");
     let binding: ClusterRoleBinding = serde_yaml_ng::from_str(binding).expect("a ClusterRoleBinding");
-    let subject = Subject {
+    let subject = |account: &String| Subject {
         kind: "ServiceAccount".to_owned(),
-        name: account.to_owned(),
+        name: account.clone(),
         namespace: Some(namespace.to_owned()),
         ..Subject::default()
     };
-    (role, ClusterRoleBinding { subjects: Some(vec![subject]), ..binding })
+    (role, ClusterRoleBinding { subjects: Some(accounts.iter().map(subject).collect()), ..binding })
 }
 
-/// Reads all of it.
+/// Reads all of it, as far as the names of the objects are known: [`observe_pods`] looks for the rest.
 ///
 /// # Errors
 /// If the API server does not answer, or refuses a call.
 pub async fn observe(client: &Client, place: &Place) -> Result<Observed, AskError> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &place.namespace);
-    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &place.namespace);
     let corefile = get(maps.clone(), "read the ConfigMap of CoreDNS", &place.config_map).await?;
-    let node_local = get(maps, "read the ConfigMap of NodeLocal DNSCache", NODE_LOCAL).await?;
-    let deployment = get(deployments, "read the Deployment of CoreDNS", &place.deployment).await?;
+    let mut node_locals = Vec::new();
+    for name in NODE_LOCAL {
+        let found = get(maps.clone(), "read the ConfigMap of NodeLocal DNSCache", name).await?;
+        node_locals.extend(found.and_then(narrow).map(|it| Corefile { daemon_set: Some(name.to_owned()), ..it }));
+    }
+    let workload = workload::named(client, place).await?;
     let definition =
         get(Api::<CustomResourceDefinition>::all(client.clone()), "read the CRD of ServiceImport", DEFINITION.0)
             .await?;
-    let pod = deployment.as_ref().and_then(|deployment| deployment.spec.as_ref()?.template.spec.as_ref());
-    let account = pod.and_then(|pod| pod.service_account_name.as_deref()).unwrap_or("coredns");
-    let mut permission = permission(&place.namespace, account);
+    let mut corefile = corefile.and_then(narrow);
+    // The add-on manages Deployment and ConfigMap together.
+    if let (Some(corefile), Some(Keeper::Eks)) = (&mut corefile, workload.as_ref().and_then(|it| it.keeper.as_ref())) {
+        corefile.keeper = Some(Keeper::Eks);
+    }
+    let observed = Observed {
+        corefile,
+        node_locals,
+        accounts: workload.iter().map(|workload| workload.account.clone()).collect(),
+        pods: Vec::new(),
+        workload,
+        defined: definition.is_some_and(|crd| crd.spec.versions.iter().any(|it| it.name == DEFINITION.1 && it.served)),
+        permitted: false,
+        revocable: false,
+        permission: permission(&place.namespace, &BTreeSet::new()),
+        others: Vec::new(),
+    };
+    permissions(client, place, observed).await
+}
+
+/// Reads the same, and what only pods and DaemonSets tell: as whom CoreDNS runs really, and the ConfigMaps of NodeLocal
+/// DNSCache that have other names.
+///
+/// # Errors
+/// If the API server does not answer, or refuses a call.
+pub async fn observe_pods(client: &Client, place: &Place) -> Result<Observed, AskError> {
+    let mut observed = observe(client, place).await?;
+    let running = workload::running(client, place, observed.workload.as_ref()).await?;
+    if observed.workload.is_none() {
+        observed.workload = running.first().cloned();
+    }
+    observed.pods = running.iter().map(|pod| pod.name.clone()).collect();
+    let accounts: BTreeSet<_> = running.into_iter().map(|workload| workload.account).collect();
+    if !accounts.is_subset(&observed.accounts) {
+        observed.accounts.extend(accounts);
+        observed = permissions(client, place, observed).await?;
+    }
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &place.namespace);
+    for (daemon_set, config_map) in workload::node_locals(client, place).await? {
+        match observed.node_locals.iter_mut().find(|it| it.config_map == config_map) {
+            Some(known) => known.daemon_set = Some(daemon_set),
+            None => {
+                let found = get(maps.clone(), "read the ConfigMap of NodeLocal DNSCache", &config_map).await?;
+                let found = found.and_then(narrow).map(|it| Corefile { daemon_set: Some(daemon_set), ..it });
+                observed.node_locals.extend(found);
+            }
+        }
+    }
+    Ok(observed)
+}
+
+/// Compares the permission with the service accounts.
+async fn permissions(client: &Client, place: &Place, observed: Observed) -> Result<Observed, AskError> {
+    let mut permission = permission(&place.namespace, &observed.accounts);
     let role = get(Api::<ClusterRole>::all(client.clone()), "read a ClusterRole", &permission.0.name_any()).await?;
     let binding =
         get(Api::<ClusterRoleBinding>::all(client.clone()), "read a ClusterRoleBinding", &permission.1.name_any())
             .await?;
-    let workload = deployment.as_ref().zip(pod).map(|(deployment, pod)| Workload {
-        image: pod.containers.first().and_then(|container| container.image.clone()).unwrap_or_default(),
-        keeper: Keeper::of(&deployment.metadata),
-    });
-    let mut corefile = corefile.and_then(narrow);
-    // The add-on manages Deployment and ConfigMap together.
-    if let (Some(corefile), Some(Keeper::Eks)) = (&mut corefile, workload.as_ref().and_then(|workload| workload.keeper))
-    {
-        corefile.keeper = Some(Keeper::Eks);
-    }
     let ours = permission.1.subjects.clone().unwrap_or_default();
     let there = binding.as_ref().and_then(|it| it.subjects.clone()).unwrap_or_default();
     let others: Vec<_> = there.iter().filter(|subject| !is_in(&ours, subject)).cloned().collect();
     let revocable = if others.is_empty() { role.is_some() || binding.is_some() } else { others.len() < there.len() };
     let permitted = role.is_some_and(|role| role.rules == permission.0.rules)
         && binding.as_ref().is_some_and(|it| it.role_ref == permission.1.role_ref)
+        && !ours.is_empty()
         && ours.iter().all(|subject| is_in(&there, subject));
     permission.1.metadata.resource_version = binding.and_then(|it| it.metadata.resource_version);
-    Ok(Observed {
-        corefile,
-        node_local: node_local.and_then(narrow),
-        workload,
-        defined: definition.is_some_and(|crd| crd.spec.versions.iter().any(|it| it.name == DEFINITION.1 && it.served)),
-        permitted,
-        revocable,
-        permission,
-        others,
-    })
+    Ok(Observed { permitted, revocable, permission, others, ..observed })
 }
 
 fn is_in(subjects: &[Subject], one: &Subject) -> bool {
@@ -221,20 +235,21 @@ fn narrow(object: ConfigMap) -> Option<Corefile> {
     let text = object.data?.remove(KEY)?;
     let config_map = object.metadata.name.clone().unwrap_or_default();
     let keeper = Keeper::of(&object.metadata);
-    Some(Corefile { config_map, text, keeper, version: object.metadata.resource_version })
+    Some(Corefile { config_map, text, keeper, daemon_set: None, version: object.metadata.resource_version })
 }
 
 /// Replaces the text of a Corefile, unless somebody else has written the ConfigMap since it was read: then the API server
-/// answers with a conflict.
+/// answers with a conflict. Returns the Corefile as it is now.
 ///
 /// # Errors
 /// If the API server does not answer, or refuses the call.
-pub async fn write(client: &Client, place: &Place, corefile: &Corefile, text: &str) -> Result<(), AskError> {
+pub async fn write(client: &Client, place: &Place, corefile: &Corefile, text: &str) -> Result<Corefile, AskError> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), &place.namespace);
     let patch = json!({"metadata": {"resourceVersion": corefile.version}, "data": {KEY: text}});
     let params =
         PatchParams { field_manager: Some(FieldManager::CoreDns.as_str().to_owned()), ..PatchParams::default() };
-    ask("write the Corefile", api.patch(&corefile.config_map, &params, &Patch::Merge(patch))).await.map(drop)
+    let written = ask("write the Corefile", api.patch(&corefile.config_map, &params, &Patch::Merge(patch))).await?;
+    Ok(Corefile { text: text.to_owned(), version: written.metadata.resource_version, ..corefile.clone() })
 }
 
 /// Allows CoreDNS to read ServiceImports. Whoever else is in the binding stays there: the API server replaces the list of
