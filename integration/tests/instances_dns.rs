@@ -13,8 +13,8 @@ use cloudmap_mcs::{
     cloudmap::{self, AwsCloudMap, AwsSettings, Limited, Limits, Rates},
     cluster::Leadership,
     instances::{
-        Consent, InstanceSpec, Owner, Source,
-        records::address_records,
+        Consent, Custom, InstanceSpec, Owner, Source,
+        records::{address_records, host_record},
         sync::{Creation, Desired, Permit, SyncHandle, SyncSettings, TargetDesired, TargetStatus, spawn},
     },
     model::{Conditions, Endpoint, EndpointPort, IpFamily, Protocol, ServiceKey, ServicePort, Target},
@@ -195,6 +195,26 @@ async fn a_ttl_that_changes_is_answered_for_both_families() {
         assert!(Instant::now() < deadline, "{ttls:?}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// A load balancer gets an address in the place of its host name. AWS creates a service of the same name only when the former
+/// is gone.
+#[tokio::test]
+async fn a_name_whose_host_name_becomes_an_address_is_answered_with_it_and_the_gap_is_said() {
+    let bed = Bed::start().await;
+    let (identity, service) = (identity(), ServiceKey::new("shop", "web"));
+    let source = Source { identity: &identity, service: &service, ports: &[], region: None };
+    let host = source.hosts([&Arc::from("lb.example.org")], &Custom::default()).unwrap();
+    let alias = Creation { dns: Some(host_record(false, 60)), ..Creation::default() };
+    bed.desire("web", wanted(host.into(), alias));
+    bed.until_answered("web.internal", "CNAME", &["lb.example.org."]).await;
+    bed.desire("web", wanted(pods("web", &[(1, Conditions::READY)]), records(&[IpFamily::V4], 60)));
+    bed.until_answered("web.internal", "A", &["10.0.0.1"]).await;
+    bed.until("web", |status| status.registered == 1 && !status.notices.is_empty()).await;
+    let status = bed.handle.status().borrow()[&target("web")].clone();
+    let said = &status.notices[0];
+    assert_eq!(said.reason.as_str(), "ServiceRemade");
+    assert!(said.message.contains("no answer for") && said.message.contains("up to 900 s"), "{}", said.message);
 }
 
 #[tokio::test]

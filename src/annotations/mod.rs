@@ -14,9 +14,9 @@ pub mod zones;
 
 use clap::ValueEnum;
 pub use directory::{Directory, Known};
-pub use plan::{Planned, Refusal, Wanted, plan, plan_ingress};
+pub use plan::{Planned, Refusal, UNLISTED, Wanted, plan, plan_ingress};
 pub use request::Request;
-pub use zones::{Zone, ZoneKind, Zones};
+pub use zones::{Zone, ZoneKind, Zones, is_id, needs_zones};
 
 /// What happens to names that no annotated Service requests any more (`--policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

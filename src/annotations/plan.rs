@@ -19,7 +19,7 @@ use std::{
 };
 
 use super::{
-    AnnotationSettings, Zones,
+    AnnotationSettings, Zones, needs_zones,
     request::{HostTarget, Hosts, Named, Request},
 };
 use crate::{
@@ -40,6 +40,9 @@ use crate::{
 /// Most instances that are planned for one object, over all its names. Two annotations have room for thousands of names
 /// and thousands of addresses, of which each name gets all.
 const MOST_INSTANCES: usize = 50_000;
+
+/// What an object waits for while its Cloud Map namespaces are not known.
+pub const UNLISTED: &str = "the Cloud Map namespaces are not listed yet";
 
 /// Most refusals that are kept of one object. Nobody reads more Events.
 const MOST_REFUSALS: usize = 100;
@@ -180,14 +183,15 @@ impl<'a> Planner<'a> {
         }
         let flag = self.settings.owner_id.as_deref().map(|owner| Adopt::ExternalDns(owner.into()));
         self.permit(&mut request, flag.as_ref());
-        if let (Some(named), Origin::Service(service, endpoints)) = (request.named, self.origin) {
-            self.named(named, request.adopt.clone(), service, endpoints);
+        let needs_list = |named: &Named| needs_zones(&named.target);
+        if zones.is_none() && (request.hosts.is_some() || request.named.as_ref().is_some_and(needs_list)) {
+            let waits = Some(UNLISTED.to_owned());
+            return Planned { waits, refusals: kept(self.refusals), ..Planned::default() };
         }
-        if let Some(hosts) = request.hosts {
-            let Some(zones) = zones else {
-                let waits = Some("the Cloud Map namespaces are not listed yet".to_owned());
-                return Planned { waits, refusals: kept(self.refusals), ..Planned::default() };
-            };
+        if let (Some(named), Origin::Service(service, endpoints)) = (request.named, self.origin) {
+            self.named(named, request.adopt.clone(), (service, endpoints), zones);
+        }
+        if let Some((hosts, zones)) = request.hosts.zip(zones) {
             // An annotation about the Python controller takes no host name from the flag.
             let about_hosts = |adopt: &Adopt| flag.is_none() || *adopt != Adopt::CloudMapController;
             let adopt = request.adopt.filter(about_hosts).or(flag);
@@ -205,7 +209,8 @@ impl<'a> Planner<'a> {
             let waits = Some(format!("the Namespace {} is not known yet", self.namespace()));
             return Planned { waits, refusals: kept(self.refusals), ..Planned::default() };
         }
-        let Self { mut refusals, found, pods, .. } = self;
+        let namespace = self.namespace();
+        let Self { mut refusals, found, pods, rights, .. } = self;
         let wishes = Wishes::read(annotations)
             .map_err(|message| {
                 let message = message.trim_end_matches('.').to_owned();
@@ -217,11 +222,14 @@ impl<'a> Planner<'a> {
         refusals.extend(complaints.into_iter().map(complaint));
         let custom = Custom { service, pods };
         let share = annotations.get(ANNOTATION_SHARE).is_some_and(|value| value.trim() == "true");
-        let consent = Consent { named: true, share, adopt: None, unclear: request.unclear };
+        let consent = |target: &Target| {
+            let ungranted = !rights.is_granted(namespace, target);
+            Consent { named: true, share, adopt: None, unclear: request.unclear, ungranted }
+        };
         let (traffic, _) = Traffic::read(annotations);
         let mut wanted = BTreeMap::new();
         for (target, backends) in found {
-            let (found, complaint) = backends.wanted(source, &custom, &consent);
+            let (found, complaint) = backends.wanted(source, &custom, &consent(&target));
             refusals.extend(complaint.map(|message| Refusal { reason: EventReason::TooManyAttributes, message }));
             // An invalid annotation decides nothing, so the service is neither created nor changed.
             let unknown = |creation| Creation { service: false, ..creation };
@@ -238,8 +246,21 @@ impl<'a> Planner<'a> {
         self.refusals.push(Refusal { reason, message });
     }
 
-    fn named(&mut self, named: Named, adopt: Option<Adopt>, service: &Service, endpoints: &[Endpoint]) {
+    fn named(
+        &mut self,
+        named: Named,
+        adopt: Option<Adopt>,
+        (service, endpoints): (&Service, &[Endpoint]),
+        zones: Option<&Zones>,
+    ) {
         let Named { target, ttl, ttl_asked } = named;
+        let target = match zones.filter(|_| needs_zones(&target)) {
+            None => target,
+            Some(zones) => match zones.place(target) {
+                Ok(target) => target,
+                Err(message) => return self.refuse(EventReason::NoNamespace, message),
+            },
+        };
         if !service.headless {
             let message = format!(
                 "cloudmap.controller/... registers only the pods of headless Services; set clusterIP: None, or export Service \

@@ -58,6 +58,7 @@ fn zones() -> Zones {
         kind,
         description: None,
         created: 0,
+        soa_ttl: None,
     };
     let all = [("internal", NamespaceKind::DnsPrivate), ("test-namespace", NamespaceKind::Http)].map(namespace);
     Zones::new(&all)

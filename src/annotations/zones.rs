@@ -1,4 +1,4 @@
-//! The Cloud Map namespace of a host name.
+//! The Cloud Map namespace of a host name, and of a name or an id in an annotation.
 
 use std::sync::Arc;
 
@@ -20,13 +20,28 @@ pub enum ZoneKind {
     Private,
 }
 
-/// The properties of a Cloud Map namespace that matter for host names.
+/// The properties of a Cloud Map namespace that matter here.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Zone {
+    /// Its id, such as `ns-abcdefghij123456`.
+    pub id: Arc<str>,
     /// Its name.
     pub name: Arc<str>,
     /// Its kind.
     pub kind: NamespaceKind,
+}
+
+/// Whether only the list of namespaces says which target an annotation means: the namespace may be an id, or capital
+/// letters may not count.
+pub fn needs_zones(target: &Target) -> bool {
+    let has_capitals = |name: &str| name.bytes().any(|c| c.is_ascii_uppercase());
+    is_id(&target.namespace) || has_capitals(&target.namespace) || has_capitals(&target.service)
+}
+
+/// Whether a name has the form of the id of a namespace.
+pub fn is_id(name: &str) -> bool {
+    let rest = name.strip_prefix("ns-").unwrap_or_default();
+    !rest.is_empty() && rest.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
 }
 
 /// All namespaces of this account, sorted by name. If several have one name, the first one is used
@@ -39,10 +54,38 @@ impl Zones {
     pub fn new(namespaces: &[Namespace]) -> Self {
         let mut sorted: Vec<&Namespace> = namespaces.iter().collect();
         sorted.sort_by_key(|namespace| (&namespace.name, namespace.precedence()));
-        let zone = |namespace: &Namespace| Zone { name: namespace.name.clone(), kind: namespace.kind };
-        let mut zones: Vec<_> = sorted.into_iter().map(zone).collect();
-        zones.dedup();
-        Self(zones)
+        let zone = |namespace: &Namespace| Zone {
+            id: namespace.id.clone(),
+            name: namespace.name.clone(),
+            kind: namespace.kind,
+        };
+        Self(sorted.into_iter().map(zone).collect())
+    }
+
+    /// The target that an annotation means, so that a service has one target however it is written. An id stands for the
+    /// name of its namespace. In a DNS namespace, capital letters do not count; in an API-only one they do. What is not in
+    /// the list stays as it is.
+    ///
+    /// # Errors
+    /// The id is of a namespace whose name stands for another one, and the remedy.
+    pub fn place(&self, target: Target) -> Result<Target, String> {
+        let Target { namespace, service } = &target;
+        let exact = self.0.iter().find(|zone| zone.name == *namespace);
+        let by_id = || self.0.iter().find(|zone| zone.id == *namespace);
+        let is_dns = |zone: &&Zone| zone.kind != NamespaceKind::Http;
+        let alike = || self.0.iter().filter(is_dns).find(|zone| zone.name.eq_ignore_ascii_case(namespace));
+        let Some(zone) = exact.or_else(by_id).or_else(alike) else { return Ok(target) };
+        // Of several namespaces with one name, instances are written into the first.
+        let used = self.0.iter().find(|other| other.name == zone.name).unwrap_or(zone);
+        if zone.id == *namespace && used.id != zone.id {
+            return Err(format!(
+                "{namespace} is one of several Cloud Map namespaces with the name {:?}, of which only the oldest, {}, is used; \
+                 name that one, or delete it",
+                zone.name, used.id
+            ));
+        }
+        let service = if is_dns(&used) { service.to_ascii_lowercase().into() } else { service.clone() };
+        Ok(Target { namespace: used.name.clone(), service })
     }
 
     /// Whether a host name is left to others, such as an external-dns that writes it to Route 53: `--domain-filter`
@@ -145,14 +188,16 @@ mod tests {
     fn zones(names: &[(&str, NamespaceKind)]) -> Zones {
         let namespaces: Vec<_> = names
             .iter()
-            .map(|(name, kind)| Namespace {
-                id: "ns".into(),
+            .enumerate()
+            .map(|(n, (name, kind))| Namespace {
+                id: format!("ns-{n}").into(),
                 arn: "arn".into(),
                 name: (*name).into(),
                 http_name: (*name).into(),
                 kind: *kind,
                 description: None,
                 created: 0,
+                soa_ttl: None,
             })
             .collect();
         Zones::new(&namespaces)
@@ -188,6 +233,61 @@ mod tests {
         }
         // A namespace is no service of a namespace above it, unless that one exists.
         assert_eq!(all().target("prod.internal", &settings).unwrap().to_string(), "internal/prod");
+    }
+
+    #[test]
+    fn a_target_is_the_same_however_its_namespace_and_service_are_written() {
+        let zones = zones(&[
+            ("internal", NamespaceKind::DnsPrivate),
+            ("Example.org", NamespaceKind::DnsPublic),
+            ("Shop", NamespaceKind::Http),
+            ("Both", NamespaceKind::Http),
+            ("both", NamespaceKind::DnsPrivate),
+            ("clusterset-prod", NamespaceKind::Http),
+        ]);
+        for (namespace, service, expected) in [
+            ("internal", "web", "internal/web"),
+            ("Internal", "web", "internal/web"),
+            ("INTERNAL", "Web", "internal/web"),
+            ("ns-0", "WEB", "internal/web"),
+            ("example.ORG", "web", "Example.org/web"),
+            ("ns-1", "web", "Example.org/web"),
+            // In API-only namespaces, capitals count.
+            ("Shop", "Web", "Shop/Web"),
+            ("SHOP", "web", "SHOP/web"),
+            ("ns-2", "Web", "Shop/Web"),
+            ("Both", "Web", "Both/Web"),
+            ("BOTH", "Web", "both/web"),
+            // The caller refuses ledgers.
+            ("ns-5", "web", "clusterset-prod/web"),
+            // Not in the list.
+            ("ns-9", "Web", "ns-9/Web"),
+            ("Missing", "web", "Missing/web"),
+        ] {
+            let target = Target { namespace: namespace.into(), service: service.into() };
+            assert_eq!(zones.place(target).unwrap().to_string(), expected, "{namespace}/{service}");
+        }
+        for (namespace, service, needed) in [
+            ("internal", "web", false),
+            ("ns-team.internal", "web", false),
+            ("ns-", "web", false),
+            ("ns-abcdefghij123456", "web", true),
+            ("Internal", "web", true),
+            ("internal", "wEb", true),
+        ] {
+            let target = Target { namespace: namespace.into(), service: service.into() };
+            assert_eq!(needs_zones(&target), needed, "{target}");
+        }
+    }
+
+    #[test]
+    fn an_id_whose_name_stands_for_an_older_namespace_is_refused_with_the_id_that_is_used() {
+        let zones = zones(&[("internal", NamespaceKind::DnsPrivate), ("internal", NamespaceKind::Http)]);
+        let place = |namespace: &str| zones.place(Target { namespace: namespace.into(), service: "web".into() });
+        // Both are as old, so the kind decides.
+        assert_eq!(place("ns-1").unwrap().to_string(), "internal/web");
+        let message = place("ns-0").unwrap_err();
+        assert!(message.contains("ns-0") && message.contains("ns-1") && message.contains("\"internal\""), "{message}");
     }
 
     #[test]

@@ -39,17 +39,18 @@ table! {
         "`true`, `false`"; "`--instances`"; "turn the export's instances on or off";
     /// On a ServiceExport: the Cloud Map namespace of its instances, instead of the default one.
     ANNOTATION_TARGET_NAMESPACE = "cloudmap-mcs/namespace" on "ServiceExport":
-        "a Cloud Map namespace"; "`--instances-namespace`, or the name of its Namespace"; "the Cloud Map namespace of the export's instances. Names that begin with \
+        "a Cloud Map namespace, by name or id"; "`--instances-namespace`, or the name of its Namespace"; "the Cloud Map namespace of the export's instances. It must exist, unless \
+        `cloudmap-mcs/may-create` on the Namespace lists it. For a DNS namespace, capital letters do not count. Names that begin with \
         `clusterset-` are refused ([ledgers](../registrations.md#what-is-never-written))";
     /// On a ServiceExport: the Cloud Map service of its instances, instead of the default one.
     ANNOTATION_TARGET_SERVICE = "cloudmap-mcs/service" on "ServiceExport":
-        "a Cloud Map service"; "its own name; with `--instances-namespace`, `<name>.<namespace>`"; "the Cloud Map service of the export's instances. An existing service is joined, unless \
-        another ClusterSet, external-dns or ECS Service Connect owns it";
+        "a Cloud Map service"; "its own name; with `--instances-namespace`, `<name>.<namespace>`"; "the Cloud Map service of the export's instances. An existing service is joined if \
+        `cloudmap-mcs/may-register` on the Namespace lists it, unless another ClusterSet, external-dns or ECS Service Connect owns it";
     /// On a ServiceExport or an annotated Service: with `true`, an existing Cloud Map service is joined that would
     /// otherwise be refused, because it only has the default name, or because another controller created it.
     ANNOTATION_SHARE = "cloudmap-mcs/share" on "ServiceExport", "Service", "Ingress":
         "`true`, `false`"; "`false`"; "join a foreign Cloud Map service even if it only has the default name, or if another \
-        ClusterSet or external-dns created it (never one of ECS Service Connect)";
+        ClusterSet or external-dns created it (never one of ECS Service Connect). Needs `cloudmap-mcs/may-register` on the Namespace";
     /// On a ServiceExport or an annotated Service or Ingress: the share of the traffic that its instances get beside
     /// those of others, from `0%` to `100%`.
     ANNOTATION_SHARE_OF_TRAFFIC = "cloudmap-mcs/share-of-traffic" on "ServiceExport", "Service", "Ingress":
@@ -91,12 +92,17 @@ table! {
         (`NotAllowed`, `InvalidAnnotation`), and what was taken over before is withdrawn as soon as somebody else is \
         registered there. `--txt-owner-id` allows its id \
         to all namespaces";
-    /// On a Namespace: which Cloud Map services the objects in it may name with `--registration-policy=granted`:
-    /// `<Cloud Map namespace>/<service>` separated by commas, `*` for any text.
+    /// On a Namespace: which services that others made the objects in it may join, and with `--registration-policy=granted`,
+    /// which Cloud Map services they may name: `<Cloud Map namespace>/<service>` separated by commas, `*` for any text.
     ANNOTATION_MAY_REGISTER = "cloudmap-mcs/may-register" on "Namespace":
         "`<Cloud Map namespace>/<service>`, several separated by commas, `*` for any text (`internal/pay*, \
-        *.example.org/*`)"; "nothing"; "with `--registration-policy=granted`: the services that objects in this namespace may \
-        name. An export needs no grant for its own name, unless it shares an existing service";
+        *.example.org/*`)"; "nothing"; "the services of others (of ECS, Terraform, people) that objects in this namespace may \
+        join, and whose tasks a Cutover may hide. With `--registration-policy=granted`, also the services that they may name. An export \
+        needs no grant for its own name, unless it shares an existing service";
+    /// On a Namespace: which missing Cloud Map namespaces the controller makes for the exports in it, separated by commas.
+    ANNOTATION_MAY_CREATE = "cloudmap-mcs/may-create" on "Namespace":
+        "names of Cloud Map namespaces, separated by commas, without `*`"; "nothing"; "the Cloud Map namespaces that the controller \
+        makes, API-only, if an export in this namespace names them and they do not exist. The own name of an export needs none";
     /// On a Namespace: the Cloud Map namespaces whose instances are imported into it, separated by commas. An empty value
     /// imports none, regardless of `--import-from`.
     ANNOTATION_IMPORT_FROM = "cloudmap.controller/import-from" on "Namespace":
@@ -109,7 +115,7 @@ table! {
         [readiness gate](../gates.md) `cloudmap-mcs/registered` of the pod. Set it in the pod template, beside the gate";
     /// On a Service: the Cloud Map namespace of its name, verbatim, as the Python controller reads it.
     ANNOTATION_PYTHON_NAMESPACE = "cloudmap.controller/namespace" on "Service":
-        "a Cloud Map namespace"; "nothing"; "with `cloudmap.controller/hostname`: the namespace in which the Service is \
+        "a Cloud Map namespace, by name or id"; "nothing"; "with `cloudmap.controller/hostname`: the namespace in which the Service is \
         registered, [as the Python controller does](../moving-from-cloudmap-controller.md)";
     /// On a Service: the Cloud Map service of its name, verbatim.
     ANNOTATION_PYTHON_HOSTNAME = "cloudmap.controller/hostname" on "Service":

@@ -224,14 +224,18 @@ condition! {
         "The other claim is older, or it is of the Kubernetes namespace whose own name the target is. The message names it.";
     ForeignOwner => False, "ForeignOwner", Some(EventReason::ForeignOwner),
         "the Cloud Map service belongs to somebody else",
-        "Join the service with the annotation `cloudmap-mcs/share` or `cloudmap-mcs/service`, or name another service",
-        "A service of another ClusterSet needs `cloudmap-mcs/share`. A service of external-dns needs `cloudmap-mcs/share`, or \
+        "Join the service with the annotation `cloudmap-mcs/share` or `cloudmap-mcs/service`, and have an administrator list it in \
+         `cloudmap-mcs/may-register` on the Namespace; or name another service",
+        "Without [that grant](../operations.md#annotations-on-a-namespace), nothing joins a service that others made. A service of another ClusterSet needs `cloudmap-mcs/share`. A service of external-dns needs `cloudmap-mcs/share`, or \
          `cloudmap-mcs/adopt` if that is [allowed](../operations.md#annotations-on-a-namespace). A service of ECS Service \
          Connect is never joined. Instances from before [stay](../registrations.md#sync) as long as nobody else is registered \
          there. The controller looks again every 5 minutes.";
     NoNamespace => False, "NoNamespace", Some(EventReason::NoNamespace),
         "the Cloud Map namespace does not exist, and the controller does not create it",
-        "Create the Cloud Map namespace, or name another one with the annotation `cloudmap-mcs/namespace`", "";
+        "Create the Cloud Map namespace, name another one with the annotation `cloudmap-mcs/namespace`, or have an administrator allow it with \
+         `cloudmap-mcs/may-create` on the Namespace",
+        "The controller makes only the namespace that an export has without the annotation, and those that \
+         [`cloudmap-mcs/may-create`](../operations.md#annotations-on-a-namespace) lists.";
     LimitExceeded => False, "LimitExceeded", Some(EventReason::LimitExceeded),
         "a Cloud Map quota is exhausted", "Have AWS raise the quota, or spread the instances over several services",
         "The controller tries again every minute.";
@@ -361,6 +365,10 @@ condition! {
         "the controller runs without `--hide-tasks`",
         "Start it with `--hide-tasks`, and grant `cloudmap-mcs iam --mode hiding`; or remove `spec.hideTasks`",
         "The steps go on as without `spec.hideTasks`.";
+    NotGranted => False, "NotGranted", Some(EventReason::TasksNotHidden),
+        "no administrator has allowed it", "Ask an administrator for `cloudmap-mcs/may-register` on the Namespace, or remove `spec.hideTasks`",
+        "The annotation must list the Cloud Map service, also with `--registration-policy=open`. The steps go on as without \
+         `spec.hideTasks`.";
     NoHealthCheck => False, "NoHealthCheck", Some(EventReason::TasksNotHidden),
         "the Cloud Map service has no custom health check", "Remove `spec.hideTasks`",
         "ECS creates Cloud Map services with such a check. The steps go on as without `spec.hideTasks`.";

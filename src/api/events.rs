@@ -99,6 +99,8 @@ events! {
     ShareLimited => "ShareLimited", Warning, ["Service", "Ingress"], "the requested [share of the traffic](../shares.md) needs more ready pods, or fewer instances of others";
     TtlNotChanged => "TtlNotChanged", Warning, ["Service", "Ingress"], "AWS refuses to change the TTL, and the controller tries again";
     RecordsDiffer => "RecordsDiffer", Warning, ["Service", "Ingress"], "the service has other types of records than requested. AWS does not allow changes of the types";
+    ServiceRemade => "ServiceRemade", Warning, ["Service", "Ingress"], "the Cloud Map service was deleted and made again with other types of records, because [its endpoints fit only those](../instances.md#where). The message says for how long the name had no answer, and how long resolvers may keep that";
+    InstancesAltered => "InstancesAltered", Warning, ["Service", "Ingress"], "somebody else changes attributes of the registered instances, and the controller takes that back; said once. The message has the names of the attributes";
     DomainConflict => "DomainConflict", Warning, ["Service", "Ingress"], "another claim holds the name. It is older, or it is of the Kubernetes namespace whose own name this is. The message names its object. This object takes over when that claim is released";
     AwaitsClusters => "AwaitsClusters", Warning, ["Service", "Ingress"], "a cluster has not been readable for more than 15 s, and may have claimed the name before; see `ledger show`";
     NamespacesUnknown => "NamespacesUnknown", Warning, ["Service", "Ingress"], "the Cloud Map namespaces cannot be listed";

@@ -260,7 +260,14 @@ impl Leader {
             import,
             cluster: identity.cluster.clone(),
             concurrency: usize::from(self.args.concurrency),
-            targets: Targets { policy: self.args.instances, naming, identity, region: self.region.clone(), aws_mcs },
+            targets: Targets {
+                policy: self.args.instances,
+                naming,
+                identity,
+                region: self.region.clone(),
+                aws_mcs,
+                zones: None,
+            },
             annotations: annotations::AnnotationSettings {
                 domain_filter: self.args.domain_filter.clone(),
                 zone_kind: self.args.aws_zone_type,

@@ -178,6 +178,10 @@ pub struct PurgeArgs {
     /// Remove only what this cluster left behind. Without it: what the whole ClusterSet left behind.
     #[arg(long, value_name = "ID", value_parser = parsed::<ClusterId>)]
     pub cluster: Option<ClusterId>,
+    /// Remove only these Cloud Map namespaces, separated by commas, if they are empty and the ClusterSet made them. Its
+    /// clusters may be alive.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', conflicts_with = "cluster")]
+    pub cloudmap_namespace: Vec<String>,
     /// List what would be removed, and remove nothing.
     #[arg(long)]
     pub dry_run: bool,

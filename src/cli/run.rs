@@ -12,7 +12,7 @@ use super::{
     values::{duration, http_url, parsed},
 };
 use crate::{
-    annotations::{Policy, ZoneKind},
+    annotations::{Policy, ZoneKind, is_id},
     cluster::{LabelKeys, selector::NamespaceSelector},
     cutover::Settle,
     discovery::ImportFrom,
@@ -109,7 +109,7 @@ pub struct RunArgs {
 
     /// Which Cloud Map services the annotations on ServiceExports, Services and Ingresses may name. With `open`: all,
     /// as in external-dns. With `granted`: only those that the annotation `cloudmap-mcs/may-register` on their
-    /// Namespace lists, and an export's own name.
+    /// Namespace lists, and an export's own name. Joining a service that others made always needs the annotation.
     #[arg(long, env = "CLOUDMAP_MCS_REGISTRATION_POLICY", value_enum, default_value_t = RegistrationPolicy::Open)]
     pub registration_policy: RegistrationPolicy,
 
@@ -201,7 +201,13 @@ pub struct RunArgs {
     pub concurrency: u16,
 }
 
+/// Length of the id of a Cloud Map namespace. A shorter name may begin in the same way.
+const ID: usize = "ns-abcdefghij123456".len();
+
 fn instances_namespace(text: &str) -> Result<String, String> {
+    if text.len() >= ID && is_id(text) {
+        return Err("it is the id of a Cloud Map namespace: write its name".to_owned());
+    }
     let target = Target { namespace: text.into(), service: "any".into() };
     validate(&target).map(|()| text.to_owned()).map_err(|invalid| invalid.to_string())
 }
@@ -270,6 +276,7 @@ mod tests {
             ("--cloudmap-endpoint", "localhost:1", "http://"),
             ("--concurrency", "0", "1..=256"),
             ("--instances-namespace", "clusterset-prod", "ledgers"),
+            ("--instances-namespace", "ns-abcdefghij123456", "write its name"),
             ("--policy", "create-only", "upsert-only"),
             ("--aws-zone-type", "http", "private"),
             ("--export-namespaces", "env in prod", "key in (a, b)"),

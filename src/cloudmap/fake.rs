@@ -205,6 +205,7 @@ impl Registry {
             kind,
             description: None,
             created: i64::try_from(self.next).unwrap(),
+            soa_ttl: (kind != NamespaceKind::Http).then_some(15),
         };
         self.namespaces.push(namespace);
         id

@@ -148,6 +148,9 @@ pub struct Namespace {
     pub description: Option<String>,
     /// Time of creation in milliseconds since 1970; the greatest number if AWS does not return it.
     pub created: i64,
+    /// TTL of the SOA record of its zone, in seconds: so long resolvers keep at most that a name does not exist. `None`
+    /// without DNS, or if AWS does not return it.
+    pub soa_ttl: Option<u32>,
 }
 
 impl Namespace {
@@ -168,9 +171,14 @@ impl Namespace {
         self.arn.rsplit_once(':').map(|(place, _)| place)
     }
 
-    /// The one of these that its name stands for: of several with the name, the first one by [`Self::precedence`].
+    /// The one of these that a name or an id stands for: of several with the name, the first one by [`Self::precedence`].
+    /// The names of DNS namespaces have no case.
     pub fn named<'a>(all: &'a [Self], name: &str) -> Option<&'a Self> {
-        all.iter().filter(|namespace| *namespace.name == *name).min_by_key(|namespace| namespace.precedence())
+        let first = |is_it: &dyn Fn(&Self) -> bool| {
+            all.iter().filter(|there| is_it(there)).min_by_key(|there| there.precedence())
+        };
+        let alike = |there: &Self| there.kind != NamespaceKind::Http && there.name.eq_ignore_ascii_case(name);
+        first(&|there| *there.name == *name || *there.id == *name).or_else(|| first(&alike))
     }
 }
 

@@ -180,6 +180,8 @@ pub(super) struct Core {
     pub(super) blocked: BTreeMap<ServiceKey, Duration>,
     /// Until when exports keep their last plan, because the names of ports in Service and EndpointSlices differ.
     pub(super) held: BTreeMap<ServiceKey, Duration>,
+    /// Exports whose targets follow from the list of Cloud Map namespaces.
+    pub(super) named: BTreeSet<ServiceKey>,
     pub(super) slices: SliceIndex<SourceSlice>,
     pub(super) imported: SliceIndex<OwnSlice>,
     /// How many Services have each cluster IP.
@@ -253,6 +255,7 @@ impl Core {
             pending: Pending::default(),
             blocked: BTreeMap::new(),
             held: BTreeMap::new(),
+            named: BTreeSet::new(),
             targets,
             slices: SliceIndex::new(|slice| slice.service.clone()),
             imported: SliceIndex::new(super::index::import_of),
@@ -322,7 +325,7 @@ impl Core {
         if std::mem::take(&mut self.publish) {
             self.out.extend(self.knowledge.desired().map(Command::Publish));
         }
-        let listing = self.annotated.needs_zones();
+        let listing = self.annotated.needs_zones() || !self.named.is_empty();
         if std::mem::replace(&mut self.listing, listing) != listing {
             self.out.push(Command::List(listing));
         }

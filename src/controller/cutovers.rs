@@ -25,7 +25,7 @@ use crate::{
     },
     gates::Progress,
     instances::{
-        Share, Traffic,
+        Adopt, Consent, Rights, Share, Traffic,
         sync::{Outcome, Reason},
     },
     model::{ClaimOwner, ServiceKey, Target},
@@ -69,6 +69,12 @@ pub(super) fn in_force(cutovers: &Cache<Cutover>, key: &ServiceKey, asked: Traff
 /// Whether an object's Cutover hides tasks for the share that it has put in force.
 pub(super) fn hides(cutovers: &Cache<Cutover>, key: &ServiceKey) -> bool {
     cutovers.get(key).is_some_and(|cutover| cutover.spec.hide_tasks && cutover.status.share_of_traffic.is_some())
+}
+
+/// Whether tasks of others may be hidden in a target: an administrator has granted it, or the takeover of what is there.
+pub(super) fn may_hide_in(rights: &Rights, namespace: &str, target: &Target, consent: &Consent) -> bool {
+    let takes_over = |adopt: &Adopt| !matches!(adopt, Adopt::AwsMcsController { .. });
+    rights.is_granted(namespace, target) || consent.adopt.as_ref().is_some_and(takes_over)
 }
 
 /// How many Cutovers there are, by phase.
@@ -170,6 +176,7 @@ impl Core {
             awaits: lower.map(|(other, _)| &*other.name),
             guard: judgement.as_ref(),
             may_hide: self.hide_tasks,
+            ungranted: facing.places().iter().map(|place| &place.target).find(|target| !self.may_hide(key, target)),
             settle,
             hidden_since,
             waited,
@@ -180,6 +187,11 @@ impl Core {
             self.cutovers.planned.insert(key.clone(), Arc::new(writing));
         }
         question
+    }
+
+    fn may_hide(&self, key: &ServiceKey, target: &Target) -> bool {
+        let consent = self.desired.get(target).map(|desired| desired.consent.clone()).unwrap_or_default();
+        may_hide_in(self.knowledge.rights(), &key.namespace, target, &consent)
     }
 
     /// What a guard is asked while a share is in force.

@@ -112,7 +112,15 @@ impl Core {
                 self.pods.forget(&key);
             }
             let part = self.part(&key, export.as_deref());
-            let parted = self.knowledge.set_part(&key, part);
+            let named = export.as_deref().filter(|export| self.targets.needs_zones(export));
+            let unlisted =
+                named.is_some_and(|export| self.targets.asked(export, self.knowledge.rights()) == Asked::Unlisted);
+            if named.is_some() {
+                self.named.insert(key.clone())
+            } else {
+                self.named.remove(&key)
+            };
+            let parted = self.knowledge.set_part(&key, part) | self.knowledge.set_unlisted(&key, unlisted);
             let (mut freed, changed) = self.knowledge.replan(&key, plan, now.seconds());
             if parted && !changed {
                 freed = self.knowledge.export(&key, now.seconds());
@@ -164,7 +172,7 @@ impl Core {
             Asked::Target(target) => Some(target),
             // Without instances there is nothing to have a share of.
             Asked::None => Some(self.targets.for_aws_mcs(key)?),
-            Asked::Invalid(_) | Asked::Unknown => None,
+            Asked::Invalid(_) | Asked::Unknown | Asked::Unlisted => None,
         };
         let own = ClaimOwner::export(key);
         let held = |target: &Target| {
@@ -206,7 +214,7 @@ impl Core {
         let target = match self.targets.asked(export, self.knowledge.rights()) {
             Asked::Target(target) => Some(target),
             Asked::Unknown => return None,
-            Asked::None | Asked::Invalid(_) => None,
+            Asked::None | Asked::Invalid(_) | Asked::Unlisted => None,
         };
         let plan = export::plan(export, service.as_deref(), slices, target);
         let plan =

@@ -16,6 +16,7 @@ use super::{
     targets::{Asked, awaits_clusters},
 };
 use crate::{
+    annotations::UNLISTED,
     api::events::EventReason,
     cluster::{
         Change,
@@ -211,6 +212,7 @@ impl Core {
             Some(Ok(_)) if targets.is_empty() => Some(match self.targets.asked(&object, self.knowledge.rights()) {
                 Asked::None => Progress::Declined,
                 Asked::Invalid(message) => Progress::Refused(message),
+                Asked::Unlisted => Progress::Waits(UNLISTED.to_owned()),
                 Asked::Target(_) | Asked::Unknown => {
                     Progress::Waits(format!("the Namespace {} is not known yet", key.namespace))
                 }

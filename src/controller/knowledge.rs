@@ -85,6 +85,8 @@ pub struct Knowledge {
     planned: BTreeMap<ServiceKey, Result<Arc<Exported>, Refusal>>,
     /// Which endpoints of an export others see, if not all of them.
     parts: BTreeMap<ServiceKey, Part>,
+    /// Exports whose targets are not known yet, so that what is published of them stays.
+    unlisted: BTreeSet<ServiceKey>,
     annotated: BTreeMap<ClaimOwner, Asks>,
     /// The exports that want a target: most targets are wanted by one.
     wanting: BTreeSet<(Target, ServiceKey)>,
@@ -134,6 +136,7 @@ impl Knowledge {
             membership,
             planned: BTreeMap::new(),
             parts: BTreeMap::new(),
+            unlisted: BTreeSet::new(),
             annotated: BTreeMap::new(),
             wanting: BTreeSet::new(),
             names: BTreeMap::new(),
@@ -255,6 +258,27 @@ impl Knowledge {
         true
     }
 
+    /// Sets whether the target of an export is not known yet. Returns whether that is new; [`export`](Self::export) acts on
+    /// it.
+    pub fn set_unlisted(&mut self, key: &ServiceKey, unlisted: bool) -> bool {
+        if self.unlisted.contains(key) == unlisted {
+            return false;
+        }
+        let owner = ClaimOwner::export(key);
+        for target in self.targets_of(&owner) {
+            self.wanting.remove(&(target, key.clone()));
+        }
+        if unlisted {
+            self.unlisted.insert(key.clone())
+        } else {
+            self.unlisted.remove(key)
+        };
+        for target in self.targets_of(&owner) {
+            self.wanting.insert((target, key.clone()));
+        }
+        true
+    }
+
     /// The endpoints of an export that others see now, of those that the map has.
     pub fn shown(&self, key: &ServiceKey) -> Option<Vec<Endpoint>> {
         self.exports.as_ref()?.said(key).map(|said| said.endpoints)
@@ -262,7 +286,12 @@ impl Knowledge {
 
     /// The planned export, as others see it.
     fn visible(&self, key: &ServiceKey, local: &Arc<Exported>) -> Arc<Exported> {
-        self.parts.get(key).map_or_else(|| Arc::clone(local), |part| Arc::new(part.of(local)))
+        let mut visible = self.parts.get(key).map_or_else(|| Arc::clone(local), |part| Arc::new(part.of(local)));
+        if self.unlisted.contains(key) {
+            let said = self.exports.as_ref().and_then(|exports| exports.said(key));
+            Arc::make_mut(&mut visible).export.target = said.and_then(|said| said.export.target);
+        }
+        visible
     }
 
     /// Sets what an annotated object wants (`None`: it is gone, or requests nothing). Returns who may now get a target
@@ -336,7 +365,11 @@ impl Knowledge {
             return self.annotated(owner).cloned().collect();
         }
         let planned = self.planned.get(&owner.key()).and_then(|plan| plan.as_ref().ok());
-        planned.map(|local| self.targets_for(&owner.key(), local)).unwrap_or_default().into_iter().collect()
+        let key = owner.key();
+        let unlisted = self.unlisted.contains(&key);
+        let local = planned.map(|local| if unlisted { self.visible(&key, local) } else { Arc::clone(local) });
+        let targets = local.map(|local| self.targets_for(&key, &local));
+        targets.unwrap_or_default().into_iter().collect()
     }
 
     fn targets_for(&self, key: &ServiceKey, local: &Exported) -> BTreeSet<Target> {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     cloudmap::{Instance, Service, fake::mk_service},
-    instances::Owner,
+    instances::{Owner, policy::mk_namespace},
     model::ClusterSetId,
 };
 
@@ -51,16 +51,7 @@ pub(in crate::controller) fn found(
 /// In a cluster with a namespace, with the flag or without it.
 fn mk_with(enabled: bool) -> Peers {
     let mut peers = Peers::new(enabled);
-    let shop = Namespace {
-        name: "shop".into(),
-        uid: "uid".into(),
-        terminating: false,
-        labels: BTreeMap::new(),
-        import_from: None,
-        may_register: None,
-        allow_adopt: None,
-    };
-    peers.namespace_changed(&"shop".into(), Some(&shop));
+    peers.namespace_changed(&"shop".into(), Some(&mk_namespace()));
     peers
 }
 

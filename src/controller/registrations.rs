@@ -59,9 +59,11 @@ impl Core {
     }
 
     pub(super) fn zones_changed(&mut self, known: Known, now: Now) {
+        self.targets.zones.clone_from(&known.zones);
         self.annotated.set_zones(known);
         let annotated = self.annotated.owners();
         self.annotate(annotated, now);
+        self.replan(self.named.clone(), now);
     }
 
     /// Lets owners claim a target for which they waited and that is free now. Also looks at owners whose record another one has now.
@@ -213,6 +215,9 @@ impl Core {
         let desired = desired.map(|desired| {
             let awaited = gates.awaited(&desired.instances);
             let hides = owner.is_some_and(|owner| cutovers::hides(&caches.cutovers, &owner.key()));
+            let may_hide = owner.is_some_and(|owner| {
+                cutovers::may_hide_in(knowledge.rights(), &owner.namespace, &target, &desired.consent)
+            });
             TargetDesired {
                 owner: owner.cloned(),
                 released: desired.retiring && released,
@@ -220,7 +225,7 @@ impl Core {
                 contenders,
                 successor: claims.successor(&target).filter(|_| !desired.retiring).map(Successor::place),
                 awaited,
-                hide_tasks: *hide_tasks && hides && !desired.retiring,
+                hide_tasks: *hide_tasks && hides && may_hide && !desired.retiring,
                 ..desired
             }
         });

@@ -2,18 +2,15 @@ use super::*;
 use crate::{
     cloudmap::{Instance, fake::mk_service},
     discovery::{NoEndpoint, Reading, ServiceFound},
-    instances,
+    instances::{self, policy::mk_namespace},
 };
 
 fn namespace(name: &str, import_from: Option<&str>) -> Namespace {
     Namespace {
         name: name.into(),
         uid: format!("uid-{name}").into(),
-        terminating: false,
-        labels: BTreeMap::new(),
         import_from: import_from.map(Into::into),
-        may_register: None,
-        allow_adopt: None,
+        ..mk_namespace()
     }
 }
 

@@ -10,12 +10,12 @@ use super::{
     pods::Pods,
 };
 use crate::{
-    annotations::request::wrong_share,
+    annotations::{UNLISTED, Zones, needs_zones, request::wrong_share},
     api::{
         conditions::RegisteredReason,
         names::{
             ANNOTATION_ADOPT, ANNOTATION_INSTANCE_PORT, ANNOTATION_INSTANCES, ANNOTATION_SHARE,
-            ANNOTATION_TARGET_SERVICE,
+            ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE,
         },
     },
     awsmcs::ExportAttributes,
@@ -44,7 +44,12 @@ pub struct Targets {
     /// Whether every export is also registered for AWS Cloud Map MCS Controllers, whatever else it requests
     /// (`--aws-mcs-compat`).
     pub aws_mcs: bool,
+    /// The Cloud Map namespaces, once they were listed: some annotations name a target in several ways.
+    pub zones: Option<Arc<Zones>>,
 }
+
+/// How the message begins while everything is registered.
+const DONE: [&str; 2] = ["The ready endpoints are registered", "A share of the ready endpoints is registered"];
 
 /// What a ServiceExport requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +62,9 @@ pub enum Asked {
     Invalid(String),
     /// Its Namespace, which matters, is not known yet.
     Unknown,
+    /// The Cloud Map namespaces are not listed yet, and only they say which target an annotation means. What is recorded
+    /// stays.
+    Unlisted,
 }
 
 impl Targets {
@@ -81,7 +89,14 @@ impl Targets {
         if !wanted {
             return Asked::None;
         }
-        let target = named.target(&self.naming, &export.key);
+        let mut target = named.target(&self.naming, &export.key);
+        if named.is_any() && needs_zones(&target) && validate(&target).is_ok() {
+            let Some(zones) = &self.zones else { return Asked::Unlisted };
+            target = match zones.place(target) {
+                Ok(target) => target,
+                Err(why) => return Asked::Invalid(format!("The annotation {ANNOTATION_TARGET_NAMESPACE}: {why}.")),
+            };
+        }
         if let Err(error) = validate(&target) {
             return Asked::Invalid(format!("{error}."));
         }
@@ -95,6 +110,12 @@ impl Targets {
         }
     }
 
+    /// Whether only the list of Cloud Map namespaces says where an export is to be registered.
+    pub(super) fn needs_zones(&self, export: &ServiceExport) -> bool {
+        let named = Named::read(|name| export.annotations.get(name));
+        named.is_any() && needs_zones(&named.target(&self.naming, &export.key))
+    }
+
     /// Where the AWS controllers in other clusters look for an export, if there are any.
     pub(super) fn for_aws_mcs(&self, key: &ServiceKey) -> Option<Target> {
         self.aws_mcs.then(|| Naming::PerNamespace.implied(key)).filter(|target| validate(target).is_ok())
@@ -103,20 +124,27 @@ impl Targets {
     /// What the annotations and `--aws-mcs-compat` allow for a foreign target.
     fn consent(&self, key: &ServiceKey, target: &Target, annotations: &Pairs, rights: &Rights) -> Consent {
         let mut consent = consent(annotations, &key.namespace, rights);
+        consent.ungranted = !rights.is_granted(&key.namespace, target);
         if self.for_aws_mcs(key).as_ref() == Some(target)
             && let Some(clusterset) = self.identity.clusterset.clone()
         {
             // An AWS controller marks neither services nor namespaces as its own.
-            consent.named = true;
+            (consent.named, consent.ungranted) = (true, false);
             let cluster = self.identity.cluster.clone();
             consent.adopt.get_or_insert(Adopt::AwsMcsController { cluster, clusterset });
         }
         consent
     }
 
+    /// Whether a missing Cloud Map namespace is made for an export. An account has few, so an annotation alone makes none.
+    fn creates_namespace(&self, key: &ServiceKey, target: &Target, rights: &Rights) -> bool {
+        self.naming.implied(key).namespace == target.namespace || rights.creates(&key.namespace, &target.namespace)
+    }
+
     /// What an export is allowed in a target, and whether a missing namespace is created for it.
     pub(super) fn consented(&self, export: &ServiceExport, target: &Target, rights: &Rights) -> (Consent, bool) {
-        (self.consent(&export.key, target, &export.annotations, rights), Creation::default().namespace)
+        let consent = self.consent(&export.key, target, &export.annotations, rights);
+        (consent, self.creates_namespace(&export.key, target, rights))
     }
 
     pub(super) fn source<'a>(&'a self, service: &'a ServiceKey, ports: &'a [ServicePort]) -> Source<'a> {
@@ -160,6 +188,7 @@ impl Targets {
                     Some(Err(_)) => creation.service = false,
                     None => {}
                 }
+                creation.namespace = self.creates_namespace(&key, target, knowledge.rights());
                 // The ServiceExport reports what is not possible (`registered`).
                 let (instances, complaint) = self.instances(target, object.as_deref(), &key, local, pods);
                 as_is = complaint.is_some() || instance_ports(object.as_deref(), &local.export.ports).is_err();
@@ -251,6 +280,13 @@ impl Targets {
                     format!("Waiting for the Namespace {}, which says what is allowed.", export.key.namespace);
                 return Some((RegisteredReason::Pending, message));
             }
+            (Asked::Unlisted, _) => {
+                // What the previous leader reported stays for the second that a listing takes.
+                let is_done = |message: &str| DONE.iter().any(|done| message.starts_with(done));
+                let said = export.conditions.iter().find(|condition| is_done(&condition.message));
+                let said = said.map(|said| (RegisteredReason::Registered, said.message.to_string()));
+                return said.or_else(|| Some((RegisteredReason::Pending, format!("Waiting: {UNLISTED}."))));
+            }
         };
         Some(self.registered_in(&target, knowledge, (export, traffic), claims, statuses, pods))
     }
@@ -307,11 +343,7 @@ impl Targets {
             return (RegisteredReason::Failed, format!("{complaint}."));
         }
         // Without the count: a condition that changes with every pod would be written for each.
-        let done = if traffic.is_part() {
-            format!("A share of the ready endpoints is registered in Cloud Map service {target}.")
-        } else {
-            format!("The ready endpoints are registered in Cloud Map service {target}.")
-        };
+        let done = format!("{} in Cloud Map service {target}.", DONE[usize::from(traffic.is_part())]);
         let status = statuses.get(target);
         match status.map(|status| &status.outcome) {
             Some(Outcome::Registered { .. }) => {
@@ -429,7 +461,7 @@ fn consent(annotations: &Pairs, namespace: &str, rights: &Rights) -> Consent {
         Some(Ok((Verdict::Unknown, _)) | Err(_)) => (None, true),
         Some(Ok((Verdict::Refused(_), _))) | None => (None, false),
     };
-    Consent { named, share, adopt, unclear: unclear || wrong_share(annotations).is_some() }
+    Consent { named, share, adopt, unclear: unclear || wrong_share(annotations).is_some(), ungranted: false }
 }
 
 fn shares(annotations: &Pairs) -> bool {

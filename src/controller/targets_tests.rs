@@ -23,7 +23,7 @@ pub(in crate::controller) fn target() -> Target {
 
 pub(in crate::controller) fn mk_targets(policy: Selection) -> Targets {
     let identity = Owner { clusterset: None, cluster: "here".parse().unwrap(), cluster_uid: "uid".into() };
-    Targets { policy, naming: Naming::PerNamespace, identity, region: None, aws_mcs: false }
+    Targets { policy, naming: Naming::PerNamespace, identity, region: None, aws_mcs: false, zones: None }
 }
 
 fn mk_export(annotations: &[(&str, &str)]) -> ServiceExport {

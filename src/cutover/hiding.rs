@@ -12,6 +12,7 @@ use crate::{
     api::{
         Cutover, CutoverSpec, CutoverStatus,
         conditions::{CutoverCondition, HidingReason, Said, Status, Verdict, find},
+        names::ANNOTATION_MAY_REGISTER,
     },
     instances::sync::{HidingTrouble, TargetTasks},
 };
@@ -115,6 +116,12 @@ pub(super) fn tasks(
         let text = "The controller runs without --hide-tasks, so no task is hidden, and the steps go on without it. Start it \
                     with --hide-tasks, and grant what `cloudmap-mcs iam --mode hiding` prints; or remove spec.hideTasks.";
         said(HidingReason::FlagMissing, text.to_owned())
+    } else if let Some(target) = observed.ungranted {
+        let text = format!(
+            "No task is hidden, because no administrator has allowed it, and the steps go on without it. Ask one for the annotation \
+             {ANNOTATION_MAY_REGISTER}: \"{target}\" on the Namespace, or remove spec.hideTasks."
+        );
+        said(HidingReason::NotGranted, text)
     } else if let Some((trouble, why)) = all.iter().find_map(|tasks| tasks.trouble.as_ref()) {
         let (reason, text) = troubled(*trouble, why);
         said(reason, text)
@@ -215,6 +222,7 @@ mod tests {
             awaits: None,
             guard: None,
             may_hide,
+            ungranted: None,
             settle,
             hidden_since: hidden_since.map(|at| Timestamp::from_second(at).unwrap()),
             waited: Duration::ZERO,

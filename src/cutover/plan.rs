@@ -21,6 +21,7 @@ use crate::{
         names::ANNOTATION_SHARE_OF_TRAFFIC,
     },
     instances::{Share, Traffic},
+    model::Target,
 };
 
 /// The time that is counted is written this often at least, in parts of the interval.
@@ -41,6 +42,8 @@ pub struct Observed<'a> {
     pub guard: Option<&'a Judgement>,
     /// Whether the controller may hide tasks (`--hide-tasks`), and when it hid the last one ([`hiding::LastMark`]).
     pub may_hide: bool,
+    /// A target in which no administrator allows that tasks of others are hidden.
+    pub ungranted: Option<&'a Target>,
     /// By how much clients are late.
     pub settle: Settle,
     /// See `may_hide`.

@@ -278,8 +278,7 @@ impl Engine {
         self.namespaces_failed = 0;
         for (name, entry) in &mut self.namespaces {
             // If several have one name, the choice must not change.
-            let of_name = all.iter().filter(|there| there.name == *name || there.id == *name);
-            let found = of_name.min_by_key(|there| there.precedence()).cloned();
+            let found = Namespace::named(&all, name).cloned();
             // For an id, only this shows the owner.
             let (found, ledger) = match found {
                 Some(found) if ledger::is_ledger(&found.name) => (None, true),

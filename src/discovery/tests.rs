@@ -380,6 +380,19 @@ async fn a_namespace_can_be_subscribed_by_its_id() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn capital_letters_do_not_count_in_the_name_of_a_dns_namespace() {
+    let fake = Fake::new();
+    for (namespace, kind) in [("internal", NamespaceKind::DnsPrivate), ("plain", NamespaceKind::Http)] {
+        let id = fake.registry().add_namespace(namespace, kind);
+        let orders = add_service(&fake, &id, "orders");
+        add_instance(&fake, &orders, "a", "10.0.0.1");
+    }
+    let world = World::start(fake.clone(), &["Internal", "Plain"]);
+    world.until("it is read", SOON, |world| world.octets("Internal", "orders") == Some(vec![1])).await;
+    assert_eq!(world.trouble("Plain"), Some(Trouble::NotFound), "names of API-only namespaces have a case");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_ledger_is_never_read_not_even_by_its_id() {
     let fake = Fake::new();
     let id = add_namespace(&fake, "clusterset-prod");

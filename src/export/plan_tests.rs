@@ -4,6 +4,7 @@ use super::*;
 use crate::{
     api::conditions::{Heading, Said},
     cluster::cache::Narrow,
+    instances::policy::mk_namespace,
 };
 
 fn mk_export(spec: &serde_json::Value) -> ServiceExport {
@@ -119,13 +120,8 @@ fn labels_and_annotations_that_are_too_large_are_cut_in_the_cache_and_refused_al
 #[test]
 fn a_namespace_without_the_labels_may_not_export_and_gets_the_remedy() {
     let namespace = |labels: &[(&str, &str)]| Namespace {
-        name: "shop".into(),
-        uid: "uid".into(),
-        terminating: false,
-        import_from: None,
-        may_register: None,
-        allow_adopt: None,
         labels: labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
+        ..mk_namespace()
     };
     let allowed: NamespaceSelector = "export in (yes, all)".parse().unwrap();
     assert_eq!(permit(&namespace(&[("export", "yes")]), &allowed), Ok(()));

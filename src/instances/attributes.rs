@@ -23,7 +23,7 @@ use std::{
 use super::{custom::Custom, host::is_load_balancer, ownership::Owner, share::Families};
 use crate::{
     cloudmap::{
-        Attributes, Instance, RecordType, Service,
+        Attributes, DnsConfig, Instance, RecordType, Service,
         attributes::{
             ALIAS, CLUSTER, CLUSTER_UID, CLUSTERSET, CNAME, FURTHER_PORT, INIT_HEALTH, IPV4, IPV6, NAMESPACE, PARTIAL,
             PORT, REGION, SERVICE, ZONE,
@@ -239,6 +239,19 @@ pub struct ServiceTraits {
 }
 
 impl ServiceTraits {
+    /// The properties of a service that is created with these records.
+    pub(super) fn of(dns: Option<&DnsConfig>, custom_health_check: bool) -> Self {
+        let has = |wanted| dns.is_some_and(|dns| dns.records.iter().any(|record| record.record_type == wanted));
+        let records = Records {
+            a: has(RecordType::A),
+            aaaa: has(RecordType::Aaaa),
+            srv: has(RecordType::Srv),
+            cname: has(RecordType::Cname),
+        };
+        let weighted = dns.is_some_and(|dns| dns.weighted);
+        Self { records, weighted, custom_health_check, route53_health_check: false }
+    }
+
     pub(super) const fn has_custom_health_check(self) -> bool {
         self.custom_health_check
     }
@@ -261,20 +274,8 @@ struct Records {
 
 impl From<&Service> for ServiceTraits {
     fn from(service: &Service) -> Self {
-        let has = |wanted| {
-            service.dns.as_ref().is_some_and(|dns| dns.records.iter().any(|record| record.record_type == wanted))
-        };
-        Self {
-            records: Records {
-                a: has(RecordType::A),
-                aaaa: has(RecordType::Aaaa),
-                srv: has(RecordType::Srv),
-                cname: has(RecordType::Cname),
-            },
-            weighted: service.dns.as_ref().is_some_and(|dns| dns.weighted),
-            custom_health_check: service.custom_health_check,
-            route53_health_check: service.health_check.is_some(),
-        }
+        let created = Self::of(service.dns.as_ref(), service.custom_health_check);
+        Self { route53_health_check: service.health_check.is_some(), ..created }
     }
 }
 
@@ -287,11 +288,16 @@ pub struct Digest(NonZeroU64);
 pub fn digest(attributes: &Attributes) -> Digest {
     let mut hasher = DefaultHasher::new();
     for (key, value) in attributes {
-        if !key.starts_with("AWS_") || [IPV4, IPV6, PORT, ALIAS, CNAME].contains(&key.as_str()) {
+        if belongs_to_us(key) {
             (key, value).hash(&mut hasher);
         }
     }
     Digest(NonZeroU64::new(hasher.finish()).unwrap_or(NonZeroU64::MIN))
+}
+
+/// Whether an attribute of our instances is ours to keep: all but those that AWS sets.
+pub(super) fn belongs_to_us(name: &str) -> bool {
+    !name.starts_with("AWS_") || [IPV4, IPV6, PORT, ALIAS, CNAME].contains(&name)
 }
 
 /// Attributes as instances share them.

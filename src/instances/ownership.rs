@@ -9,12 +9,13 @@ use sha2::{Digest, Sha256};
 
 use super::Adopt;
 use crate::{
+    api::names::ANNOTATION_MAY_REGISTER,
     cloudmap::{
         Instance, Service,
         attributes::{CLUSTER, CLUSTER_UID, CLUSTERSET, NAMESPACE, SERVICE},
     },
     ledger,
-    model::{ClusterId, ClusterSetId, ServiceKey},
+    model::{ClusterId, ClusterSetId, ServiceKey, Target},
 };
 
 /// Key of the tag that marks namespaces and services that we created. Its value is [`Owner::set`].
@@ -234,6 +235,7 @@ pub fn namespace_made_by_us(tags: &BTreeMap<String, String>, identity: &Owner) -
 
 /// What the user allowed for a foreign target.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Consent {
     /// Whether the user named the target or shares it: services without an owner mark are then joined. Otherwise the
     /// name was only implied, and only services that our ClusterSet created are used. Names coincide in accounts, and
@@ -245,18 +247,33 @@ pub struct Consent {
     pub adopt: Option<Adopt>,
     /// Whether the user named a controller in an invalid way. Nothing follows from that for existing instances.
     pub unclear: bool,
+    /// Whether no administrator has granted the target, so that the user cannot join what others made, with `named` and
+    /// `share`.
+    pub ungranted: bool,
 }
 
 /// Why a target may not be used, for the user: its owner, and what to do. `None` if it may be used.
-pub fn refusal(owner: &ServiceOwner, consent: &Consent) -> Option<String> {
-    let Consent { named, share, adopt, unclear: _ } = consent;
+pub fn refusal(target: &Target, owner: &ServiceOwner, consent: &Consent) -> Option<String> {
+    let Consent { named, share, adopt, unclear: _, ungranted } = consent;
     let adopted = adopt.as_ref().is_some_and(|adopt| adopt.covers(owner));
+    // ECS Service Connect and ledgers are refused in any case.
+    let lacks_grant = match owner {
+        ServiceOwner::Unclaimed => *named || *share,
+        ServiceOwner::OtherSet(_) | ServiceOwner::ExternalDns(_) => *share,
+        ServiceOwner::Ours | ServiceOwner::ServiceConnect | ServiceOwner::Ledger => false,
+    };
+    if *ungranted && lacks_grant && !adopted {
+        return Some(format!(
+            "somebody else made the service, and who joins it gets a part of its traffic; ask an administrator for the annotation \
+             {ANNOTATION_MAY_REGISTER}: \"{target}\" on the Namespace, or choose another name"
+        ));
+    }
     match owner {
         ServiceOwner::Ours => None,
         ServiceOwner::Unclaimed if *named || *share || adopted => None,
         ServiceOwner::Unclaimed => Some(
             "a service with this name already exists and was not created by this ClusterSet; to join it, name it in an \
-             annotation on the ServiceExport"
+             annotation on the ServiceExport, and have an administrator list it in cloudmap-mcs/may-register on the Namespace"
                 .to_owned(),
         ),
         ServiceOwner::ServiceConnect => Some(
@@ -286,6 +303,10 @@ pub fn refusal(owner: &ServiceOwner, consent: &Consent) -> Option<String> {
 mod tests {
     use super::*;
     use crate::cloudmap::fake::mk_service;
+
+    fn refusal(owner: &ServiceOwner, consent: &Consent) -> Option<String> {
+        super::refusal(&Target { namespace: "internal".into(), service: "pay".into() }, owner, consent)
+    }
 
     fn identity(set: Option<&str>, uid: &str) -> Owner {
         Owner {
@@ -393,6 +414,32 @@ mod tests {
             assert!(refusal(&owner, &Consent::default()).is_some() && refusal(&owner, &named).is_some(), "{owner:?}");
             let never = [ServiceOwner::ServiceConnect, ServiceOwner::Ledger].contains(&owner);
             assert_eq!(refusal(&owner, &share).is_some(), never, "{owner:?}");
+        }
+    }
+
+    #[test]
+    fn what_others_made_is_joined_only_with_a_grant_or_a_takeover() {
+        let edns = ServiceOwner::ExternalDns("eks".to_owned());
+        let named = Consent { named: true, ungranted: true, ..Consent::default() };
+        let share = Consent { share: true, ..named.clone() };
+        for (owner, consent, refused) in [
+            (&ServiceOwner::Ours, &named, false),
+            (&ServiceOwner::Unclaimed, &named, true),
+            (&ServiceOwner::Unclaimed, &share, true),
+            (&ServiceOwner::OtherSet("x".to_owned()), &share, true),
+            (&edns, &share, true),
+            (&edns, &Consent { adopt: Some("external-dns/eks".parse().unwrap()), ..named.clone() }, false),
+            (
+                &ServiceOwner::Unclaimed,
+                &Consent { adopt: Some("cloudmap-controller".parse().unwrap()), ..named.clone() },
+                false,
+            ),
+        ] {
+            let message = refusal(owner, consent);
+            assert_eq!(message.is_some(), refused, "{owner:?} {consent:?}");
+            let remedy = "cloudmap-mcs/may-register: \"internal/pay\" on the Namespace";
+            assert!(message.is_none_or(|message| message.contains(remedy)));
+            assert_eq!(refusal(owner, &Consent { ungranted: false, ..consent.clone() }), None);
         }
     }
 

@@ -5,6 +5,8 @@
 //! |---|---|
 //! | which of several claims gets a target | those of owners that are able, of these the claims of the namespace whose own name the target is ([`is_at_home`]), of these the oldest ([`Precedence`]) |
 //! | may an object name a target at all | with `--registration-policy=open` yes; with `granted`, if the annotation `cloudmap-mcs/may-register` on its Namespace lists it |
+//! | may it join a service that others made, or have their tasks hidden there | with both policies, if `cloudmap-mcs/may-register` lists the target |
+//! | is a missing Cloud Map namespace made for an export | only the one that its name implies, and those that the annotation `cloudmap-mcs/may-create` on its Namespace lists |
 //! | may an object take over from another controller | if `cloudmap-mcs/allow-adopt` on its Namespace, or `--txt-owner-id`, allows it |
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -82,6 +84,8 @@ pub fn why_it_wins(winner: &ClaimOwner, loser: &ClaimOwner, target: &Target) -> 
 struct Grants {
     /// Patterns of Cloud Map namespaces and of services.
     register: Vec<(Box<str>, Box<str>)>,
+    /// Names of Cloud Map namespaces.
+    create: Vec<Box<str>>,
     /// Values of [`ANNOTATION_ADOPT`], or `*`.
     adopt: Vec<Box<str>>,
 }
@@ -97,6 +101,7 @@ impl Grants {
             |item: Box<str>| item.split_once('/').map(|(namespace, service)| (namespace.into(), service.into()));
         Self {
             register: list(&namespace.may_register).into_iter().filter_map(pattern).collect(),
+            create: list(&namespace.may_create),
             adopt: list(&namespace.allow_adopt),
         }
     }
@@ -143,21 +148,33 @@ impl Rights {
     /// Whether an object in this Kubernetes namespace may register in a target that it names or shares. An implied
     /// target needs no grant: of existing services, only those that the ClusterSet created are used.
     pub fn register(&self, namespace: &str, target: &Target) -> Verdict {
-        if self.policy == RegistrationPolicy::Open {
+        if self.policy == RegistrationPolicy::Open || self.is_granted(namespace, target) {
             return Verdict::Allowed;
         }
-        let Some(grants) = self.grants.get(namespace) else { return Verdict::Unknown };
-        let granted = |(namespaces, services): &(Box<str>, Box<str>)| {
-            matches(namespaces, &target.namespace) && matches(services, &target.service)
-        };
-        if grants.register.iter().any(granted) {
-            return Verdict::Allowed;
+        if !self.grants.contains_key(namespace) {
+            return Verdict::Unknown;
         }
         Verdict::Refused(format!(
             "Cloud Map service {target} is not granted to Kubernetes namespace {namespace}, and this cluster registers only granted \
              names (--registration-policy=granted); ask an administrator for the annotation {ANNOTATION_MAY_REGISTER}: \
              \"{target}\" on the Namespace, or name a granted service"
         ))
+    }
+
+    /// Whether an administrator has granted a target to this Kubernetes namespace, whatever the policy is. Who joins a service
+    /// that others made gets a part of its traffic, and who hides their tasks there gets more.
+    pub fn is_granted(&self, namespace: &str, target: &Target) -> bool {
+        let granted = |(namespaces, services): &(Box<str>, Box<str>)| {
+            matches(namespaces, &target.namespace) && matches(services, &target.service)
+        };
+        self.grants.get(namespace).is_some_and(|grants| grants.register.iter().any(granted))
+    }
+
+    /// Whether a missing Cloud Map namespace is made for exports of this Kubernetes namespace, although their names do not
+    /// imply it. An account has only 50, so a grant has no patterns: it is for as many as it lists.
+    pub fn creates(&self, namespace: &str, cloudmap_namespace: &str) -> bool {
+        let grants = self.grants.get(namespace);
+        grants.is_some_and(|grants| grants.create.iter().any(|granted| **granted == *cloudmap_namespace))
     }
 
     /// Whether an object in this Kubernetes namespace may take over from the controller in its annotation.
@@ -187,19 +204,27 @@ fn matches(pattern: &str, name: &str) -> bool {
     rest.ends_with(end)
 }
 
-/// The rules with a Namespace `shop` that has these annotations.
+/// A Namespace `shop` without annotations.
 #[cfg(test)]
-pub(crate) fn mk_rights(policy: RegistrationPolicy, may_register: Option<&str>, allow_adopt: Option<&str>) -> Rights {
-    let mut rights = Rights::new(policy);
-    let namespace = Namespace {
+pub(crate) fn mk_namespace() -> Namespace {
+    Namespace {
         name: "shop".into(),
         uid: "uid".into(),
         terminating: false,
         labels: BTreeMap::new(),
         import_from: None,
-        may_register: may_register.map(Arc::from),
-        allow_adopt: allow_adopt.map(Arc::from),
-    };
+        may_register: None,
+        may_create: None,
+        allow_adopt: None,
+    }
+}
+
+/// The rules with a Namespace `shop` that has these annotations.
+#[cfg(test)]
+pub(crate) fn mk_rights(policy: RegistrationPolicy, may_register: Option<&str>, allow_adopt: Option<&str>) -> Rights {
+    let mut rights = Rights::new(policy);
+    let [may_register, allow_adopt] = [may_register, allow_adopt].map(|text| text.map(Arc::from));
+    let namespace = Namespace { may_register, allow_adopt, ..mk_namespace() };
     assert!(rights.namespace_changed(&namespace.name, Some(&namespace)));
     assert!(!rights.namespace_changed(&namespace.name, Some(&namespace)), "no news");
     rights
@@ -286,9 +311,32 @@ mod tests {
             if let Verdict::Refused(why) = verdict {
                 assert!(why.contains(named) && why.contains("may-register") && why.contains("shop"), "{why}");
             }
+            let granted = mk_rights(policy, may_register, None).is_granted("shop", &target(named));
+            assert_eq!(granted, allowed && may_register.is_some(), "{policy:?} {may_register:?} {named}");
         }
         let elsewhere = mk_rights(Granted, Some("*/*"), Some("*")).register("evil", &target("internal/payments"));
         assert_eq!(elsewhere, Verdict::Unknown, "a namespace that is not known allows and refuses nothing");
+    }
+
+    #[test]
+    fn a_cloud_map_namespace_is_made_only_for_whom_its_exact_name_is_granted() {
+        let namespace =
+            |may_create: Option<&str>| Namespace { may_create: may_create.map(Arc::from), ..mk_namespace() };
+        for (may_create, named, expected) in [
+            (None, "team", false),
+            (Some(""), "team", false),
+            (Some("team"), "team", true),
+            (Some("other, team "), "team", true),
+            (Some("team"), "Team", false),
+            (Some("team-1"), "team", false),
+            (Some("*"), "team", false),
+            (Some("te*"), "team", false),
+        ] {
+            let mut rights = Rights::default();
+            rights.namespace_changed(&"shop".into(), Some(&namespace(may_create)));
+            assert_eq!(rights.creates("shop", named), expected, "{may_create:?} {named}");
+            assert!(!rights.creates("evil", named), "the Namespace is not known");
+        }
     }
 
     #[test]

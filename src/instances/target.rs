@@ -104,7 +104,7 @@ pub fn validate(target: &Target) -> Result<(), InvalidTarget> {
         return refuse("namespace", namespace, "it must have 1 to 1,024 printable ASCII characters and no spaces");
     }
     if namespace.starts_with("arn:") {
-        return refuse("namespace", namespace, "it must be the name of a namespace, not an ARN");
+        return refuse("namespace", namespace, "it must be the name or the id of a namespace, not an ARN");
     }
     if ledger::is_ledger(namespace) {
         return refuse("namespace", namespace, IN_LEDGER);

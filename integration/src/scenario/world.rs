@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use futures::FutureExt as _;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::OnceCell;
 
 use super::cluster::{Cluster, ENDPOINT_SLICE, EVENT, Kind, NAMESPACE, POD, SERVICE, SERVICE_EXPORT, SERVICE_IMPORT};
@@ -222,7 +222,10 @@ impl World {
 
     /// Makes the scenario's namespace in one cluster.
     pub async fn create_namespace(&self, cluster: &Cluster) -> Result<()> {
-        cluster.apply("", manifests::namespace(&self.namespace, &[(LABEL_SCENARIO, &RUN)])).await?;
+        let namespace = manifests::namespace(&self.namespace, &[(LABEL_SCENARIO, &RUN)]);
+        // Scenarios join services of ECS and of others.
+        let granted = json!({"cloudmap-mcs/may-register": "*/*"});
+        cluster.apply("", manifests::annotated(namespace, &granted)).await?;
         cluster.takes_pods(&self.namespace).await
     }
 

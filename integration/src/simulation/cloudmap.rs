@@ -299,6 +299,7 @@ fn namespace(value: &Value) -> Namespace {
         },
         description: value["Description"].as_str().map(str::to_owned),
         created: value["CreateDate"].as_f64().map_or(i64::MAX, |seconds| (seconds * 1000.0).round() as i64),
+        soa_ttl: value["Properties"]["DnsProperties"]["SOA"]["TTL"].as_u64().and_then(|ttl| u32::try_from(ttl).ok()),
     }
 }
 

@@ -14,7 +14,7 @@ use super::{
     schedule::{Action, Step},
     silences::{Silence, Way},
     users::is_terminating,
-    world::{Cluster, Role, World},
+    world::{self, Cluster, Role, World},
 };
 use crate::emulator::{Effect, Fault as Rule, Latency};
 
@@ -157,7 +157,7 @@ impl Running {
             Action::Namespace { cluster, namespace } if self.namespaces.remove(&number) => {
                 let api = &world.clusters[*cluster].api;
                 api.finish_namespace(namespace);
-                drop(api.put("namespaces", json!({"metadata": {"name": namespace}})));
+                drop(api.put("namespaces", world::namespace(namespace)));
             }
             Action::Divide { .. } => world.network.iter().for_each(|network| network.unite(number)),
             Action::Orders(tasks) => world.run_orders(*tasks),

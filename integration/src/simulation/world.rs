@@ -136,6 +136,12 @@ pub(crate) enum Role {
     Other,
 }
 
+/// A namespace that may join the services of ECS, and whose exports may have the names of the other namespace.
+pub(crate) fn namespace(name: &str) -> Value {
+    let annotations = json!({"cloudmap-mcs/may-register": "*/*", "cloudmap-mcs/may-create": "shop, pay"});
+    json!({"metadata": {"name": name, "annotations": annotations}})
+}
+
 impl World {
     /// `connected`: there are connections between leaders, else in half of the worlds.
     pub(crate) fn new(seed: u64, sites: &'static [Site], connected: bool, began: Instant, trace: Trace) -> Self {
@@ -211,7 +217,7 @@ impl World {
         let families = site.families.iter().map(|&family| family.to_owned()).collect();
         let api = ApiServer::new(ApiServerSettings { seed, epoch, families, ..ApiServerSettings::default() });
         for name in [OWN, "shop", "pay"] {
-            must(api.put("namespaces", json!({"metadata": {"name": name}})));
+            must(api.put("namespaces", namespace(name)));
         }
         set_property(&api, ID, &id);
         set_property(&api, SET, site.set);

@@ -32,6 +32,7 @@ pub(super) fn summarized_namespace(summary: &types::NamespaceSummary) -> Option<
         kind: kind(summary.r#type())?,
         description: summary.description().map(str::to_owned),
         created: created(summary.create_date()),
+        soa_ttl: soa_ttl(properties),
     })
 }
 
@@ -46,7 +47,13 @@ pub(super) fn namespace(namespace: &types::Namespace) -> Option<Namespace> {
         kind: kind(namespace.r#type())?,
         description: namespace.description().map(str::to_owned),
         created: created(namespace.create_date()),
+        soa_ttl: soa_ttl(properties),
     })
+}
+
+fn soa_ttl(properties: Option<&types::NamespaceProperties>) -> Option<u32> {
+    let soa = properties?.dns_properties()?.soa()?;
+    u32::try_from(soa.ttl()).ok()
 }
 
 fn created(date: Option<&DateTime>) -> i64 {

@@ -21,6 +21,8 @@ pub struct Namespace {
     pub import_from: Option<Arc<str>>,
     /// The annotation [`names::ANNOTATION_MAY_REGISTER`].
     pub may_register: Option<Arc<str>>,
+    /// The annotation [`names::ANNOTATION_MAY_CREATE`].
+    pub may_create: Option<Arc<str>>,
     /// The annotation [`names::ANNOTATION_ALLOW_ADOPT`].
     pub allow_adopt: Option<Arc<str>>,
 }
@@ -45,6 +47,7 @@ impl Narrow for Namespace {
             terminating,
             import_from: read(names::ANNOTATION_IMPORT_FROM),
             may_register: read(names::ANNOTATION_MAY_REGISTER),
+            may_create: read(names::ANNOTATION_MAY_CREATE),
             allow_adopt: read(names::ANNOTATION_ALLOW_ADOPT),
             labels: object.metadata.labels.unwrap_or_default(),
         })

@@ -1,5 +1,7 @@
 //! `purge`: finds and removes what a cluster or the whole ClusterSet left behind in AWS.
 
+mod namespaces;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     io::Write,
@@ -67,6 +69,10 @@ pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
     let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
     let mut out = std::io::stdout();
+    if !args.cloudmap_namespace.is_empty() {
+        let names = &args.cloudmap_namespace;
+        return patiently(namespaces::purge(cloudmap, &clusterset, names, args.dry_run, &mut out)).await;
+    }
     let cluster = args.cluster.as_ref();
     let remains = patiently(Remains::find(&cloudmap, &clusterset, cluster)).await?;
     remains.list(&mut out)?;

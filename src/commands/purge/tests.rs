@@ -414,3 +414,53 @@ async fn an_instance_that_aws_does_not_remove_is_named() {
         assert!(error.contains(" k8s-") && error.contains(operation.name()), "{error}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn namespaces_go_by_name_if_they_are_empty_and_ours_and_nobody_claims_them() {
+    let fake = Fake::new();
+    let blue = member(&fake, "blue", "blue").await;
+    shop(&fake);
+    for name in ["junk-1", "junk-2", "used"] {
+        let mut registry = fake.registry();
+        let id = registry.add_namespace(name, NamespaceKind::Http);
+        registry.tags.insert(format!("arn:{id}").into(), identity("blue").tags());
+        if name == "used" {
+            registry.add_service(&id, "web", "terraform", "");
+        }
+    }
+    let purge = async |names: &[&str], dry_run: bool| {
+        let (names, mut out) = (names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>(), Vec::new());
+        let result = namespaces::purge(Arc::new(fake.clone()), &clusterset(), &names, dry_run, &mut out).await;
+        (String::from_utf8(out).unwrap(), result.err().map(|error| error.to_string()).unwrap_or_default())
+    };
+    let before = there(&fake);
+    assert_eq!(
+        purge(&["junk-1", "junk-2"], true).await,
+        ("namespace  junk-1\nnamespace  junk-2\n".to_owned(), String::new())
+    );
+    assert_eq!(there(&fake), before, "a dry run removes nothing");
+
+    // What can go goes. The cluster lives, and claims shop/blue.
+    let (said, error) = purge(&["junk-1", "shop", "used", "vacant", "missing"], false).await;
+    assert!(said.contains("junk-1") && !said.contains("Removed"), "{said}");
+    for why in [
+        "a cluster claims shop/blue",
+        "used has services, such as web",
+        "vacant was not made by",
+        "there is no Cloud Map namespace missing",
+    ] {
+        assert!(error.contains(why), "{error}");
+    }
+    let gone = |name: &String| !there(&fake).contains_key(name);
+    assert_eq!(before.keys().filter(|name| gone(name)).collect::<Vec<_>>(), ["junk-1"]);
+    let (said, error) = purge(&["junk-2"], false).await;
+    assert!(said.ends_with("Removed.\n") && error.is_empty(), "{said}{error}");
+
+    // Who cannot be read may claim it.
+    drop(blue);
+    fake.registry().add_namespace("junk-1", NamespaceKind::Http);
+    let key: (Arc<str>, Arc<str>) = (heads(&fake), "blue".into());
+    fake.registry().instances.get_mut(&key).unwrap().insert("c".to_owned(), "0".to_owned());
+    let (_, error) = purge(&["junk-1"], false).await;
+    assert!(error.contains("cannot read what cluster blue claims"), "{error}");
+}

@@ -452,3 +452,36 @@ async fn while_the_namespaces_cannot_be_listed_nothing_is_concluded_and_it_is_sa
     blue.put_endpoints("web", &["10.0.0.2"]);
     until("it goes on", || world.holds("internal", "web") == ["10.0.0.2"]).await;
 }
+
+/// A cloud's load balancer first has a host name, then an address; and somebody corrects a target.
+#[tokio::test(start_paused = true)]
+async fn a_name_follows_its_load_balancer_from_host_name_to_address_and_back() {
+    const TARGET: &str = "external-dns.alpha.kubernetes.io/target";
+    let world = World::new();
+    world.add_namespace("internal", NamespaceKind::DnsPrivate);
+    let blue = world.cluster("blue");
+    let balancer = |balancers: Value, annotations: Value| -> core::Service {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "shop", "name": "lb", "uid": "uid-of-lb", "annotations": annotations},
+            "spec": {"type": "LoadBalancer", "clusterIP": "10.96.0.9", "ports": [{"port": 443, "protocol": "TCP"}]},
+            "status": {"loadBalancer": {"ingress": balancers}},
+        }))
+        .unwrap()
+    };
+    let named = || json!({HOSTNAME: "lb.internal"});
+    for (balancers, expected) in [
+        (json!([{"hostname": "lb.example.org"}]), "lb.example.org"),
+        (json!([{"ip": "192.0.2.1"}]), "192.0.2.1"),
+        (json!([{"hostname": "k8s-shop-lb.eu-west-1.elb.amazonaws.com"}]), "k8s-shop-lb.eu-west-1.elb.amazonaws.com"),
+    ] {
+        blue.objects.put_service(balancer(balancers, named()));
+        until("it is registered", || world.holds("internal", "lb") == [expected]).await;
+    }
+    let text = blue.until_noted("lb", "ServiceRemade").await;
+    assert!(text.contains("were CNAME and its endpoints need A") && text.contains("no answer for"), "{text}");
+    let targeted = |target: &str| json!({HOSTNAME: "lb.internal", TARGET: target});
+    for target in ["web.exmaple.org", "192.0.2.7"] {
+        blue.objects.put_service(balancer(json!([]), targeted(target)));
+        until("the target is registered", || world.holds("internal", "lb") == [target]).await;
+    }
+}

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     api::{
         CutoverGuard, CutoverPhase, CutoverSpec, CutoverStatus,
-        names::{ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC},
+        names::{ANNOTATION_HEALTH_CHECK, ANNOTATION_MAY_REGISTER, ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC},
     },
     cloudmap::{DnsConfig, DnsRecord, RecordType},
     cluster::apply::Cause,
@@ -406,4 +406,33 @@ async fn without_the_flag_the_steps_go_on_and_the_condition_names_it() {
     until_says(&blue, "web", CutoverPhase::Finished, Some(100), "OthersServe").await;
     assert!(world.fake.registry().unhealthy.is_empty());
     assert!(blue.objects.take_notes().iter().any(|note| note.reason == "TasksNotHidden"));
+}
+
+/// Hiding moves the traffic of tasks, also where the service is ours and only the tasks are not.
+#[tokio::test(start_paused = true)]
+async fn tasks_are_hidden_only_where_an_administrator_allows_it() {
+    let world = World::new();
+    let blue = hiding(&world, true);
+    blue.objects.annotate_namespace("shop", &[]);
+    blue.put_service("web", 80);
+    blue.put_endpoints("web", &PODS);
+    blue.put_export("web", &[(ANNOTATION_HEALTH_CHECK, "custom")]);
+    until("the service is ours", || pods(&world).len() == 3).await;
+    let id = world.service("shop", "web").unwrap().id;
+    world.add_instance(&id, "task-1", &[("AWS_INSTANCE_IPV4", "10.9.0.1"), ("ECS_SERVICE_NAME", "web")]);
+    blue.objects.put_cutover(&key("web"), CutoverSpec { hide_tasks: true, ..spec(&[40, 100]) });
+    let message = until_hidden_says(&blue, "False", "NotGranted").await;
+    assert!(
+        message.contains("cloudmap-mcs/may-register: \"shop/web\"") && message.contains("administrator"),
+        "{message}"
+    );
+    until_says(&blue, "web", CutoverPhase::Finished, Some(100), "OthersServe").await;
+    assert!(world.fake.registry().unhealthy.is_empty());
+    assert!(blue.objects.take_notes().iter().any(|note| note.reason == "TasksNotHidden"));
+    blue.objects.annotate_namespace("shop", &[(ANNOTATION_MAY_REGISTER, "shop/*")]);
+    until_hidden_says(&blue, "True", "Hidden").await;
+    assert_eq!(world.fake.registry().unhealthy.len(), 1);
+    blue.objects.annotate_namespace("shop", &[]);
+    until("it is shown again", || world.fake.registry().unhealthy.is_empty()).await;
+    until_hidden_says(&blue, "False", "NotGranted").await;
 }

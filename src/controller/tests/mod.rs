@@ -10,6 +10,7 @@ mod gates;
 mod handover;
 mod hindered;
 mod iam;
+mod named;
 mod registered;
 mod replaced;
 mod restless;

@@ -126,6 +126,7 @@ async fn nothing_is_ever_registered_in_a_ledger_whichever_annotation_asks_for_it
 async fn a_name_that_a_tenant_took_goes_to_the_namespace_whose_own_it_is() {
     for here in [true, false] {
         let world = World::new();
+        world.add_namespace("bank", NamespaceKind::Http);
         let (blue, mut green) = (world.cluster("blue"), world.cluster("green"));
         blue.until_knows(&green).await;
         green.until_knows(&blue).await;
@@ -187,6 +188,7 @@ async fn under_the_policy_granted_names_follow_what_the_namespace_has() {
     let world = World::new();
     world.add_namespace("internal", NamespaceKind::DnsPrivate);
     let mut blue = world.cluster("blue");
+    blue.objects.annotate_namespace("shop", &[]);
     blue.kill();
     blue.registration = RegistrationPolicy::Granted;
     blue.lead();
@@ -228,4 +230,60 @@ async fn addresses_that_are_nobodys_endpoints_leave_no_cluster_and_enter_none() 
     blue.put_endpoints("web", &["10.0.0.1", "10.96.77.77"]);
     until("it is registered, too", || world.holds("shop", "web") == ["10.0.0.1", "10.96.77.77"]).await;
     always("green does not take it", Duration::from_secs(30), || green.imported("web") == ["10.0.0.1"]).await;
+}
+
+/// Else everybody with `edit` in a namespace would get a part of the traffic of any ECS service.
+#[tokio::test(start_paused = true)]
+async fn what_others_made_is_joined_only_when_an_administrator_lists_it_whatever_the_policy_is() {
+    for registration in [RegistrationPolicy::Open, RegistrationPolicy::Granted] {
+        let world = World::new();
+        let internal = world.add_namespace("internal", NamespaceKind::DnsPrivate);
+        for (name, creator) in [("pay", "ecs"), ("orders", "ecs"), ("other", "cloudmap-mcs:0123456789abcdef:1")] {
+            let service = world.fake.registry().add_service(&internal, name, creator, "");
+            world.add_instance(&service, "task", &[("AWS_INSTANCE_IPV4", "10.9.0.1")]);
+        }
+        let mut blue = world.cluster("blue");
+        blue.objects.annotate_namespace("shop", &[]);
+        blue.kill();
+        blue.registration = registration;
+        blue.lead();
+        let untouched =
+            || ["pay", "orders", "other"].iter().all(|name| world.holds("internal", name) == ["task=10.9.0.1"]);
+        for (name, share) in [("pay", "false"), ("other", "true")] {
+            blue.export(name, 80, &["10.0.0.1"]);
+            let target = [(names::ANNOTATION_TARGET_NAMESPACE, "internal"), (names::ANNOTATION_TARGET_SERVICE, name)];
+            blue.put_export(name, &[target[0], target[1], (names::ANNOTATION_SHARE, share)]);
+        }
+        blue.headless("orders", &[(HOSTNAME, "orders.internal")], &["10.0.0.2"]);
+        let (reason, event) = match registration {
+            RegistrationPolicy::Open => ("ForeignOwner", "ForeignOwner"),
+            RegistrationPolicy::Granted => ("InvalidAnnotation", "NotAllowed"),
+        };
+        for name in ["pay", "other"] {
+            blue.until_says(name, "Registered", "False", reason).await;
+            let text = blue.condition(name, "Registered").unwrap().message;
+            assert!(text.contains("cloudmap-mcs/may-register") && text.contains(&format!("internal/{name}")), "{text}");
+        }
+        let text = blue.until_noted("orders", event).await;
+        assert!(text.contains("cloudmap-mcs/may-register") && text.contains("internal/orders"), "{text}");
+        always("nothing is joined", Duration::from_mins(6), untouched).await;
+
+        let grant = (names::ANNOTATION_MAY_REGISTER, "internal/pay, internal/o*");
+        blue.objects.annotate_namespace("shop", &[grant]);
+        until("all are joined", || {
+            ["pay", "orders", "other"].iter().all(|name| world.holds("internal", name).len() == 2)
+        })
+        .await;
+        blue.objects.annotate_namespace("shop", &[]);
+        until("all are left when that is taken back", untouched).await;
+        // What this ClusterSet made itself needs no grant with the policy open.
+        if registration == RegistrationPolicy::Open {
+            blue.headless("new", &[(HOSTNAME, "new.internal")], &["10.0.0.3"]);
+            until("a new name is registered", || world.holds("internal", "new") == ["10.0.0.3"]).await;
+            blue.kill();
+            blue.lead();
+            blue.put_endpoints("new", &["10.0.0.4"]);
+            until("and followed by the next leader", || world.holds("internal", "new") == ["10.0.0.4"]).await;
+        }
+    }
 }

@@ -97,6 +97,8 @@ impl World {
     pub(super) fn cluster_with_uid(&self, id: &str, uid: &str) -> Cluster {
         let (objects, caches) = MemoryCluster::new();
         objects.add_namespace("shop");
+        // Most tests are about other things.
+        objects.annotate_namespace("shop", &[(names::ANNOTATION_MAY_REGISTER, "*/*")]);
         let (id, uid, exposed) = (id.to_owned(), uid.to_owned(), prometheus::Registry::new());
         let mut cluster = Cluster {
             id,
@@ -316,7 +318,7 @@ impl Cluster {
             };
             let read = crate::discovery::spawn(reader, fake.clone(), subscribed_receiver);
             let (naming, of) = (Naming::PerNamespace, identity.clone());
-            let targets = Targets { policy, naming, identity: of, region: None, aws_mcs };
+            let targets = Targets { policy, naming, identity: of, region: None, aws_mcs, zones: None };
             let inputs = Inputs {
                 caches,
                 writer: objects,

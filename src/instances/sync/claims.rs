@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{
     ClaimsStatus, Contender, Reason, TargetDesired, Verdict,
     engine::Engine,
-    places::{REFUSED_AGAIN, has_namesake, in_listing, no_namespace},
+    places::{REFUSED_AGAIN, has_namesake, in_listing},
     state::{Phase, Seen, State, Want},
 };
 use crate::{
@@ -162,8 +162,7 @@ impl Engine {
     fn verdict(&self, target: &Target, consent: &Consent, creates_namespace: bool) -> Option<Verdict> {
         let (_, namespaces) = self.namespaces.rows.as_ref()?;
         let Some(namespace) = namespaces.get(&target.namespace) else {
-            let creates = creates_namespace && self.settings.create_namespaces;
-            return Some(if creates { Ok(()) } else { Err((Reason::NoNamespace, no_namespace(target))) });
+            return Some(self.may_make_namespace(target, creates_namespace).map_err(|why| (Reason::NoNamespace, why)));
         };
         let (_, services) = self.services.get(&namespace.id)?.rows.as_ref()?;
         let owner = match in_listing(services, &target.service, namespace.kind) {
@@ -171,7 +170,7 @@ impl Engine {
             Some(listed) if listed.owner == ServiceOwner::Ours => &ServiceOwner::Ours,
             Some(_) => self.targets.get(target)?.owner.as_ref()?,
         };
-        if let Some(message) = refusal(owner, consent) {
+        if let Some(message) = refusal(target, owner, consent) {
             return Some(Err((Reason::ForeignOwner, message)));
         }
         Some(self.namesake(target).map_or(Ok(()), |(other, _)| Err((Reason::ForeignOwner, has_namesake(&other)))))

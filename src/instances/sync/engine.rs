@@ -348,6 +348,9 @@ impl Engine {
                     return Some(Want::SetTtl { service_id, ttl });
                 }
                 let empty = state.at_rest() && state.own.is_empty() && state.reading.is_none();
+                if empty && state.is_to_be_remade(desired) {
+                    return Some(Want::DeleteService { service_id });
+                }
                 if !(desired.retiring && empty) {
                     return None;
                 }
@@ -409,6 +412,11 @@ impl Engine {
             }
             Want::DeleteService { service_id } => {
                 busy()?;
+                if let (Some(state), Some(desired)) = (self.targets.get_mut(target), self.desired.get(target))
+                    && !desired.retiring
+                {
+                    state.begin_remaking(now);
+                }
                 Call::DeleteService { target: target_owned, service_id }
             }
             Want::Read { service_id } => {

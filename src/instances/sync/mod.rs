@@ -4,6 +4,7 @@
 //! requests ([`call`]). When this replica begins to lead, each target is read once, and its observed state is kept in
 //! memory. A slow round over all targets ([`SyncFigures::drift_period`]) finds what somebody else changed.
 
+mod altered;
 mod call;
 mod claims;
 mod ended;
@@ -18,6 +19,7 @@ mod permit;
 mod places;
 mod polls;
 mod readback;
+mod remade;
 mod share;
 mod state;
 #[cfg(test)]

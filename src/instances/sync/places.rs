@@ -12,6 +12,7 @@ use super::{
     state::{Phase, Place, Seen, State, Want},
 };
 use crate::{
+    api::names::ANNOTATION_MAY_CREATE,
     cloudmap::{CreateService, DnsRecord, Error, ErrorKind, LATEST_EFFECT, Namespace, NamespaceKind, Service},
     instances::{
         attributes::ServiceTraits,
@@ -58,38 +59,7 @@ impl Engine {
         }
         let Some((_, namespaces)) = &self.namespaces.rows else { return self.want_namespaces(target, now) };
         let Some(namespace) = namespaces.get(&target.namespace) else {
-            let creates = desired.creation.namespace && self.settings.create_namespaces;
-            if desired.only_found.is_some() && (creates || !desired.unable) {
-                self.found_nothing(target);
-                return None;
-            }
-            if desired.retiring {
-                let certain = self.certain_from(target);
-                if self.namespaces.began_since(certain) {
-                    self.gone(target);
-                } else if now < certain {
-                    self.wait_until(target, certain);
-                } else {
-                    return self.want_namespaces(target, now);
-                }
-                return None;
-            }
-            let refused = self.targets.get(target).is_some_and(|state| state.problem.is_some());
-            let age = if creates || !refused { CREATION_AGE } else { LISTING_AGE };
-            if self.namespaces.fresh(age, now).is_none() {
-                return self.want_namespaces(target, now);
-            }
-            if !creates {
-                self.refuse(target, Reason::NoNamespace, no_namespace(target), now);
-                return None;
-            }
-            let creating = self.creating.entry(target.namespace.clone()).or_default();
-            if creating.may_load(now) {
-                return Some(Want::CreateNamespace);
-            }
-            let (error, at) = (creating.trouble(), creating.not_before());
-            self.wait_for_listing(target, error, at, now);
-            return None;
+            return self.want_missing_namespace(target, desired, now);
         };
         let (namespace_id, kind) = (namespace.id.clone(), namespace.kind);
         let namesake = self.namesake(target).filter(|_| !desired.retiring);
@@ -148,6 +118,65 @@ impl Engine {
                 self.want(target, now)
             }
             Some(listed) => Some(Want::Inspect { service_id: listed.id.clone() }),
+        }
+    }
+
+    /// The next step if the Cloud Map namespace of a target does not exist, by the latest listing.
+    fn want_missing_namespace(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Want> {
+        let creates = self.may_make_namespace(target, desired.creation.namespace);
+        if desired.only_found.is_some() && (creates.is_ok() || !desired.unable) {
+            self.found_nothing(target);
+            return None;
+        }
+        if desired.retiring {
+            let certain = self.certain_from(target);
+            if self.namespaces.began_since(certain) {
+                self.gone(target);
+            } else if now < certain {
+                self.wait_until(target, certain);
+            } else {
+                return self.want_namespaces(target, now);
+            }
+            return None;
+        }
+        let refused = self.targets.get(target).is_some_and(|state| state.problem.is_some());
+        let age = if creates.is_ok() || !refused { CREATION_AGE } else { LISTING_AGE };
+        if self.namespaces.fresh(age, now).is_none() {
+            return self.want_namespaces(target, now);
+        }
+        if let Err(message) = creates {
+            self.refuse(target, Reason::NoNamespace, message, now);
+            return None;
+        }
+        let creating = self.creating.entry(target.namespace.clone()).or_default();
+        if creating.may_load(now) {
+            return Some(Want::CreateNamespace);
+        }
+        let (error, at) = (creating.trouble(), creating.not_before());
+        self.wait_for_listing(target, error, at, now);
+        None
+    }
+
+    /// Whether a missing Cloud Map namespace is made, if the rules allow it (`creates`).
+    ///
+    /// # Errors
+    /// Why not, for the user.
+    pub(super) fn may_make_namespace(&self, target: &Target, creates: bool) -> Result<(), String> {
+        let name = &target.namespace;
+        // Names in DNS have no case, so a namespace beside it would be another one with the same name.
+        let is_alike = |there: &&Namespace| there.kind != NamespaceKind::Http && there.name.eq_ignore_ascii_case(name);
+        let alike = self.namespaces.rows.iter().flat_map(|(_, rows)| rows.values()).find(is_alike);
+        match alike {
+            Some(alike) => Err(format!(
+                "there is no Cloud Map namespace {name:?}, but a DNS namespace {:?}; write its name in this way",
+                alike.name
+            )),
+            None if creates && self.settings.create_namespaces => Ok(()),
+            None => Err(format!(
+                "there is no Cloud Map namespace {name:?}, and the controller does not create it for this; create it, name \
+                 another one, or, for a ServiceExport, have an administrator list it in the annotation {ANNOTATION_MAY_CREATE} on \
+                 the Namespace"
+            )),
         }
     }
 
@@ -315,7 +344,7 @@ impl Engine {
             Ok((service, tags)) => {
                 let owner = service_owner(&service, &tags, &self.settings.identity);
                 state.owner = Some(owner.clone());
-                let refused = refusal(&owner, &consent);
+                let refused = refusal(target, &owner, &consent);
                 let adopt = consent.adopt.filter(|adopt| adopt.covers(&owner));
                 let identity = &self.settings.identity;
                 let control = control(&service, &tags, identity, adopt.as_ref());
@@ -356,6 +385,7 @@ impl Engine {
         state.busy = false;
         // AWS may notice only after a moment that ours are gone. What has instances of others stays.
         let stays = |error: &Error| error.kind == ErrorKind::InUse && state.foreign > 0;
+        let deleted = result.is_ok();
         if let Some(error) = result.err().filter(|error| !stays(error)) {
             let at = state.fail(&error, now);
             if state.failures < DELETE_ATTEMPTS {
@@ -363,7 +393,12 @@ impl Engine {
             }
             tracing::warn!(%target, %error, "cannot delete an empty service");
         }
-        self.forget_services(target, now);
+        let remade = self.targets.get(target).is_some_and(|state| state.is_being_remade());
+        if remade && deleted {
+            self.delisted(target);
+        } else {
+            self.forget_services(target, now);
+        }
         if self.desired.get(target).is_some_and(|desired| desired.retiring) {
             self.gone(target);
         } else if let Some(state) = self.targets.get_mut(target) {
@@ -442,14 +477,6 @@ impl Engine {
             listing.forget(now);
         }
     }
-}
-
-/// What to tell whoever needs a Cloud Map namespace that is missing.
-pub(super) fn no_namespace(target: &Target) -> String {
-    format!(
-        "there is no Cloud Map namespace {:?}, and the controller does not create it for this; create it, or name another one",
-        target.namespace
-    )
 }
 
 /// What to tell whoever wants a service that another target of this cluster has.

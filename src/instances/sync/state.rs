@@ -9,10 +9,12 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Awaited, Creation, Ids, Outcome, Reason, ShareFigures, TargetDesired, TargetShare, TargetStatus,
+    Awaited, Ids, Outcome, Reason, ShareFigures, TargetDesired, TargetShare, TargetStatus,
+    altered::Altered,
     failure::consequence,
     notice::{Crowded, Notice, of_share},
     readback,
+    remade::{Remade, types},
     share::Part,
 };
 use crate::{
@@ -231,6 +233,9 @@ pub(super) struct State {
     pub(super) untold: VecDeque<(Arc<str>, bool)>,
     pub(super) ttl: Ttl,
     pub(super) crowded: Crowded,
+    /// Boxed, because few targets have one; also the next.
+    pub(super) remade: Option<Box<Remade>>,
+    pub(super) altered: Option<Box<Altered>>,
     /// Ids for which somebody else's operation blocked ours. They are read before they are written.
     pub(super) unsure: BTreeSet<Arc<str>>,
     /// When to read out of turn, and how often that happened since a write succeeded.
@@ -422,7 +427,7 @@ impl State {
             (None, None) => Outcome::Pending,
         };
         let own_gone = matches!(self.phase, Phase::Gone);
-        let notices = if desired.active { self.notices(&desired.creation, dns) } else { Vec::new() };
+        let notices = if desired.active { self.notices(desired, dns, namespace) } else { Vec::new() };
         TargetStatus {
             outcome,
             registered,
@@ -464,28 +469,25 @@ impl State {
         self.problem.clone().filter(|(reason, _)| matches!(reason, Reason::ForeignOwner | Reason::NoNamespace))
     }
 
-    fn notices(&self, creation: &Creation, dns: bool) -> Vec<Notice> {
+    fn notices(&self, desired: &TargetDesired, dns: bool, namespace: Option<&Namespace>) -> Vec<Notice> {
         let mut notices: Vec<_> = self.crowded.notices().collect();
+        notices.extend(self.remade(namespace).into_iter().chain(self.altered()));
         notices.extend(self.unpolled.as_deref().map(readback::notice));
         notices.extend(self.part.as_ref().and_then(|part| part.status()).map(|share| of_share(share.reached)));
         let place = self.place().filter(|place| !place.refused);
         let kinds = |records: &[DnsRecord]| records.iter().map(|record| record.record_type).collect::<BTreeSet<_>>();
-        let asked = creation.dns.as_ref().map(|dns| dns.records.as_slice()).unwrap_or_default();
+        let asked = desired.creation.dns.as_ref().map(|dns| dns.records.as_slice()).unwrap_or_default();
         if let Some(place) = place.filter(|place| place.control == Control::Ours)
             && dns
-            && creation.service
+            && desired.creation.service
             && kinds(&place.records) != kinds(asked)
+            && !self.is_to_be_remade(desired)
         {
-            let list =
-                |records: &[DnsRecord]| match kinds(records).into_iter().map(RecordType::as_str).collect::<Vec<_>>() {
-                    kinds if kinds.is_empty() => "none".to_owned(),
-                    kinds => kinds.join(" and "),
-                };
             let message = format!(
                 "The records of the Cloud Map service are {}, but {} are requested. AWS does not allow changes of their types; withdraw \
                  the Service until its Cloud Map service is gone, or choose another name",
-                list(&place.records),
-                list(asked)
+                types(&place.records),
+                types(asked)
             );
             notices.push(Notice { reason: EventReason::RecordsDiffer, message });
         }

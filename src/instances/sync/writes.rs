@@ -18,7 +18,7 @@ use super::{
     state::{Phase, Reading, Retry, Running, Seen, State, Unread},
 };
 use crate::{
-    cloudmap::{Error, ErrorKind, LATEST_EFFECT, OperationId},
+    cloudmap::{Error, ErrorKind, Instance, LATEST_EFFECT, OperationId},
     instances::{
         InstanceSpec,
         attributes::{Digest, ServiceTraits},
@@ -105,7 +105,8 @@ impl Engine {
         }
         state.pending = Some(VecDeque::new());
         let refused = is_refused(state, desired);
-        if state.at_rest() && !full && !refused {
+        let remade = state.is_to_be_remade(desired);
+        if state.at_rest() && !full && !refused && !remade {
             state.settle();
         }
         // Only when ours are registered, so that the name loses no address while it changes hands.
@@ -167,7 +168,10 @@ impl Engine {
             Vec::new()
         };
         let fitted = state.unfit.is_none();
-        state.unfit = plan.refused.first().map(|(id, why)| {
+        // Where the service is made again, nothing is wrong with them.
+        let remade = state.is_to_be_remade(desired);
+        state.settled &= !remade;
+        state.unfit = plan.refused.first().filter(|_| !remade).map(|(id, why)| {
             let (refused, all) = (plan.refused.len(), plan.refused.len() + plan.wanted);
             format!("{refused} of {all} instances cannot be registered; {id}: {why}")
         });
@@ -370,9 +374,13 @@ impl Engine {
         let Some(state) = self.targets.get_mut(target) else { return };
         if let Some(said) = effect {
             state.own.insert(id.clone(), Some(said));
+            state.end_remaking(now);
         } else {
             state.own.remove(id);
             state.make_room(now);
+            if state.own.is_empty() && self.desired.get(target).is_some_and(|desired| state.is_to_be_remade(desired)) {
+                state.begin_remaking(now);
+            }
         }
         state.retry.remove(id);
         if state.denied.remove(&effect.is_some()).is_some() {
@@ -468,6 +476,10 @@ impl Engine {
                 own.retain(|id, _| !untold(id));
                 let differ =
                     |id: &Arc<str>, said: &Option<_>| !untold(id) && said.is_some() && own.get(id) != Some(said);
+                let said = |there: &Instance| known.get(&there.id).copied().flatten();
+                let is_altered = |there: &&Instance| differ(&there.id, &said(there));
+                let altered = listing.iter().filter(is_altered).filter_map(|there| Some((there, said(there)?)));
+                let altered: Vec<_> = altered.collect();
                 let drifted = known.iter().filter(|(id, said)| differ(id, said)).count()
                     + own.keys().filter(|id| !known.contains_key(*id)).count();
                 if state.seen != Seen::Never {
@@ -479,6 +491,11 @@ impl Engine {
                 own.extend(known.into_iter().filter(|(id, said)| untold(id) || unknown(id, said)));
                 state.unsure.retain(|id| written.contains(id));
                 state.own = own;
+                for (there, said) in altered {
+                    state.compare(&desired, there, said, now);
+                }
+                state.forget_altered(now);
+                state.forget_remaking(now);
                 state.taken = reading.taken;
                 state.adopted = reading.adopted;
                 state.adopted.retain(|id, _| !state.own.contains_key(id));

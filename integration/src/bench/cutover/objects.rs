@@ -54,7 +54,9 @@ impl Objects {
     /// Creates everything, and waits until the exports are accepted. No pod gets traffic yet.
     pub(super) async fn create(&self) -> Result<()> {
         let namespaces: Api<Namespace> = Api::all(self.client.clone());
-        let namespace = serde_json::from_value(json!({"metadata": {"name": NAMESPACE}}))?;
+        let namespace = serde_json::from_value(json!({
+            "metadata": {"name": NAMESPACE, "annotations": {"cloudmap-mcs/may-register": format!("{ZONE}/*")}},
+        }))?;
         namespaces.create(&PostParams::default(), &namespace).await.context("failed to create the namespace")?;
         // Pods are refused without it, and nobody else makes it.
         put::<ServiceAccount>(&self.client, json!({"metadata": {"name": "default"}})).await?;

@@ -10,6 +10,7 @@ mod health;
 mod hiding;
 mod isolation;
 mod lifecycle;
+mod remade;
 mod shares;
 mod storm;
 mod trouble;

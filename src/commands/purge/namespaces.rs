@@ -1,0 +1,86 @@
+//! `purge --cloudmap-namespace`: deletes empty Cloud Map namespaces that the ClusterSet made. The controller keeps them,
+//! and an account has 50.
+
+use std::{io::Write, sync::Arc};
+
+use super::{claimed, delete, is_forgotten};
+use crate::{
+    cloudmap::{CloudMap, Lane, Namespace},
+    instances::{Owner, ownership},
+    ledger::show::{self, ClusterView},
+    model::ClusterSetId,
+};
+
+/// Deletes those of the named namespaces that are empty, that the ClusterSet made, and in which no member claims anything.
+///
+/// # Errors
+/// What stays, and why.
+pub(super) async fn purge(
+    cloudmap: Arc<dyn CloudMap>,
+    clusterset: &ClusterSetId,
+    names: &[String],
+    dry_run: bool,
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let views = match show::read_all(Arc::clone(&cloudmap), clusterset).await {
+        Err(show::Error::NoLedger(_)) => Vec::new(),
+        views => views?,
+    };
+    let (empty, stays) = sort(&*cloudmap, clusterset, names, &views).await?;
+    for namespace in &empty {
+        writeln!(out, "namespace  {}", namespace.name)?;
+    }
+    let mut left = stays;
+    for namespace in empty.iter().filter(|_| !dry_run) {
+        let deleted = async || cloudmap.delete_namespace(&namespace.id).await.map(drop);
+        if !delete(out, "namespace", &namespace.name, deleted).await? {
+            left.push(format!("{} is not empty", namespace.name));
+        }
+    }
+    anyhow::ensure!(left.is_empty(), "not every namespace can be removed: {}", left.join("; "));
+    if !dry_run {
+        writeln!(out, "Removed.")?;
+    }
+    Ok(())
+}
+
+/// The namespaces that can go, and why the others stay.
+async fn sort(
+    cloudmap: &dyn CloudMap,
+    clusterset: &ClusterSetId,
+    names: &[String],
+    views: &[ClusterView],
+) -> anyhow::Result<(Vec<Namespace>, Vec<String>)> {
+    let is_member =
+        |view: &&ClusterView| view.head.as_ref().is_none_or(|head| head.is_live() && !is_forgotten(head, views));
+    if let Some(unread) = views.iter().filter(is_member).find(|view| view.state.is_none()) {
+        anyhow::bail!(
+            "cannot read what cluster {} claims: {}; run purge again. If it is gone for good, run `cloudmap-mcs forget {0}` first",
+            unread.id,
+            unread.problems.join("; ")
+        );
+    }
+    let members = views.iter().filter(is_member).map(|view| Arc::clone(&view.id)).collect();
+    let claims = claimed(views, &members);
+    let identity = Owner { clusterset: Some(clusterset.clone()), cluster: "any".parse()?, cluster_uid: Arc::default() };
+    let all = cloudmap.list_namespaces(Lane::Instances).await?;
+    let (mut empty, mut stays) = (Vec::new(), Vec::new());
+    for name in names {
+        let Some(namespace) = Namespace::named(&all, name) else {
+            stays.push(format!("there is no Cloud Map namespace {name}"));
+            continue;
+        };
+        if !ownership::namespace_made_by_us(&cloudmap.list_tags(&namespace.arn).await?, &identity) {
+            stays.push(format!("{name} was not made by the controllers of the ClusterSet {clusterset}"));
+            continue;
+        }
+        let claim = claims.iter().find(|target| *target.namespace == **name);
+        let services = cloudmap.list_services(&namespace.id, Lane::Instances).await?;
+        match (claim, services.first()) {
+            (Some(target), _) => stays.push(format!("a cluster claims {target}")),
+            (None, Some(service)) => stays.push(format!("{name} has services, such as {}", service.name)),
+            (None, None) => empty.push(namespace.clone()),
+        }
+    }
+    Ok((empty, stays))
+}
