@@ -1,5 +1,7 @@
 //! The admin server: liveness, readiness and metrics.
 
+mod server;
+
 use std::{
     net::SocketAddr,
     sync::{Arc, Mutex, OnceLock, PoisonError},
@@ -10,6 +12,7 @@ use axum::{Router, extract::State, http::StatusCode, routing::get};
 use prometheus::{Registry, TextEncoder};
 
 use crate::cluster::{self, Caches};
+pub(crate) use server::serve;
 
 /// The probes and the metrics page.
 ///
@@ -48,7 +51,7 @@ impl Admin {
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> anyhow::Result<()> {
         let listener = bind(address).await.with_context(|| format!("failed to listen on {address} (--listen)"))?;
-        axum::serve(listener, self.router()).with_graceful_shutdown(shutdown).await?;
+        server::serve(listener, self.router(), shutdown).await;
         Ok(())
     }
 

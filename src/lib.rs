@@ -32,6 +32,7 @@ pub mod ecs;
 pub mod env;
 pub mod export;
 pub mod gates;
+mod guests;
 pub mod iam;
 pub mod import;
 pub mod inquiry;

@@ -230,9 +230,9 @@ impl Term {
         self.settle(now);
     }
 
-    /// Somebody wanted to connect with a key that no live cluster has.
-    pub fn refused(&mut self, now: Now) {
-        self.stream.iter_mut().for_each(|stream| stream.refused(now.mono));
+    /// Somebody wanted to connect with this key, which no live cluster has.
+    pub fn refused(&mut self, now: Now, key: PublicKey) {
+        self.stream.iter_mut().for_each(|stream| stream.refused(now.mono, key));
         self.settle(now);
     }
 

@@ -5,8 +5,9 @@ use std::{collections::BTreeSet, fs};
 use super::{files, root};
 
 /// The rooms of `src/`, lowest first; `docs/architecture.md` says what is in each.
-const ORDER: [&str; 28] = [
+const ORDER: [&str; 29] = [
     "env",
+    "guests",
     "dns",
     "inquiry",
     "metrics",

@@ -90,6 +90,7 @@ pub(super) enum Event {
     /// Somebody wanted to connect whose key the caller does not know.
     Refused {
         caller: Caller,
+        key: PublicKey,
     },
     Deliver {
         session: SessionId,
@@ -171,7 +172,9 @@ impl Sim {
                 let again = || Event::Unreachable { caller, cluster: cluster.clone() };
                 self.tell(caller, again, |term, now| term.unreachable(now, &cluster, String::new()));
             }
-            Event::Refused { caller } => self.tell(caller, || Event::Refused { caller }, Term::refused),
+            Event::Refused { caller, key } => {
+                self.tell(caller, || Event::Refused { caller, key }, |term, now| term.refused(now, key));
+            }
             Event::Deliver { session, from } => self.deliver(session, from),
             Event::Taken { caller, session } => {
                 self.tell(caller, || Event::Taken { caller, session }, |term, now| term.taken(now, session));

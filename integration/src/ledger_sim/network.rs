@@ -137,7 +137,7 @@ impl Sim {
             // Whoever dials learns only afterwards that its key is refused.
             self.count("keys refused");
             self.at(0.0, Event::Opened { caller, session, key, dialled: Some(cluster.clone()) });
-            self.at(0.001, Event::Refused { caller: end });
+            self.at(0.001, Event::Refused { caller: end, key: theirs });
             return self.at(0.01, Event::Closed { caller, session });
         }
         self.connections.insert(session.0, Connection { ends: [caller, end], flows: Default::default() });

@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -154,11 +154,11 @@ struct Port {
 
 #[async_trait]
 impl Listener for Port {
-    async fn accept(&mut self) -> io::Result<Box<dyn Wire>> {
+    async fn accept(&mut self) -> io::Result<(Box<dyn Wire>, IpAddr)> {
         let (there, dialled_by) = self.receiver.recv().await.ok_or(io::ErrorKind::BrokenPipe)?;
         let (here, end) = duplex(BUFFER);
         let ends = [dialled_by, self.cluster];
         tokio::spawn(self.network.clone().carry([there, end], ends));
-        Ok(Box::new(here))
+        Ok((Box::new(here), IpAddr::from([10, 200, dialled_by as u8 + 1, 1])))
     }
 }

@@ -6,6 +6,7 @@ mod tests;
 
 use std::{
     convert::Infallible,
+    future::pending,
     io::Write as _,
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -114,7 +115,7 @@ async fn serve(
     let address = listener.local_addr()?;
     say(address)?;
     let page = Page { client, place, cloudmap: Mutex::default(), seen: Mutex::default(), names: Semaphore::new(NAMES) };
-    axum::serve(listener, router(Arc::new(page), by.is_local(address.ip()))).await?;
+    admin::serve(listener, router(Arc::new(page), by.is_local(address.ip())), pending()).await;
     Ok(())
 }
 

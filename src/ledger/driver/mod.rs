@@ -355,7 +355,7 @@ impl Driver {
         let now = self.now();
         match event {
             Event::Opened { session, key, dialled } => self.term.opened(now, session, key, dialled.as_ref()),
-            Event::Refused => self.term.refused(now),
+            Event::Refused { key } => self.term.refused(now, key),
             Event::Unreachable { cluster, why } => self.term.unreachable(now, &cluster, why),
             Event::Received { session, message } => self.term.received(now, session, message),
             Event::Taken { session } => self.term.taken(now, session),

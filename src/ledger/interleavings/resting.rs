@@ -175,7 +175,7 @@ fn what_is_not_as_it_was_in_a_read_is_read_again_at_once() {
 fn who_joins_is_expected_when_its_leader_comes() {
     let mut world = World::default();
     let [mut blue, mut green] = resting(&mut world);
-    green.term.refused(world.now());
+    green.term.refused(world.now(), key(9));
     assert!(!rests(&green));
     pass_resting(&mut world, &mut blue, &mut green, 19);
     assert!(!rests(&green));

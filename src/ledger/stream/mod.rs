@@ -9,6 +9,7 @@ mod follow;
 pub mod message;
 mod serve;
 mod session;
+mod strangers;
 #[cfg(test)]
 mod tests;
 
@@ -38,6 +39,7 @@ use message::{Hello, Message};
 pub use serve::Said;
 use serve::Serving;
 use session::Session;
+use strangers::Strangers;
 
 /// Identifies a connection in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -134,8 +136,7 @@ pub struct Stream {
     distrusted: BTreeMap<Arc<str>, Duration>,
     /// Why the last attempt failed, of clusters from which no whole state came since.
     unreachable: BTreeMap<Arc<str>, String>,
-    /// When somebody came last whom the ledger does not show.
-    stranger: Option<Duration>,
+    strangers: Strangers,
     ahead: Ahead,
     commands: Vec<Command>,
     wake: Option<Duration>,
@@ -154,16 +155,16 @@ impl Stream {
             following: BTreeMap::new(),
             distrusted: BTreeMap::new(),
             unreachable: BTreeMap::new(),
-            stranger: None,
+            strangers: Strangers::default(),
             ahead: Ahead::default(),
             commands: Vec::new(),
             wake: None,
         }
     }
 
-    /// Somebody came with a key that no live cluster has.
-    pub(super) fn refused(&mut self, now: Duration) {
-        self.stranger = Some(now);
+    /// Somebody came with this key, which no live cluster has.
+    pub(super) fn refused(&mut self, now: Duration, key: PublicKey) {
+        self.strangers.came(now, self.timing.heartbeat, key);
     }
 
     /// What is to be done now.
@@ -196,6 +197,13 @@ impl Stream {
         let Some((epoch, nonce)) = self.term else {
             return self.commands.push(Command::Close { session: id, why: "this leader does not speak yet" });
         };
+        // Who has a key could begin any number of sessions and never say who it is.
+        let silent = |(id, session): (&SessionId, &Session)| {
+            (session.key == key && session.dialled.is_none() && session.peer.is_none()).then_some(*id)
+        };
+        if let Some(silent) = self.sessions.iter().find_map(silent).filter(|_| dialled.is_none()) {
+            self.close(now, silent, "a newer connection took its place");
+        }
         let WriterIdentity { clusterset, cluster, uid } = self.me.clone();
         let hello = Hello { clusterset, cluster, uid, epoch, nonce };
         self.sessions.insert(id, Session::new(now, key, dialled.cloned(), hello));
@@ -275,7 +283,8 @@ impl Stream {
         let Some(session) = self.sessions.get_mut(&id) else { return };
         let meant = session.dialled.as_ref().is_none_or(|dialled| *dialled == hello.cluster);
         if !meant || hello.clusterset != self.me.clusterset || !is_genuine(&hello, session.key, contacts) {
-            self.stranger = Some(now);
+            let key = session.key;
+            self.strangers.came(now, self.timing.heartbeat, key);
             return self.close(now, id, "it is not who it says");
         }
         let dialled = session.dialled.is_some();
@@ -476,8 +485,7 @@ impl Stream {
     pub(super) fn is_at_rest(&self, now: Duration, contacts: &BTreeMap<Arc<str>, Contact>) -> bool {
         let heard = contacts.iter().filter(|(_, contact)| contact.live && !contact.silent);
         let mut follows = heard.map(|(cluster, contact)| self.follows(now, cluster, contact)).peekable();
-        let comes = self.stranger.is_some_and(|at| now.saturating_sub(at) <= self.timing.heartbeat);
-        !comes && follows.peek().is_some() && follows.all(|follows| follows)
+        !self.strangers.come(now) && follows.peek().is_some() && follows.all(|follows| follows)
     }
 
     fn follows(&self, now: Duration, cluster: &str, contact: &Contact) -> bool {

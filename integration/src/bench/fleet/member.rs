@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, PoisonError},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -187,7 +187,7 @@ struct Nobody;
 
 #[async_trait]
 impl Listener for Nobody {
-    async fn accept(&mut self) -> io::Result<Box<dyn Wire>> {
+    async fn accept(&mut self) -> io::Result<(Box<dyn Wire>, IpAddr)> {
         std::future::pending().await
     }
 }

@@ -19,7 +19,7 @@ use std::{
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, split},
-    sync::{Semaphore, mpsc},
+    sync::mpsc,
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -27,6 +27,7 @@ use tracing::{debug, warn};
 
 use crate::{
     env,
+    guests::Guests,
     ledger::stream::{
         Command, SessionId,
         message::{MAX_FRAME, Message},
@@ -38,7 +39,7 @@ use tls::{Known, Secured, Tls};
 
 /// Both sides prove their keys within this time, including the connection itself.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Handshakes that run at the same time. Further connections wait before they cost anything.
+/// Handshakes that run at the same time. Of more, one ends ([`Guests`]).
 const HANDSHAKES: usize = 64;
 /// Whoever does not take a message within this time is gone (S8).
 const TAKEN: Duration = Duration::from_secs(10);
@@ -63,8 +64,8 @@ pub enum Streaming {
 pub(super) enum Event {
     /// A connection was made, by dialling a cluster or by being dialled, and both keys are verified.
     Opened { session: SessionId, key: PublicKey, dialled: Option<Arc<str>> },
-    /// Somebody wanted to connect with a key that no live cluster has.
-    Refused,
+    /// Somebody wanted to connect with this key, which no live cluster has. It need not own the key.
+    Refused { key: PublicKey },
     /// No connection to this cluster could be made.
     Unreachable { cluster: Arc<str>, why: String },
     /// A message came.
@@ -165,7 +166,7 @@ impl Sessions {
 
 /// Accepts connections, until it is dropped.
 async fn accept_all(network: Arc<dyn Network>, tls: Arc<Tls>, events: mpsc::Sender<Inner>) {
-    let room = Arc::new(Semaphore::new(HANDSHAKES));
+    let mut guests = Guests::new(HANDSHAKES);
     let mut handshakes = JoinSet::new();
     loop {
         let mut listener = match network.listen().await {
@@ -178,9 +179,8 @@ async fn accept_all(network: Arc<dyn Network>, tls: Arc<Tls>, events: mpsc::Send
         };
         loop {
             while handshakes.try_join_next().is_some() {}
-            let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
-            let wire = match listener.accept().await {
-                Ok(wire) => wire,
+            let (wire, from) = match listener.accept().await {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     debug!(%error, "cannot accept a connection");
                     sleep(LISTEN_AGAIN).await;
@@ -188,23 +188,22 @@ async fn accept_all(network: Arc<dyn Network>, tls: Arc<Tls>, events: mpsc::Send
                 }
             };
             let (tls, events) = (Arc::clone(&tls), events.clone());
-            handshakes.spawn(env::task(async move {
-                let secured = timeout(HANDSHAKE, tls.accept(wire)).await;
-                drop(permit);
-                match secured {
+            let task = handshakes.spawn(env::task(async move {
+                match timeout(HANDSHAKE, tls.accept(wire)).await {
                     Ok(Ok((stream, key))) => {
                         let _ = events.send(Inner::Secured { stream: Box::new(stream), key, dialled: None }).await;
                     }
                     Ok(Err(error)) => {
                         debug!(%error, "a connection was refused");
-                        if tls::is_unknown(&error) {
+                        if let Some(key) = tls::refused_key(&error) {
                             // One of many is enough.
-                            let _ = events.try_send(Inner::Event(Event::Refused));
+                            let _ = events.try_send(Inner::Event(Event::Refused { key }));
                         }
                     }
                     Err(_) => debug!("a connection did not say who it is in time"),
                 }
             }));
+            guests.admit(from, task);
         }
     }
 }

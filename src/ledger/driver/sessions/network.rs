@@ -34,8 +34,8 @@ pub trait Network: Debug + Send + Sync + 'static {
 /// Where others connect. Dropping it stops listening.
 #[async_trait]
 pub trait Listener: Send {
-    /// The next connection.
-    async fn accept(&mut self) -> io::Result<Box<dyn Wire>>;
+    /// The next connection, and the address from which it comes.
+    async fn accept(&mut self) -> io::Result<(Box<dyn Wire>, IpAddr)>;
 }
 
 /// Plain TCP; the sessions bring TLS.
@@ -78,9 +78,9 @@ impl Network for Tcp {
 
 #[async_trait]
 impl Listener for TcpListener {
-    async fn accept(&mut self) -> io::Result<Box<dyn Wire>> {
-        let (stream, _) = Self::accept(self).await?;
+    async fn accept(&mut self) -> io::Result<(Box<dyn Wire>, IpAddr)> {
+        let (stream, from) = Self::accept(self).await?;
         stream.set_nodelay(true)?;
-        Ok(Box::new(stream))
+        Ok((Box::new(stream), from.ip()))
     }
 }

@@ -8,8 +8,8 @@ use std::{
 };
 
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, PeerIncompatible, ServerConfig,
-    SignatureAlgorithm, SignatureScheme,
+    CertificateError, ClientConfig, DigitallySignedStruct, DistinguishedName, Error, OtherError, PeerIncompatible,
+    ServerConfig, SignatureAlgorithm, SignatureScheme,
     client::{
         AlwaysResolvesClientRawPublicKeys, Resumption,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -152,9 +152,24 @@ const fn unknown() -> Error {
     Error::InvalidCertificate(CertificateError::ApplicationVerificationFailure)
 }
 
-/// Whether a connection failed because of a key that may not connect, and not before anything was proved.
+/// Whether a connection failed because another key answers than the one that was dialled.
 pub(super) fn is_unknown(error: &io::Error) -> bool {
     error.get_ref().and_then(|error| error.downcast_ref::<Error>()) == Some(&unknown())
+}
+
+/// The key of a client that may not connect. That it owns the key is not proved.
+#[derive(Debug, thiserror::Error)]
+#[error("the key {0} is of no live cluster")]
+struct Refused(PublicKey);
+
+/// The key with which somebody wanted to connect, if the connection failed because of it.
+pub(super) fn refused_key(error: &io::Error) -> Option<PublicKey> {
+    match error.get_ref()?.downcast_ref()? {
+        Error::InvalidCertificate(CertificateError::Other(OtherError(why))) => {
+            why.downcast_ref().map(|Refused(key)| *key)
+        }
+        _ => None,
+    }
 }
 
 /// The key of the cluster that is dialled: another member may have its pod's address by now.
@@ -216,10 +231,10 @@ impl ClientCertVerifier for Among {
         _now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if decode(key).is_some_and(|key| known.contains(&key)) {
-            Ok(ClientCertVerified::assertion())
-        } else {
-            Err(unknown())
+        match decode(key) {
+            Some(key) if known.contains(&key) => Ok(ClientCertVerified::assertion()),
+            Some(key) => Err(CertificateError::Other(OtherError(Arc::new(Refused(key)))).into()),
+            None => Err(CertificateError::BadEncoding.into()),
         }
     }
 
