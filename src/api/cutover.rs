@@ -94,7 +94,8 @@ pub struct CutoverGuard {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
 
-    /// port is the port of the pods that is checked. The default is the port with which they are registered.
+    /// port is the port of the pods that is checked: a TCP port of the Service, by its number at the pods (targetPort).
+    /// The default is the port with which they are registered.
     #[schemars(with = "i64", extend("minimum" = 1, "maximum" = 65535))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<i64>,

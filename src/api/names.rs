@@ -38,6 +38,9 @@ pub const PROPERTY_CLUSTERSET_ID: &str = "clusterset.k8s.io";
 /// Value of [`LABEL_SLICE_MANAGED_BY`] and [`LABEL_MANAGED_BY`] on the objects of this project.
 pub const MANAGED_BY: &str = "cloudmap-mcs";
 
+/// Value of [`LABEL_SLICE_MANAGED_BY`] on the slices that Kubernetes writes for Services with a selector.
+pub const ENDPOINT_SLICE_CONTROLLER: &str = "endpointslice-controller.k8s.io";
+
 /// The condition of a pod, and its readiness gate: clients of Cloud Map find the pod.
 pub const CONDITION_REGISTERED: &str = "cloudmap-mcs/registered";
 

@@ -12,7 +12,9 @@ use crate::{
         Attributes, Instance,
         attributes::{CLUSTER_UID, IPV4, IPV6, PORT},
     },
-    model::{ClusterId, ClusterSetId, Endpoint, EndpointPort, Protocol, ServicePort, ServiceType, is_dns_label},
+    model::{
+        ClusterId, ClusterSetId, Endpoint, EndpointPort, Protocol, ServicePort, ServiceType, is_dns_label, is_port_name,
+    },
 };
 
 /// What all instances of an export have in common.
@@ -151,7 +153,7 @@ impl Registered {
             _ => return Err(Invalid(names::SERVICE_TYPE)),
         };
         let name: Arc<str> = text(names::SERVICE_PORT_NAME)?.into();
-        if !name.is_empty() && !is_dns_label(&name) {
+        if !is_port_name(&name) {
             return Err(Invalid(names::SERVICE_PORT_NAME));
         }
         text(names::ENDPOINT_PORT_NAME)?;

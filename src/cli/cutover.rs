@@ -133,7 +133,8 @@ pub struct CutoverStartArgs {
     /// to 399.
     #[arg(long, value_name = "PATH")]
     pub guard_path: Option<String>,
-    /// Port of the pods for the guard's checks. Without it: the port with which the pods are registered.
+    /// Port of the pods for the guard's checks: a TCP port of the Service, by its number at the pods (targetPort). Without
+    /// it: the port with which the pods are registered.
     #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub guard_port: Option<u16>,
     /// Query for the guard, which it sends to the Prometheus of the controller's flag --guard-prometheus. The result

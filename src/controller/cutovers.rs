@@ -19,7 +19,7 @@ use crate::{
     },
     cutover::{
         Facing, Observed, Place, Planned, Settle, Stopwatch,
-        guard::{self, Guard, Judgement, Judgements, MOST_PODS, Question, Registered},
+        guard::{self, Guard, Judgement, Judgements, MOST_PODS, Pods, Question, Registered},
         hiding::LastMark,
         plan::{looks, plan},
     },
@@ -160,7 +160,7 @@ impl Core {
         let share = status.share_of_traffic.and_then(|share| u8::try_from(share).ok());
         let settle = self.cutovers.settle;
         let guard = looks(spec, &status, *generation, facing.ttl(), settle);
-        let question = guard.map(|guard| self.question(guard, share, &facing));
+        let question = guard.map(|guard| self.question(key, guard, share, &facing));
         let judgement = question.as_ref().map(|question| guard::judgement(&self.cutovers.judgements, key, question));
         // Time in which nobody looks does not count either.
         let is_good = judgement.as_ref().map_or(spec.guard.is_none(), |judgement| *judgement == Judgement::Passed);
@@ -195,7 +195,9 @@ impl Core {
     }
 
     /// What a guard is asked while a share is in force.
-    fn question(&self, guard: Guard, share: Option<u8>, facing: &Facing) -> Question {
+    fn question(&self, key: &ServiceKey, guard: Guard, share: Option<u8>, facing: &Facing) -> Question {
+        let service = self.caches.services.get(key);
+        let pods_of_it = Pods::of(service.as_deref(), &self.slices.get(key), |address| self.is_cluster_ip(address));
         let (mut services, mut first, mut others) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for Place { target, share, trouble: _ } in facing.places() {
             let Some(desired) = self.desired.get(target) else { continue };
@@ -205,7 +207,9 @@ impl Core {
                 let is_registered = spec.addresses().any(|address| registered(&address));
                 let pods = if is_registered { &mut first } else { &mut others };
                 let port = guard.port.or(spec.port());
-                pods.extend(spec.addresses().next().zip(port).map(|(address, port)| SocketAddr::new(address, port)));
+                let places =
+                    port.into_iter().flat_map(|port| spec.addresses().map(move |it| SocketAddr::new(it, port)));
+                pods.extend(places.filter(|at| pods_of_it.serve(*at)).take(1));
                 if is_registered {
                     instances.insert(Arc::clone(spec.id()));
                 }

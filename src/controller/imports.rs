@@ -1,6 +1,6 @@
 //! What is imported: exports of other clusters, and discovered instances.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
 use super::{
     Membership, Mode,
@@ -127,6 +127,11 @@ impl Core {
                 self.moved_ips.insert(*ip);
             }
         }
+    }
+
+    /// Whether an address is a cluster IP of this cluster, or in the range of its cluster IPs.
+    pub(super) fn is_cluster_ip(&self, address: IpAddr) -> bool {
+        self.cluster_ips.contains_key(&address) || self.service_ranges.iter().any(|range| range.contains(address))
     }
 
     /// An imported endpoint must not have an address that is a cluster IP of this cluster. All endpoints in namespaces

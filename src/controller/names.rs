@@ -118,9 +118,7 @@ impl Core {
             derived: &there.derived,
             slices: &there.slices,
         };
-        let plan = import::plan(&observed, |address: IpAddr| {
-            self.cluster_ips.contains_key(&address) || self.service_ranges.iter().any(|range| range.contains(address))
-        });
+        let plan = import::plan(&observed, |address: IpAddr| self.is_cluster_ip(address));
         (plan, there)
     }
 

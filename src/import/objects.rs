@@ -25,17 +25,10 @@ use crate::{
     cluster::objects,
     model::{
         ClusterId, ClusterSetService, Conditions, DEFAULT_AFFINITY_TIMEOUT, EndpointPort, Hints, IpFamily, ServiceKey,
-        ServicePort, ServiceType, SessionAffinity, Slice, SliceEndpoint,
+        ServicePort, ServiceType, SessionAffinity, Slice, SliceEndpoint, UNNAMED_PORT,
         labels::{is_annotation_key, is_label_key, is_label_value},
     },
 };
-
-/// The name of an unnamed port in the derived Service. The API server refuses a Service with several ports of which one
-/// has no name, and a name that comes together with a second port would interrupt the first port's traffic. The slices
-/// list the port under both names, because readers that start from the ServiceImport look for the port without a name.
-/// No user's port has this name: if exports of two clusters had ports with one name, the API server would refuse the
-/// Service.
-pub(super) const UNNAMED_PORT: &str = "cloudmap-mcs-unnamed";
 
 /// The derived Service of an import. It has no selector; its endpoints are the imported EndpointSlices. Its cluster IPs
 /// are the IPs of the ServiceImport; that of a headless import is headless as well.
@@ -95,7 +88,8 @@ pub(super) fn prefer_dual_stack(derived: &mut core::Service) {
     }
 }
 
-/// The name of a port in the derived Service.
+/// The name of a port in the derived Service. Slices list an unnamed port under both names, because readers that start from
+/// the ServiceImport look for the port without a name.
 pub(super) fn derived_port_name(port: &ServicePort) -> &str {
     if port.name.is_empty() { UNNAMED_PORT } else { &port.name }
 }

@@ -9,7 +9,6 @@ use std::{
 use super::{
     addresses::{Unusable, usable},
     derived::DerivedServices,
-    objects::UNNAMED_PORT,
     packing::{Former, Packing},
     registered,
 };
@@ -22,7 +21,7 @@ use crate::{
     discovery::Picture,
     model::{
         ClusterId, ClusterSetService, Endpoint, Export, Hints, IpFamily, PackedEndpoint, Placement, Proximity,
-        ServiceKey, ServicePort, ServiceType, Slice, SliceEndpoint, merge, packable,
+        ServiceKey, ServicePort, ServiceType, Slice, SliceEndpoint, UNNAMED_PORT, merge, packable,
     },
 };
 

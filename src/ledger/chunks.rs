@@ -10,6 +10,7 @@ use std::{
 use prost::Message as _;
 
 use super::{
+    received,
     records::{self, MAX_VALUE},
     wire,
 };
@@ -188,20 +189,33 @@ fn port_set(sets: &mut Vec<wire::PortSet>, served: &[EndpointPort], ports: &[Ser
     index as u32
 }
 
-/// The endpoints of a chunk; `None` if it is unreadable.
-pub(super) fn decode(bytes: &[u8], ports: &[ServicePort]) -> Option<Vec<Endpoint>> {
+/// Said of a chunk with such endpoints.
+const DEGRADED: &str = "a port, host name, zone or node that no EndpointSlice can have is left out";
+
+/// The endpoints of a chunk, and whether something was left out of them; `None` if it is unreadable.
+pub(super) fn decode(bytes: &[u8], ports: &[ServicePort]) -> Option<(Vec<Endpoint>, Option<&'static str>)> {
     let wire::Chunk { port_sets, zones, nodes, endpoints } = wire::Chunk::decode(records::capped(bytes)?).ok()?;
     if endpoints.len() > MAX_ENDPOINTS {
         return None;
     }
     let by_reference: BTreeMap<u32, &ServicePort> = ports.iter().map(|port| (reference(port), port)).collect();
+    let mut degraded = None;
+    let mut fits = |fits: bool| {
+        degraded = degraded.or_else(|| (!fits).then_some(DEGRADED));
+        fits
+    };
+    let is_port = |number: &u32| received::number(*number).is_some();
+    fits(port_sets.iter().flat_map(|set| &set.numbers).all(is_port));
     let port_sets: Vec<Arc<[EndpointPort]>> =
         port_sets.into_iter().map(|set| read_port_set(set, &by_reference)).collect::<Option<_>>()?;
-    let zones: Vec<Arc<str>> = zones.iter().map(|zone| model::intern(zone)).collect();
-    let nodes: Vec<Arc<str>> = nodes.iter().map(|node| model::intern(node)).collect();
-    let named = |names: &[Arc<str>], index: u32| match index {
+    let mut names = |names: Vec<String>, is_name: fn(&str) -> bool| -> Vec<Option<Arc<str>>> {
+        names.iter().map(|name| fits(is_name(name)).then(|| model::intern(name))).collect()
+    };
+    let (zones, nodes) = (names(zones, received::is_zone), names(nodes, received::is_node));
+    fits(endpoints.iter().filter_map(|endpoint| endpoint.hostname.as_deref()).all(received::is_host_name));
+    let named = |names: &[Option<Arc<str>>], index: u32| match index {
         0 => Some(None),
-        index => names.get(index as usize - 1).cloned().map(Some),
+        index => names.get(index as usize - 1).cloned(),
     };
     let endpoint = |endpoint: wire::Endpoint| {
         let wire::Endpoint { ipv4, ipv6, port_set, conditions, hostname, zone, node } = endpoint;
@@ -219,21 +233,22 @@ pub(super) fn decode(bytes: &[u8], ports: &[ServicePort]) -> Option<Vec<Endpoint
                 serving: conditions & 2 == 0,
                 terminating: conditions & 4 != 0,
             },
-            hostname: hostname.map(Into::into),
+            hostname: hostname.filter(|name| received::is_host_name(name)).map(Into::into),
             zone: named(&zones, zone)?,
             node: named(&nodes, node)?,
         })
     };
-    endpoints.into_iter().map(endpoint).collect()
+    let endpoints = endpoints.into_iter().map(endpoint).collect::<Option<_>>()?;
+    Some((endpoints, degraded))
 }
 
-/// Leaves out a port that the export does not have, as far as this version can read it.
+/// Leaves out a port that the export does not have, as far as this version can read it, or whose number is none.
 fn read_port_set(set: wire::PortSet, ports: &BTreeMap<u32, &ServicePort>) -> Option<Arc<[EndpointPort]>> {
     let wire::PortSet { service_ports, numbers } = set;
     (service_ports.len() == numbers.len()).then_some(())?;
     let mut served = Vec::new();
     for (reference, number) in service_ports.iter().zip(numbers) {
-        let number = u16::try_from(number).ok()?;
+        let Some(number) = received::number(number) else { continue };
         let Some(ServicePort { name, protocol, port: _, app_protocol }) = ports.get(reference) else { continue };
         let (name, app_protocol) = (name.clone(), app_protocol.clone());
         served.push(EndpointPort { name, protocol: *protocol, port: number, app_protocol });

@@ -49,6 +49,7 @@ pub mod limits;
 mod pace;
 pub mod page;
 pub mod reader;
+mod received;
 pub mod records;
 pub mod remote;
 

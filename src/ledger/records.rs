@@ -23,12 +23,12 @@ use super::{
     Map, Value,
     chunks::Chunk,
     forgotten::{self, Forgotten},
-    wire,
+    received, wire,
 };
 use crate::cluster::record::StoredRegistration;
 use crate::model::{
     ClaimOwner, ClaimState, Endpoint, Export, Exported, IpFamily, Protocol, Registration, ServiceKey, ServicePort,
-    ServiceType, SessionAffinity, Target, TrafficPolicy, intern,
+    ServiceType, SessionAffinity, Target, TrafficPolicy, intern, is_dns_label,
 };
 
 /// Maximum size of a value in bytes. It must fit into a page, and into a delta with others.
@@ -147,7 +147,7 @@ pub fn changed_registrations(old: &Map, new: &Map) -> BTreeSet<Target> {
 /// One service of `map`; `None` if it is not exported, or its export is unreadable.
 pub fn decode_service(map: &Map, service: &ServiceKey, problems: &mut Vec<Problem>) -> Option<Exported> {
     let key = export_key(service);
-    let mut export = decode_export(map.get(&key)?);
+    let mut export = received::export(map.get(&key)?);
     match &mut export {
         Some((_, degraded)) => problems.extend(degraded.drain(..).map(|message| Problem { key: key.clone(), message })),
         None => problems.push(unreadable(&key)),
@@ -161,7 +161,7 @@ pub fn decode_service(map: &Map, service: &ServiceKey, problems: &mut Vec<Proble
 
 /// The ports in the export record of a service; empty if it cannot be read.
 pub fn ports(map: &Map, service: &ServiceKey) -> Vec<ServicePort> {
-    let export = map.get(&export_key(service)).and_then(|value| decode_export(value));
+    let export = map.get(&export_key(service)).and_then(|value| received::export(value));
     export.map(|(export, _)| export.ports).unwrap_or_default()
 }
 
@@ -185,7 +185,10 @@ fn read_chunks(map: &Map, service: &ServiceKey, ports: &[ServicePort], problems:
     let mut chunks = Vec::new();
     for (key, index, value) in chunk_records(map, service) {
         match (index.parse(), super::chunks::decode(value, ports)) {
-            (Ok(index), Some(endpoints)) => chunks.push(Chunk { index, endpoints }),
+            (Ok(index), Some((endpoints, degraded))) => {
+                problems.extend(degraded.map(|message| Problem { key: key.clone(), message }));
+                chunks.push(Chunk { index, endpoints });
+            }
             _ => problems.push(unreadable(key)),
         }
     }
@@ -401,7 +404,9 @@ impl Key {
         }
         let (namespace, rest) = key.split_once('/')?;
         let (name, index) = rest.split_once('#').map_or((rest, None), |(name, index)| (name, Some(index)));
-        if namespace.is_empty() || name.is_empty() || index.is_some_and(|index| index.parse::<u32>().is_err()) {
+        // Nobody can import another name, and some API server would refuse it again and again.
+        let are_names = [namespace, name].into_iter().all(is_dns_label);
+        if !are_names || index.is_some_and(|index| index.parse::<u32>().is_err()) {
             return None;
         }
         let service = ServiceKey::new(intern(namespace), intern(name));
@@ -420,59 +425,6 @@ fn unreadable(key: &Arc<str>) -> Problem {
 /// Nobody writes a larger value, so nobody reads one.
 pub(super) fn capped(bytes: &[u8]) -> Option<&[u8]> {
     (bytes.len() <= MAX_VALUE).then_some(bytes)
-}
-
-/// The export, and the fields that this version does not understand.
-fn decode_export(bytes: &[u8]) -> Option<(Export, Vec<&'static str>)> {
-    let message = wire::Export::decode(capped(bytes)?).ok()?;
-    let mut degraded = Vec::new();
-    let ports: Vec<ServicePort> = message.ports.iter().filter_map(read_port).collect();
-    if ports.len() < message.ports.len() {
-        degraded.push("a port of unknown protocol is left out");
-    }
-    let ip_families: Vec<IpFamily> = message.families.iter().copied().filter_map(read_family).collect();
-    if ip_families.len() < message.families.len() {
-        degraded.push("an unknown IP family is left out");
-    }
-    let service_type = match message.service_type {
-        1 => ServiceType::ClusterSetIp,
-        2 => ServiceType::Headless,
-        _ => {
-            degraded.push("the unknown type is read as ClusterSetIP");
-            ServiceType::ClusterSetIp
-        }
-    };
-    let session_affinity = match message.affinity {
-        0 => SessionAffinity::None,
-        1 => SessionAffinity::ClientIp { timeout: message.affinity_timeout },
-        _ => {
-            degraded.push("the unknown session affinity is read as None");
-            SessionAffinity::None
-        }
-    };
-    let internal_traffic_policy = match message.internal_traffic_policy {
-        0 => TrafficPolicy::Cluster,
-        1 => TrafficPolicy::Local,
-        _ => {
-            degraded.push("the unknown internal traffic policy is read as Cluster");
-            TrafficPolicy::Cluster
-        }
-    };
-    let export = Export {
-        uid: message.uid.into(),
-        created: message.created,
-        service_type,
-        ports,
-        session_affinity,
-        internal_traffic_policy,
-        traffic_distribution: message.traffic_distribution.as_deref().map(intern),
-        ip_families,
-        labels: message.labels,
-        annotations: message.annotations,
-        publish_not_ready_addresses: message.publish_not_ready_addresses,
-        target: message.target.as_ref().map(read_target),
-    };
-    Some((export, degraded))
 }
 
 /// A registration record; `None` if it is unreadable.
@@ -520,30 +472,10 @@ pub(super) const fn write_protocol(protocol: Protocol) -> u32 {
     }
 }
 
-fn read_port(port: &wire::Port) -> Option<ServicePort> {
-    let protocol = match port.protocol {
-        0 => Protocol::Tcp,
-        1 => Protocol::Udp,
-        2 => Protocol::Sctp,
-        _ => return None,
-    };
-    let number = u16::try_from(port.port).ok()?;
-    let app_protocol = port.app_protocol.as_deref().map(intern);
-    Some(ServicePort { name: intern(&port.name), protocol, port: number, app_protocol })
-}
-
-const fn read_family(family: u32) -> Option<IpFamily> {
-    match family {
-        4 => Some(IpFamily::V4),
-        6 => Some(IpFamily::V6),
-        _ => None,
-    }
-}
-
 fn write_target(target: &Target) -> wire::Target {
     wire::Target { namespace: target.namespace.to_string(), service: target.service.to_string() }
 }
 
-fn read_target(target: &wire::Target) -> Target {
+pub(super) fn read_target(target: &wire::Target) -> Target {
     Target { namespace: intern(&target.namespace), service: intern(&target.service) }
 }

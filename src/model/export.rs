@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use super::{Endpoint, Target};
+use super::{Endpoint, Target, is_dns_label};
 
 /// One cluster's export of a `<namespace>/<name>`: everything that other clusters need for the conflict rules of
 /// KEP-1645, without the endpoints.
@@ -80,6 +80,17 @@ pub struct ServicePort {
     pub port: u16,
     /// Application protocol, such as `http`.
     pub app_protocol: Option<Arc<str>>,
+}
+
+/// The name of an unnamed port in a derived Service. The API server refuses a Service with several ports of which one has
+/// no name, and a name that comes together with a second port would interrupt the first port's traffic. No user's port has
+/// this name: if exports of two clusters had ports with one name, the API server would refuse the Service.
+pub const UNNAMED_PORT: &str = "cloudmap-mcs-unnamed";
+
+/// Whether a port that others describe can have this name: none, or one that API servers take for a port of a Service
+/// (RFC 1123, up to 63 characters; only those of containers have 15).
+pub fn is_port_name(name: &str) -> bool {
+    name.is_empty() || is_dns_label(name) && name != UNNAMED_PORT
 }
 
 /// A transport protocol that Services support.

@@ -20,7 +20,7 @@ pub use endpoint::{Conditions, Endpoint, EndpointPort};
 pub use excerpt::Excerpt;
 pub use export::{
     DEFAULT_AFFINITY_TIMEOUT, Export, Exported, IpFamily, Protocol, ServicePort, ServiceType, SessionAffinity,
-    TrafficPolicy,
+    TrafficPolicy, UNNAMED_PORT, is_port_name,
 };
 pub(crate) use identity::is_dns_label;
 pub use identity::{ClusterId, ClusterSetId, InvalidClusterId, ServiceKey};

@@ -9,7 +9,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use cloudmap_mcs::{cluster::record::HIDDEN, cutover::guard::Outside};
+use cloudmap_mcs::{
+    cluster::record::HIDDEN,
+    cutover::guard::{Failure, Outside},
+};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
@@ -161,10 +164,10 @@ impl Outside for Caller {
         Ok([[10, 0, 0, 1].into()].into())
     }
 
-    async fn probe(&self, _: SocketAddr, _: Option<&str>) -> Result<(), String> {
+    async fn probe(&self, _: SocketAddr, _: Option<&str>) -> Result<(), Failure> {
         sleep(LATENCY).await;
         let now = self.began.elapsed();
-        if self.callers.had(now, now, true) { Err("connection refused".to_owned()) } else { Ok(()) }
+        if self.callers.had(now, now, true) { Err(Failure::Refused) } else { Ok(()) }
     }
 
     async fn query(&self, _: &str) -> Result<f64, String> {

@@ -76,6 +76,8 @@ impl std::ops::Deref for Endpoint {
 pub struct About {
     /// Whether it has more than one address.
     pub further_addresses: bool,
+    /// Whether the object behind it is a pod of its namespace. Only slices of others say so.
+    pub is_pod: bool,
     /// Host name in DNS, for pods of headless Services.
     pub hostname: Option<Arc<str>>,
     /// Name of its node.
@@ -90,7 +92,7 @@ impl About {
     /// The shared one that says the same.
     fn share(self) -> Arc<Self> {
         static POOL: LazyLock<Mutex<Pool<About>>> = LazyLock::new(Mutex::default);
-        let Self { further_addresses: _, hostname, node, zone, hints } = &self;
+        let Self { further_addresses: _, is_pod: _, hostname, node, zone, hints } = &self;
         let hints = hints.iter().flat_map(|hints| hints.zones.iter().chain(&hints.nodes));
         let texts = [hostname, node, zone].into_iter().flatten().chain(hints);
         // Anybody can write texts that are long, and the pool would keep them for a while.
@@ -186,18 +188,25 @@ impl EndpointSlice {
                 _ => AddressType::Unsupported,
             },
             ports: intern_ports(&ports),
-            endpoints: object.endpoints.into_iter().map(|endpoint| narrow_endpoint(endpoint, own)).collect(),
+            endpoints: {
+                let namespace = metadata.namespace.as_deref();
+                object.endpoints.into_iter().map(|endpoint| narrow_endpoint(endpoint, namespace, own)).collect()
+            },
         })
     }
 }
 
-fn narrow_endpoint(endpoint: v1::Endpoint, own: bool) -> Endpoint {
+fn narrow_endpoint(endpoint: v1::Endpoint, namespace: Option<&str>, own: bool) -> Endpoint {
     let conditions = endpoint.conditions.unwrap_or_default();
     let hints = endpoint.hints.filter(|_| own).map(|hints| {
         Box::new(Hints {
             zones: hints.for_zones.iter().flatten().map(|zone| intern(&zone.name)).collect(),
             nodes: hints.for_nodes.iter().flatten().map(|node| intern(&node.name)).collect(),
         })
+    });
+    let is_pod = endpoint.target_ref.as_ref().is_some_and(|target| {
+        target.kind.as_deref() == Some("Pod")
+            && (target.namespace.is_none() || target.namespace.as_deref() == namespace)
     });
     Endpoint {
         address: endpoint.addresses.first().and_then(|address| address.parse().ok()),
@@ -209,6 +218,7 @@ fn narrow_endpoint(endpoint: v1::Endpoint, own: bool) -> Endpoint {
         target: endpoint.target_ref.and_then(|target| TargetId::new(target.uid.as_deref()?)),
         about: About {
             further_addresses: endpoint.addresses.len() > 1,
+            is_pod,
             hostname: endpoint.hostname.map(|name| intern(&name)),
             node: endpoint.node_name.map(|name| intern(&name)),
             zone: endpoint.zone.map(|name| intern(&name)),

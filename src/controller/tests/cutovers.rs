@@ -1,7 +1,8 @@
 //! Cutovers, from the spec to instances, and from these to the next step.
 
-use std::{sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::{
@@ -240,7 +241,7 @@ async fn a_guard_that_finds_something_wrong_takes_the_traffic_back_until_the_spe
     let failed = |note: &crate::cluster::events::EventRecord| note.reason == "GuardFailed";
     until("an Event says so", || blue.objects.take_note(failed).is_some()).await;
     let said = status(&blue, "web").guard_failure.unwrap().message;
-    assert_eq!(said, "the pod at 10.0.0.3:8080 failed 3 probes in a row: connection refused");
+    assert_eq!(said, "the pod at 10.0.0.3:8080 failed 3 probes in a row: it refused the connection");
 
     // Also under the next leader, and when all is well again.
     world.callers.ill.lock().unwrap().clear();
@@ -280,6 +281,35 @@ async fn a_guard_without_data_holds_the_step_for_however_long() {
     *world.callers.value.lock().unwrap() = Some(0.06);
     until_says(&blue, "web", CutoverPhase::RolledBack, Some(0), "GuardFailed").await;
     assert!(status(&blue, "web").guard_failure.unwrap().message.contains("above its maximum"));
+}
+
+/// Annotations and EndpointSlices of users may have any address, and the controller reaches more than they do.
+#[tokio::test(start_paused = true)]
+async fn a_guard_asks_only_pods_of_the_service_on_its_ports() {
+    let world = World::new();
+    ecs(&world);
+    let blue = world.cluster("blue");
+    joins(&blue);
+    let written = json!({
+        "metadata": {"namespace": "shop", "name": "web-written", "labels": {"kubernetes.io/service-name": "web"}},
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "protocol": "TCP", "port": 6443}],
+        "endpoints": [{"addresses": ["10.0.0.66"]}],
+    });
+    blue.objects.put_slice(serde_json::from_value(written).unwrap());
+    let guarded =
+        |port| CutoverSpec { guard: Some(CutoverGuard { port, ..CutoverGuard::default() }), ..spec(&[40, 100]) };
+    blue.objects.put_cutover(&key("web"), guarded(Some(10_250)));
+    until_says(&blue, "web", CutoverPhase::Shifting, None, "GuardUnclear").await;
+    let message = status(&blue, "web").conditions[0].message.clone();
+    assert!(message.contains("no pod to probe") && message.contains("spec.guard.port"), "{message}");
+    assert!(world.callers.asked.lock().unwrap().is_empty());
+
+    blue.objects.put_cutover(&key("web"), guarded(None));
+    until_says(&blue, "web", CutoverPhase::Finished, Some(100), "OthersServe").await;
+    assert!(pods(&world).iter().any(|pod| pod == "10.0.0.66"), "it is registered all the same: {:?}", pods(&world));
+    let asked = PODS.map(|pod| SocketAddr::new(pod.parse().unwrap(), 8080)).into();
+    assert_eq!(*world.callers.asked.lock().unwrap(), asked);
 }
 
 /// The name of such a service has no address; only those of its instances have one.

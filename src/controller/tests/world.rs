@@ -33,7 +33,7 @@ use crate::{
     },
     cutover::{
         Settle,
-        guard::{Outside, Watcher},
+        guard::{Failure, Outside, Watcher},
     },
     env,
     gates::Lookups,
@@ -53,6 +53,8 @@ pub(super) fn key(name: &str) -> ServiceKey {
 /// What guards find.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
+    /// Where somebody was asked.
+    pub(super) asked: Mutex<BTreeSet<SocketAddr>>,
     /// The pods that do not answer.
     pub(super) ill: Mutex<BTreeSet<IpAddr>>,
     /// The value of every query.
@@ -68,8 +70,9 @@ impl Outside for Callers {
         unresolved.map_or_else(|| Ok([[10, 0, 0, 1].into()].into()), Err)
     }
 
-    async fn probe(&self, at: SocketAddr, _: Option<&str>) -> Result<(), String> {
-        if self.ill.lock().unwrap().contains(&at.ip()) { Err("connection refused".to_owned()) } else { Ok(()) }
+    async fn probe(&self, at: SocketAddr, _: Option<&str>) -> Result<(), Failure> {
+        self.asked.lock().unwrap().insert(at);
+        if self.ill.lock().unwrap().contains(&at.ip()) { Err(Failure::Refused) } else { Ok(()) }
     }
 
     async fn query(&self, _: &str) -> Result<f64, String> {
@@ -389,6 +392,7 @@ impl Cluster {
             "metadata": {"namespace": "shop", "name": name},
             "spec": {
                 "clusterIP": "10.96.200.1", "clusterIPs": ["10.96.200.1"], "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack",
+                "selector": {"app": name},
                 "ports": [{"name": "http", "protocol": "TCP", "port": port}],
             },
         }))
@@ -404,7 +408,8 @@ impl Cluster {
 
     /// The endpoints of a Service, and whether they are ready.
     pub(super) fn put_readiness(&self, name: &str, endpoints: &[(&str, bool)]) {
-        let row = |(address, ready): &(&str, bool)| json!({"addresses": [address], "conditions": {"ready": ready}});
+        let pod = |address: &str| json!({"kind": "Pod", "namespace": "shop", "name": address});
+        let row = |(address, ready): &(&str, bool)| json!({"addresses": [address], "conditions": {"ready": ready}, "targetRef": pod(address)});
         let endpoints: Vec<_> = endpoints.iter().map(row).collect();
         let slice: discovery::EndpointSlice = serde_json::from_value(json!({
             "metadata": {

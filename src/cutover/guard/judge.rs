@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
-use super::Judgement;
+use super::{Judgement, outside::Failure};
 
 /// So often in a row something has to be wrong before the traffic goes back.
 pub(super) const ROW: u32 = 3;
@@ -13,7 +13,7 @@ pub struct Reading {
     /// What DNS or the discovery plane do not show. They may lag, so this is never a failure.
     pub(super) unseen: Option<String>,
     /// How each pod answered.
-    pub(super) pods: BTreeMap<SocketAddr, Result<(), String>>,
+    pub(super) pods: BTreeMap<SocketAddr, Result<(), Failure>>,
     /// Whether the value of the query is above its maximum; `None` without a query.
     pub(super) above: Option<Result<bool, String>>,
 }
@@ -29,7 +29,7 @@ impl Rows {
     /// Takes what a look found, and judges.
     pub(super) fn judge(&mut self, reading: &Reading) -> Judgement {
         let Reading { unseen, pods, above } = reading;
-        let wrong = pods.iter().filter_map(|(at, answer)| Some((*at, answer.as_ref().err()?)));
+        let wrong = pods.iter().filter_map(|(at, answer)| Some((*at, answer.err()?.as_str())));
         self.pods = wrong.clone().map(|(at, _)| (at, self.pods.get(&at).copied().unwrap_or_default() + 1)).collect();
         self.above = match above {
             Some(Ok(true)) => self.above + 1,
@@ -52,7 +52,8 @@ impl Rows {
         });
         let doubt = doubt.or_else(|| unseen.clone());
         let doubt = doubt.or_else(|| {
-            let none = "there is no ready pod with a port to probe: a Service without ports needs spec.guard.port";
+            let none = "there is no pod to probe: a guard probes ready pods that the Service selects, on a TCP port of the \
+                        Service at its pods (targetPort); spec.guard.port, if it is set, has to be such a number";
             pods.is_empty().then(|| none.to_owned())
         });
         doubt.map_or(Judgement::Passed, Judgement::Unknown)
@@ -68,7 +69,7 @@ mod tests {
     }
 
     fn reading(pods: &[(u8, bool)], above: Option<Result<bool, String>>) -> Reading {
-        let answer = |good: bool| if good { Ok(()) } else { Err("connection refused".to_owned()) };
+        let answer = |good: bool| if good { Ok(()) } else { Err(Failure::Refused) };
         Reading { unseen: None, pods: pods.iter().map(|(pod, good)| (at(*pod), answer(*good))).collect(), above }
     }
 

@@ -7,6 +7,7 @@ pub mod outside;
 
 mod judge;
 mod net;
+mod pods;
 mod prometheus;
 mod watcher;
 
@@ -16,8 +17,10 @@ use std::{
     sync::Arc,
 };
 
+use axum::http::uri::PathAndQuery;
 pub use net::Net;
-pub use outside::Outside;
+pub use outside::{Failure, Outside};
+pub use pods::Pods;
 pub use watcher::Watcher;
 
 use crate::{
@@ -33,7 +36,7 @@ pub const MOST_PODS: usize = 10;
 pub struct Guard {
     /// The HTTP path that pods have to answer; without it, they have to accept a TCP connection.
     pub path: Option<String>,
-    /// The port of the pods; without it, the one with which they are registered.
+    /// The port of the pods, which the Service has to have; without it, the one with which they are registered.
     pub port: Option<u16>,
     /// What Prometheus is asked.
     pub query: Option<Query>,
@@ -55,7 +58,8 @@ impl Guard {
     /// The CRD is another one, and it is invalid. The text names the field and the remedy.
     pub fn read(spec: &CutoverGuard) -> Result<Self, String> {
         let CutoverGuard { path, port, query, max } = spec;
-        if let Some(path) = path.as_deref().filter(|path| !path.starts_with('/')) {
+        let is_path = |path: &str| path.starts_with('/') && path.parse::<PathAndQuery>().is_ok();
+        if let Some(path) = path.as_deref().filter(|path| !is_path(path)) {
             return Err(format!("spec.guard.path is {}: write a path such as /healthz", Excerpt(path)));
         }
         let port = port.map(|port| {

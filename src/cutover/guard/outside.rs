@@ -7,6 +7,28 @@ use std::{
 
 use async_trait::async_trait;
 
+/// Why a probe failed. Whoever may write a Cutover reads it, so it says nothing that the other side said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// It does not accept the connection.
+    Refused,
+    /// There is no answer in time, or none that is HTTP.
+    NoAnswer,
+    /// It answers with another status than 200 to 399.
+    WrongStatus,
+}
+
+impl Failure {
+    /// A text that completes "because".
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Refused => "it refused the connection",
+            Self::NoAnswer => "it did not answer",
+            Self::WrongStatus => "the status of its answer is not 200 to 399",
+        }
+    }
+}
+
 /// What guards ask of DNS, pods and Prometheus. Each call ends within some seconds.
 #[async_trait]
 pub trait Outside: Send + Sync + 'static {
@@ -19,8 +41,8 @@ pub trait Outside: Send + Sync + 'static {
     /// Connects to a pod by TCP, or sends it a GET for `path`.
     ///
     /// # Errors
-    /// It does not accept the connection, or answers with another status than 200 to 399. The text is for the user.
-    async fn probe(&self, at: SocketAddr, path: Option<&str>) -> Result<(), String>;
+    /// The kind of the failure.
+    async fn probe(&self, at: SocketAddr, path: Option<&str>) -> Result<(), Failure>;
 
     /// The value of a query for Prometheus.
     ///

@@ -5,7 +5,8 @@ use serde_json::Value;
 
 #[derive(Deserialize)]
 struct Answer {
-    #[serde(default)]
+    /// `bad_data`, `execution`, `timeout` and others. Its text may have more, and the user can ask Prometheus for it.
+    #[serde(default, rename = "errorType")]
     error: String,
     data: Option<Data>,
 }
@@ -23,7 +24,10 @@ struct Data {
 /// It has none, or several, or is no answer of Prometheus. The text is for the user.
 pub(super) fn value(body: &[u8]) -> Result<f64, String> {
     let answer: Answer = serde_json::from_slice(body).map_err(|_| "this is no answer of Prometheus".to_owned())?;
-    let Some(Data { kind, result }) = answer.data else { return Err(answer.error) };
+    let Some(Data { kind, result }) = answer.data else {
+        let why = if answer.error == "bad_data" { "it cannot read the query" } else { "it could not answer the query" };
+        return Err(why.to_owned());
+    };
     // A sample is a time and a value.
     let sample = match (kind.as_str(), result.as_array()) {
         ("scalar", Some(_)) => &result,
@@ -64,7 +68,7 @@ mod tests {
             (json!({"status": "success", "data": {"resultType": "matrix", "result": []}}), "matrix"),
             (
                 json!({"status": "error", "errorType": "bad_data", "error": "parse error at char 5"}),
-                "parse error at char 5",
+                "cannot read the query",
             ),
             (json!([]), "no answer of Prometheus"),
         ] {

@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use crate::{
         cloudmap::fake::Fake,
-        cutover::guard::{Guard, Judgement, Query, judgement},
+        cutover::guard::{Failure, Guard, Judgement, Query, judgement},
     };
 
     struct World {
@@ -190,8 +190,8 @@ mod tests {
             if name.starts_with("orders.") { Ok([[10, 0, 0, 1].into()].into()) } else { Err("no such name".to_owned()) }
         }
 
-        async fn probe(&self, at: SocketAddr, path: Option<&str>) -> Result<(), String> {
-            if at == self.ill && path == Some("/healthz") { Err("the status is 500".to_owned()) } else { Ok(()) }
+        async fn probe(&self, at: SocketAddr, path: Option<&str>) -> Result<(), Failure> {
+            if at == self.ill && path == Some("/healthz") { Err(Failure::WrongStatus) } else { Ok(()) }
         }
 
         async fn query(&self, _: &str) -> Result<f64, String> {
@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(judged(well(9, Ok(0.5)), question(5)).await, vec![Judgement::Passed; 4]);
         let failed = judged(well(2, Ok(0.0)), question(5)).await;
         assert!(matches!(&failed[1], Judgement::Unknown(why) if why.contains("10.0.0.2:80")), "{failed:?}");
-        assert!(matches!(&failed[3], Judgement::Failed(why) if why.contains("status is 500")), "{failed:?}");
+        assert!(matches!(&failed[3], Judgement::Failed(why) if why.contains("the status of its answer")), "{failed:?}");
         let failed = judged(well(9, Ok(0.6)), question(5)).await;
         assert!(matches!(&failed[3], Judgement::Failed(why) if why.contains("above its maximum")), "{failed:?}");
         let held = judged(well(9, Err("no answer within 3 s".to_owned())), question(5)).await;
@@ -254,7 +254,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn another_share_is_looked_at_anew_and_what_failed_before_still_counts() {
         let (mut agenda, now) = (Agenda::default(), Instant::now());
-        let bad = Reading { pods: [(pod(1), Err("refused".to_owned()))].into(), ..Reading::default() };
+        let bad = Reading { pods: [(pod(1), Err(Failure::Refused))].into(), ..Reading::default() };
         let asked = |share| Questions::from([(key(), Arc::new(question(share)))]);
         agenda.ask(&asked(5), now);
         for _ in 0..2 {
