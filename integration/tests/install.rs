@@ -171,7 +171,7 @@ fn every_flag() -> Value {
         "domainFilter": ["example.org", ".internal"], "awsZoneType": "private", "txtOwnerId": "eks",
         "policy": "upsert-only", "dryRun": true, "registrationPolicy": "granted", "claimDelay": "500ms",
         "exportNamespaces": "team in (a, b),!private", "importFrom": ["{namespace}", "internal"],
-        "importCallsPerSecond": 10, "awsMcsCompat": false, "trust": "open", "stream": "off", "streamPort": 7000, "streamAddresses": ["192.0.2.7", "2001:db8::7"], "ledgerTick": "5s", "staleClusterTtl": "1h", "derivedName": "{name}-global",
+        "importCallsPerSecond": 10, "awsMcsCompat": false, "trust": "open", "stream": "off", "streamPort": 7000, "streamAddresses": ["192.0.2.7", "2001:db8::7"], "ledgerTick": "5s", "staleClusterTtl": "1h", "remoteMemory": 256, "derivedName": "{name}-global",
         "guardPrometheus": "http://prometheus.monitoring:9090", "listen": "0.0.0.0:9090", "pageListen": "[::]:8090",
         "concurrency": 16, "log": "debug", "logFormat": "json",
     })

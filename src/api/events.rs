@@ -133,7 +133,7 @@ events! {
     CutoverBlocked => "CutoverBlocked", Warning, ["Cutover"], "the Cutover cannot go on. The message has the remedy; the share stays as it is";
     CutoverNotWritten => "CutoverNotWritten", Warning, ["Cutover"], "the API server refuses the status of the Cutover, so no step begins. The controller keeps trying; the message has the remedy";
     StreamUnreachable => "StreamUnreachable", Warning, ["Lease"], "the leader of another cluster cannot be reached, so changes take seconds instead of milliseconds; see [stream.md](../stream.md#network)";
-    HeadIgnored => "HeadIgnored", Warning, ["Lease"], "the head of a cluster in the ledger cannot be read, or is not signed by the key that counts; see [trust.md](../trust.md) and [CloudmapMcsHeadsIgnored](../alerts.md#cloudmapmcsheadsignored)";
+    HeadIgnored => "HeadIgnored", Warning, ["Lease"], "the head of a cluster in the ledger cannot be read, is not signed by the key that counts, or means a state that is too large; see [trust.md](../trust.md) and [CloudmapMcsHeadsIgnored](../alerts.md#cloudmapmcsheadsignored)";
     KeyRestored => "KeyRestored", Warning, ["Lease"], "somebody deleted the Secret `cloudmap-mcs-key`, and the leader created it again with the same key; see [trust.md](../trust.md#the-secret)";
     LedgerCrowded => "LedgerCrowded", Warning, ["Lease"], "the ledger has 800 heads or more. From 1,000 heads on, nobody can read it; see [CloudmapMcsLedgerCrowded](../alerts.md#cloudmapmcsledgercrowded)";
     DottedClusterId => "DottedClusterId", Warning, ["Lease"], "the cluster id has dots. Stock CoreDNS does not answer names of single pods of such a cluster";

@@ -36,6 +36,7 @@ use crate::{
     ledger::{
         CLUSTERS,
         driver::{self, sessions::Network},
+        limits::MIB,
     },
     model::{ClusterId, IpFamily, addresses::Range},
 };
@@ -159,6 +160,7 @@ impl Leader {
                 let mut settings = driver::LedgerSettings::new(cluster.clone(), clusterset.clone(), &*uid);
                 settings.timing = settings.timing.with_tick(self.args.ledger_tick);
                 settings.stale_ttl = self.args.stale_cluster_ttl;
+                settings.limits.remote_bytes = self.args.remote_memory as usize * MIB;
                 (settings.trust, settings.keys, settings.network) = (trust, keys, self.network.clone());
                 let ledger = driver::spawn(
                     settings,

@@ -303,6 +303,15 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
             Some("remote_cluster"),
             remotes(|remote| Some(remote.silent)),
         )?,
+        Family::gauge(
+            "cloudmap_mcs_remote_memory_bytes",
+            "Memory that the states and pages of a cluster take in this leader; --remote-memory limits the sum",
+            Some("remote_cluster"),
+            |seen| {
+                let remotes = seen.ledger.iter().flat_map(|status| &status.remotes);
+                remotes.map(|(cluster, remote)| (cluster.to_string(), remote.bytes as f64)).collect()
+            },
+        )?,
     ])
 }
 

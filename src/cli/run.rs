@@ -18,7 +18,7 @@ use crate::{
     discovery::ImportFrom,
     import::DerivedNaming,
     instances::{RegistrationPolicy, Selection, target::validate},
-    ledger::{driver::sessions::Streaming, trust::Mode},
+    ledger::{driver::sessions::Streaming, limits::REMOTE_MEMORY_MIB, trust::Mode},
     model::Target,
 };
 
@@ -182,6 +182,15 @@ pub struct RunArgs {
     /// this controller.
     #[arg(long, env = "CLOUDMAP_MCS_STALE_CLUSTER_TTL", value_name = "DURATION", value_parser = stale_ttl)]
     pub stale_cluster_ttl: Option<Duration>,
+
+    /// Memory for what all other clusters say in the ledger, together, in MiB. If they say more, the largest cluster counts as
+    /// not read: what was imported from it stays as it is, and an Event on the Lease says so. Raise the memory limit of the
+    /// controller with it.
+    ///
+    /// From 1 to 65536.
+    #[arg(long, env = "CLOUDMAP_MCS_REMOTE_MEMORY", value_name = "MIB", default_value_t = REMOTE_MEMORY_MIB,
+          value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub remote_memory: u32,
 
     /// Address on which to serve /healthz, /readyz and /metrics.
     ///

@@ -55,6 +55,7 @@ pub(in crate::controller) fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -
         left: false,
         stale: None,
         expired: false,
+        refused: false,
         problem: None,
     };
     Remotes {
@@ -63,6 +64,25 @@ pub(in crate::controller) fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -
         all_live_verified: clusters.iter().all(|(_, state)| state.is_some()),
         ..Remotes::default()
     }
+}
+
+/// A cluster that is too large counts as not read: nothing of it is known, and so nothing of it is deleted.
+#[test]
+fn what_a_cluster_exports_that_is_refused_is_unknown_until_it_is_read_again() {
+    let mut knowledge = mk_knowledge();
+    let target = Target { namespace: "ns".into(), service: "web".into() };
+    let map = mk_map(&[("web", Some("web"), 1)]);
+    let read = mk_remotes(&[("there", Some(map))]);
+    knowledge.adopt_remotes(&read);
+    assert_eq!((knowledge.unknown(), knowledge.other_claims(&target).count()), (Unknown::Only([].into()), 1));
+    let mut refused = mk_remotes(&[("there", None)]);
+    refused.clusters.values_mut().for_each(|remote| remote.refused = true);
+    let concerned = knowledge.adopt_remotes(&refused);
+    assert!(concerned.names.contains(&key("web")) && concerned.targets.contains(&target));
+    assert_eq!(knowledge.unknown(), Unknown::Only([id("there")].into()));
+    assert_eq!((knowledge.other_claims(&target).count(), knowledge.names.len()), (0, 0));
+    assert!(knowledge.adopt_remotes(&read).names.contains(&key("web")));
+    assert_eq!(knowledge.unknown(), Unknown::Only([].into()));
 }
 
 fn mk_knowledge() -> Knowledge {
@@ -120,7 +140,7 @@ fn a_cluster_is_unknown_until_it_is_verified_and_its_exports_go_when_it_left() {
 /// A cluster imports few of the exports of a hundred others.
 #[test]
 fn what_others_export_is_decoded_while_somebody_looks_at_it() {
-    let zone = intern("the zone of an endpoint that nobody looks at");
+    let zone = intern("the-zone-of-an-endpoint-that-nobody-looks-at");
     let endpoint = Endpoint { zone: Some(Arc::clone(&zone)), ..fixtures::mk_endpoint([10, 0, 0, 7]) };
     let map = mk_map_with("a", &endpoint);
     let holders = Arc::strong_count(&zone);

@@ -10,7 +10,7 @@ use super::{
     Map,
     call::{Call, CallId, Outbox, Outcome, Pages},
     head::Root,
-    limits::{MAX_PAGES, MAX_READS},
+    limits::{MAX_PAGES, MAX_READS, MAX_STATE_BYTES},
     page::{PageId, StoredPage},
     verify::{self, Cache, Missing, Verified},
 };
@@ -27,6 +27,10 @@ pub(super) struct Fetch {
     cluster: Arc<str>,
     pub root: Root,
     cache: Cache,
+    /// Bytes that the state may have.
+    most: usize,
+    /// Bytes of the pages that were found.
+    bytes: usize,
     found: BTreeMap<PageId, Arc<StoredPage>>,
     /// Reads that were made: a shard, and a flush or everything. The value says whether everything was truncated.
     made: BTreeSet<(u32, Option<Arc<str>>)>,
@@ -51,7 +55,18 @@ pub(super) enum Progress {
 impl Fetch {
     pub(super) fn new(cluster: Arc<str>, root: Root, cache: Cache) -> Self {
         let (found, made, truncated) = Default::default();
-        Self { cluster, root, cache, found, made, reads: 0, truncated, partial: false, call: None }
+        let most = MAX_STATE_BYTES;
+        Self { cluster, root, cache, most, bytes: 0, found, made, reads: 0, truncated, partial: false, call: None }
+    }
+
+    /// The same for a state of so many bytes at most.
+    pub(super) fn within(self, most: usize) -> Self {
+        Self { most: most.min(MAX_STATE_BYTES), ..self }
+    }
+
+    /// What the pages take that were read, in bytes.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     pub(super) fn cluster(&self) -> &Arc<str> {
@@ -64,7 +79,7 @@ impl Fetch {
 
     /// Verifies what is there, or requests more.
     pub(super) fn advance(&mut self, out: &mut Outbox) -> Progress {
-        let missing = match verify::verify(&self.root, &self.cache, &self.found) {
+        let missing = match verify::verify_within(&self.root, &self.cache, &self.found, self.most) {
             Ok(verified) => return Progress::Complete(Box::new(verified)),
             Err(Missing { broken: Some(broken), .. }) => return Progress::Failed(broken),
             Err(Missing { pages, broken: None }) => pages,
@@ -124,6 +139,7 @@ impl Fetch {
             self.found.retain(|page, _| needed.contains(page));
             self.made.clear();
         }
+        self.bytes = self.found.values().map(|page| page.bytes.len()).sum();
     }
 
     /// The readable part of a root that does not verify.

@@ -12,7 +12,7 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Map, codec::Error, tree, writer::WriterIdentity};
+use super::{Map, Value, codec::Error, reader::cost, tree, writer::WriterIdentity};
 use crate::{cluster::record::Version, shared_map::SharedMap};
 
 /// Number of buckets of a state.
@@ -91,6 +91,8 @@ pub struct Hashed {
     pairs: Buckets,
     claims: Buckets,
     hashes: Hashes,
+    /// What all pairs take in memory.
+    bytes: usize,
 }
 
 type Keys = SharedMap<u16, Arc<[Arc<str>]>>;
@@ -98,8 +100,8 @@ type Keys = SharedMap<u16, Arc<[Arc<str>]>>;
 impl Hashed {
     /// The empty state of a cluster.
     pub fn new(owner: WriterIdentity) -> Self {
-        let (map, keys, pairs, claims, hashes) = Default::default();
-        let mut hashed = Self { owner, map, keys, pairs, claims, hashes };
+        let (map, keys, pairs, claims, hashes, bytes) = Default::default();
+        let mut hashed = Self { owner, map, keys, pairs, claims, hashes, bytes };
         hashed.hash();
         hashed
     }
@@ -117,6 +119,11 @@ impl Hashed {
     /// The hashes of that state, which [`Self::set`] computed.
     pub const fn hashes(&self) -> Hashes {
         self.hashes
+    }
+
+    /// What the state takes in memory, in bytes.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The hashes of the buckets that are not empty.
@@ -140,6 +147,8 @@ impl Hashed {
         for (key, was, is) in before.difference(&self.map) {
             let number = bucket_of(key);
             touched.insert(number);
+            let cost = |value: Option<&Value>| value.map_or(0, |value| cost(key, value));
+            self.bytes = self.bytes + cost(is) - cost(was);
             if key.starts_with(CLAIM) {
                 claimed.insert(number);
             }
@@ -227,7 +236,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ledger::Value;
 
     fn owner(cluster: &str) -> WriterIdentity {
         WriterIdentity { clusterset: "prod".into(), cluster: cluster.into(), uid: format!("uid-{cluster}").into() }

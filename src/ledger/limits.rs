@@ -37,6 +37,8 @@ pub struct Limits {
     pub garbage_batch: usize,
     /// Deflate level; 0 stores.
     pub compression: u32,
+    /// Bytes that the states and pages of all other clusters may take in memory, together.
+    pub remote_bytes: usize,
 }
 
 impl Default for Limits {
@@ -55,10 +57,15 @@ impl Default for Limits {
             flush_concurrency: 16,
             garbage_batch: 100,
             compression: 6,
+            remote_bytes: REMOTE_MEMORY_MIB as usize * MIB,
         }
     }
 }
 
+/// Bytes of a MiB.
+pub const MIB: usize = 1 << 20;
+/// The default of [`Limits::remote_bytes`] in MiB: half of the memory limit in the manifests.
+pub const REMOTE_MEMORY_MIB: u32 = 128;
 /// Maximum number of pages of one cluster's ledger. No cluster writes more than this and the following limits allow,
 /// and readers read no more. Whatever is larger was written by others, and readers must protect their memory from it.
 /// 6,000 services of ten pods are 18,000 pairs, about 400 pages and 6 MB.

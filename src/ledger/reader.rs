@@ -1,6 +1,7 @@
 //! The reader: the state of the other clusters, as a pure state machine. The rules R1 to R9 are those of the module
 //! documentation of [`super`].
 
+mod budget;
 mod keys;
 mod states;
 mod views;
@@ -24,6 +25,8 @@ use super::{
     writer::{Heads, Now, WriterIdentity},
 };
 use crate::cluster::record::{Accepted, Gone, Position};
+use budget::Refused;
+pub(super) use budget::cost;
 use keys::Announcement;
 
 /// How often a lower head must advance before it counts (R3).
@@ -61,6 +64,8 @@ pub struct Reader {
     all_live_verified: bool,
     /// See [`Self::revision`].
     revision: u64,
+    /// Bytes that all other clusters may take, together.
+    most: usize,
 }
 
 /// Who created an id's exports service.
@@ -82,7 +87,11 @@ struct Peer {
     /// The newest state that came by stream, or the last one that was compared with the hashes of its head since.
     hashed: Option<Hashed>,
     /// The last states that came by stream, the newest last, from the one that a head had on.
-    streamed: VecDeque<(Hashes, Arc<Map>)>,
+    streamed: VecDeque<Kept>,
+    /// What the last state of a head takes, in bytes.
+    state_bytes: usize,
+    /// Whether it is too large.
+    refused: Option<Refused>,
     /// The head for whose state the last one and its delta are not enough.
     tried: Option<Arc<Head>>,
     fetch: Option<Fetch>,
@@ -138,6 +147,15 @@ impl Peer {
         hashed.set(state.clone());
         hashed.hashes()
     }
+}
+
+/// A state that came by stream. It shares with the one before what is equal in both.
+#[derive(Debug)]
+struct Kept {
+    hashes: Hashes,
+    map: Arc<Map>,
+    /// What it takes that the one before does not have, in bytes.
+    bytes: usize,
 }
 
 /// A head below the accepted position (R3).
@@ -199,7 +217,9 @@ impl Applied {
 
 impl Reader {
     /// A reader that has read nothing yet.
-    pub fn new(me: WriterIdentity, timing: Timing, stale_ttl: Option<Duration>, trust: Trust) -> Self {
+    ///
+    /// `most`: bytes that all other clusters may take in memory, together.
+    pub fn new(me: WriterIdentity, timing: Timing, stale_ttl: Option<Duration>, trust: Trust, most: usize) -> Self {
         Self {
             me,
             trust,
@@ -219,6 +239,7 @@ impl Reader {
             complete: false,
             all_live_verified: false,
             revision: 0,
+            most,
         }
     }
 
@@ -311,6 +332,7 @@ impl Reader {
         for id in ids {
             self.read(now, &id, out);
         }
+        self.keep_budget(now);
         self.judge(now);
         self.bury();
         self.unaccepted =

@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn names_that_no_object_can_have_are_no_exports() {
-        let value: Value = wire::Export::default().encode_to_vec().into();
+        let value: Value = wire::Export { service_type: 1, ..Default::default() }.encode_to_vec().into();
         let keys = ["ns/web", "Ns/web", "ns/we_b", "ns/a.b", "ns/-web", "ns/web/x", "ns/", "ns/wéb"];
         let map: Map = keys.iter().map(|key| ((*key).into(), value.clone())).collect();
         let catalog = Catalog::decode(&map);

@@ -45,6 +45,8 @@ pub struct Remote {
     pub stale: Option<u64>,
     /// Whether it has been stale for longer than the configured TTL, so that its endpoints are removed.
     pub expired: bool,
+    /// Whether it is too large, so that it counts as not read.
+    pub refused: bool,
     /// Why its newest state cannot be read, as a text.
     pub problem: Option<String>,
 }
@@ -68,8 +70,8 @@ impl Remote {
         };
         same(&self.state, &other.state)
             && same(&self.committed, &other.committed)
-            && (&self.uid, self.left, self.stale, self.expired, &self.problem)
-                == (&other.uid, other.left, other.stale, other.expired, &other.problem)
+            && (&self.uid, self.left, self.stale, self.expired, self.refused, &self.problem)
+                == (&other.uid, other.left, other.stale, other.expired, other.refused, &other.problem)
     }
 }
 
@@ -87,6 +89,8 @@ pub struct RemoteFigures {
     pub fetches: u64,
     /// Number of these attempts that failed.
     pub failed_fetches: u64,
+    /// What its states and pages take in memory, in bytes.
+    pub bytes: usize,
 }
 
 pub(super) fn successor(presence: &Presence) -> Option<&Arc<str>> {

@@ -81,7 +81,7 @@ impl Term {
             wanted: None,
             member,
             writer: Writer::new(me.clone(), timing, limits, ids).signing(keys),
-            reader: Reader::new(me, timing, stale_ttl, trust.clone()),
+            reader: Reader::new(me, timing, stale_ttl, trust.clone(), limits.remote_bytes),
             trust,
             keeper: Keeper::default(),
             out: Outbox::default(),
@@ -98,7 +98,8 @@ impl Term {
     /// Lets this leader talk to others, who find it at these addresses. Without keys nobody does.
     #[must_use]
     pub fn streaming(mut self, addresses: Arc<[SocketAddr]>, ids: Ids) -> Self {
-        self.stream = Some(Stream::new(self.writer.identity().clone(), self.timing, ids));
+        let stream = Stream::new(self.writer.identity().clone(), self.timing, ids);
+        self.stream = Some(stream.within(self.reader.most()));
         self.writer = self.writer.listening(addresses);
         self
     }
@@ -318,9 +319,13 @@ impl Term {
     fn talk(&mut self, now: Now) {
         let Some(stream) = &mut self.stream else { return };
         stream.advance(now.mono, self.writer.term(), self.writer.said(), &self.contacts);
+        let mut more = false;
         for (cluster, streamed) in stream.held() {
             self.reader.heard(cluster);
-            self.reader.hold(cluster, streamed);
+            more |= self.reader.hold(cluster, streamed);
+        }
+        if more {
+            self.reader.keep_budget(now);
         }
         stream.wake().into_iter().for_each(|at| self.out.wake_at(at));
     }

@@ -28,6 +28,15 @@ pub struct Cache {
     map: Map,
     /// Of all keys and values in `map`.
     bytes: usize,
+    /// The same of all pages of changes.
+    said: usize,
+}
+
+impl Cache {
+    /// Bytes of all keys and values in the pages of changes.
+    pub(super) const fn run_bytes(&self) -> usize {
+        self.said
+    }
 }
 
 /// A tree that was read.
@@ -81,7 +90,9 @@ const UNREADABLE: Missing = Missing::broken("a page has the right digest but can
 const UNREADABLE_INDEX: Missing = Missing::broken("an index page has the right digest but cannot be read");
 const STRAY: Missing = Missing::broken("a page has keys that do not belong to its prefix");
 const TOO_MANY_PAGES: Missing = Missing::broken("the root has more pages than a cluster may have");
-const TOO_LARGE: Missing = Missing::broken("the state is larger than a cluster's may be");
+/// Why a state is not read that has more than it may.
+pub(super) const LARGER: &str = "the state is larger than a cluster's may be";
+const TOO_LARGE: Missing = Missing::broken(LARGER);
 
 fn stored<'a>(found: &'a Found, id: &PageId, digest: Digest) -> Option<&'a Arc<StoredPage>> {
     found.get(id).filter(|page| page.digest == digest)
@@ -115,9 +126,15 @@ fn page<T>(
 /// # Errors
 /// Pages are missing, or say what no writer of this project writes.
 pub fn verify(root: &Root, cache: &Cache, found: &Found) -> Result<Verified, Missing> {
+    verify_within(root, cache, found, MAX_STATE_BYTES)
+}
+
+/// The same for a state of `most` bytes at most, which may be fewer than a cluster may have.
+pub(super) fn verify_within(root: &Root, cache: &Cache, found: &Found, most: usize) -> Result<Verified, Missing> {
     let mut missing = BTreeSet::new();
     let same_tree = cache.base.tree.index == root.pages;
-    let base = if same_tree { Some(cache.base.clone()) } else { read_tree(root, &cache.base, found, &mut missing)? };
+    let base =
+        if same_tree { Some(cache.base.clone()) } else { read_tree(root, &cache.base, found, most, &mut missing)? };
     let pages = base.as_ref().map_or(0, |base| base.index.len() + base.data.len());
     let (members, mut read) = read_indexes(root, &cache.runs, found, &mut missing)?;
     if pages + members.iter().map(|members| 1 + members.len()).sum::<usize>() > MAX_PAGES {
@@ -142,7 +159,7 @@ pub fn verify(root: &Root, cache: &Cache, found: &Found) -> Result<Verified, Mis
             let (came, went) = apply(&mut map, &changes);
             bytes = bytes + came - went;
         }
-        if map.len() > MAX_PAIRS || bytes > MAX_STATE_BYTES || said > MAX_RUN_BYTES {
+        if map.len() > MAX_PAIRS || bytes > most || said > MAX_RUN_BYTES.min(2 * most) {
             return Err(TOO_LARGE);
         }
         read.changes.insert(needed.id.clone(), (needed.digest, changes));
@@ -150,7 +167,7 @@ pub fn verify(root: &Root, cache: &Cache, found: &Found) -> Result<Verified, Mis
     let Some(base) = base.filter(|_| missing.is_empty()) else { return Err(Missing { pages: missing, broken: None }) };
     let runs = Runs::read(root.runs.iter().zip(members.iter().map(|members| &**members)));
     let layout = Layout { shards: root.shards, tree: base.tree.clone(), base: base.map.clone(), runs };
-    let cache = Cache { base, runs: Arc::new(read), applied, map: map.clone(), bytes };
+    let cache = Cache { base, runs: Arc::new(read), applied, map: map.clone(), bytes, said };
     Ok(Verified { layout, map, cache })
 }
 
@@ -175,6 +192,7 @@ fn read_tree(
     root: &Root,
     cache: &Base,
     found: &Found,
+    most: usize,
     missing: &mut BTreeSet<(u32, PageId)>,
 ) -> Result<Option<Arc<Base>>, Missing> {
     let (mut base, mut tree) = (Base::default(), Tree { index: root.pages.clone(), ..Tree::default() });
@@ -202,7 +220,7 @@ fn read_tree(
             let Some(pairs) = page(&leaf, cached, found, missing, decode)? else { continue };
             pairs_read += pairs.len();
             base.bytes += pairs.iter().map(|(key, value)| key.len() + value.len()).sum::<usize>();
-            if pairs_read > MAX_PAIRS || base.bytes > MAX_STATE_BYTES {
+            if pairs_read > MAX_PAIRS || base.bytes > most {
                 return Err(TOO_LARGE);
             }
             base.map.extend(pairs.iter().cloned());

@@ -7,7 +7,6 @@ use cloudmap_mcs::{
         call::{Call, CallId, Outcome},
         head::Head,
         stream::SessionId,
-        term::Term,
         writer::Heads,
     },
     model::PublicKey,

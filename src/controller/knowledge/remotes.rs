@@ -66,6 +66,18 @@ impl Knowledge {
                     info!(%cluster, "the cluster whose endpoints were withdrawn is no longer silent");
                 }
             }
+            if remote.refused
+                && let Some(map) = entry.map.take()
+            {
+                // It counts as not read, so that nothing of it is deleted.
+                concerned
+                    .targets
+                    .extend(records::registrations(entry.committed.take().as_ref().unwrap_or(&map)).into_keys());
+                for key in std::mem::take(&mut entry.exports) {
+                    discount(&mut self.names, &key);
+                    concerned.names.insert(key);
+                }
+            }
             if let Some(committed) = committed
                 && !entry.committed.as_ref().is_some_and(|map| Arc::ptr_eq(map, &committed))
             {

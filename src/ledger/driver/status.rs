@@ -33,7 +33,7 @@ pub struct Status {
     pub heads: usize,
     /// Statistics of the other clusters, by cluster id.
     pub remotes: BTreeMap<Arc<str>, RemoteFigures>,
-    /// Heads that are ignored, by cluster id, and why (R2).
+    /// Heads that are ignored, by cluster id, and why (R2), also of clusters that are too large.
     pub ignored: BTreeMap<Arc<str>, String>,
     /// Clusters whose leaders are connected with this one, so that a whole state came from them; `None` where leaders do not
     /// talk to each other.
@@ -81,7 +81,10 @@ impl Status {
             // Where there are too many, the reader gets none, and that is when somebody must know.
             heads: registry.rows(),
             remotes: term.reader().figures(),
-            ignored: term.reader().ignored().clone(),
+            ignored: {
+                let refused = term.reader().refused().map(|(id, why)| (id.clone(), why));
+                term.reader().ignored().clone().into_iter().chain(refused).collect()
+            },
             connected: term.stream().map(|_| term.connected()),
             unreachable: term.unconnected(),
             bytes_read: registry.bytes_read(),

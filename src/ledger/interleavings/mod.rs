@@ -3,6 +3,7 @@
 
 mod bounds;
 mod contesting;
+mod crowded;
 mod flushing;
 mod inheriting;
 mod leaving;

@@ -9,8 +9,11 @@ use crate::{
         Map,
         call::{CallId, Outbox, Outcome},
         fetch::{Fetch, Progress, UNEXPECTED},
+        hash::Hashed,
         head::Head,
+        limits::MAX_STATE_BYTES,
         remote::successor,
+        verify::LARGER,
         writer::{Heads, Now},
     },
 };
@@ -31,6 +34,9 @@ impl Reader {
             }
             return self.propose_read(now, id, &head, None);
         }
+        if peer.refused.is_some_and(|refused| now.mono < refused.until) {
+            return;
+        }
         let same = |applied: &&Applied| {
             (&applied.root, &applied.delta, &*applied.accepted.uid) == (&head.root, &head.delta, &*head.uid)
         };
@@ -49,8 +55,8 @@ impl Reader {
         };
         let known = known.and_then(|known| known.state.clone());
         // What came by stream needs no pages, and is in memory already.
-        let mut came = peer.streamed.iter().enumerate().filter(|(_, (hashes, _))| *hashes == head.summary.hashes);
-        let (streamed, came) = came.next().filter(|_| known.is_none()).map(|(at, (_, map))| (at, map.clone())).unzip();
+        let mut came = peer.streamed.iter().enumerate().filter(|(_, kept)| kept.hashes == head.summary.hashes);
+        let (streamed, came) = came.next().filter(|_| known.is_none()).map(|(at, kept)| (at, kept.map.clone())).unzip();
         let compared = || {
             let hashed = peer.hashed.as_ref().filter(|hashed| hashed.hashes() == head.summary.hashes)?;
             Some(hashed.map().clone())
@@ -65,10 +71,14 @@ impl Reader {
         if let Some(at) = streamed {
             // Later heads mean this state or later ones. Their pages would be a second copy, for each of many clusters.
             peer.streamed.drain(..at);
+            peer.streamed.front_mut().into_iter().for_each(|kept| kept.bytes = 0);
             peer.verified = None;
         }
         if let Some(state) = state {
-            if peer.hashes(&self.me, &head, &state) == head.summary.hashes {
+            let hashes = peer.hashes(&self.me, &head, &state);
+            peer.state_bytes = peer.hashed.as_ref().map_or(0, Hashed::bytes);
+            if hashes == head.summary.hashes {
+                peer.refused = None;
                 return self.propose_read(now, id, &head, Some(state));
             }
             if certain {
@@ -83,7 +93,9 @@ impl Reader {
             return;
         }
         let cache = peer.verified.as_ref().map(|base| base.cache.clone()).unwrap_or_default();
-        let mut fetch = Fetch::new(id.clone(), head.root.clone(), cache);
+        let room = self.room_for(id);
+        let Some(peer) = self.peers.get_mut(id) else { return };
+        let mut fetch = Fetch::new(id.clone(), head.root.clone(), cache).within(room);
         peer.fetches += 1;
         let progress = fetch.advance(out);
         peer.fetch = Some(fetch);
@@ -115,10 +127,14 @@ impl Reader {
     }
 
     pub(super) fn fetched(&mut self, now: Now, id: &Arc<str>, progress: Progress, out: &mut Outbox) {
-        let timing = self.timing;
+        let (timing, room) = (self.timing, self.room_for(id));
         let Some(peer) = self.peers.get_mut(id) else { return };
         match progress {
-            Progress::Waiting => return,
+            Progress::Waiting => return self.keep_budget(now),
+            Progress::Failed(LARGER) if room < MAX_STATE_BYTES => {
+                peer.failed_fetches += 1;
+                return self.refuse(now, id, room);
+            }
             Progress::Failed(why) | Progress::Unread(why) => {
                 peer.fetch = None;
                 peer.failed_fetches += 1;
@@ -139,6 +155,7 @@ impl Reader {
             }
         }
         self.read(now, id, out);
+        self.keep_budget(now);
     }
 
     /// Proposes the state of a head.

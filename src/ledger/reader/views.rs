@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{Peer, Reader, STREAMED};
+use super::{Kept, Peer, Reader, STREAMED, budget::added};
 use crate::{
     cluster::record::{Accepted, Gone},
     ledger::{
@@ -37,6 +37,7 @@ impl Reader {
                 left: gone.is_some_and(Gone::is_left),
                 stale: peer.stale,
                 expired: gone == Some(Gone::Expired),
+                refused: peer.refused.is_some(),
                 problem: ignored.or_else(|| peer.problem.clone()),
             };
             clusters.insert(cluster, remote);
@@ -60,6 +61,7 @@ impl Reader {
                 uid: accepted.uid.as_str().into(),
                 key: accepted.key.filter(|key| self.trust.still_counts(id, key)),
                 live: !accepted.gone.is_some_and(Gone::is_left),
+                refused: peer.refused.is_some(),
                 dropped: applied.is_some_and(|applied| applied.accepted.gone.is_some()),
                 position: accepted.position,
                 head: head.map(|head| head.summary),
@@ -86,18 +88,27 @@ impl Reader {
         }
     }
 
-    /// Takes the newest state of a cluster that came by stream: a head with its hashes needs no pages.
-    pub(in crate::ledger) fn hold(&mut self, id: &Arc<str>, streamed: &Hashed) {
-        let Some(peer) = self.peers.get_mut(id) else { return };
+    /// Takes the newest state of a cluster that came by stream: a head with its hashes needs no pages. Returns whether it is
+    /// another one than before, so that [`Self::keep_budget`] has to be called.
+    pub(in crate::ledger) fn hold(&mut self, id: &Arc<str>, streamed: &Hashed) -> bool {
+        let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.refused.is_none()) else { return false };
         if peer.hashed.as_ref().is_none_or(|hashed| !Arc::ptr_eq(hashed.map(), streamed.map())) {
             peer.hashed = Some(streamed.clone());
         }
-        if peer.streamed.back().is_none_or(|(hashes, _)| *hashes != streamed.hashes()) {
-            if peer.streamed.len() >= STREAMED {
-                peer.streamed.pop_front();
-            }
-            peer.streamed.push_back((streamed.hashes(), streamed.map().clone()));
+        let (hashes, map) = (streamed.hashes(), streamed.map().clone());
+        let before = peer.streamed.back();
+        if before.is_some_and(|kept| kept.hashes == hashes) {
+            return false;
         }
+        let applied = || peer.applied.as_ref().and_then(|applied| applied.state.as_ref());
+        let bytes = added(before.map(|kept| &kept.map).or_else(applied), &map);
+        if peer.streamed.len() >= STREAMED {
+            let oldest = peer.streamed.pop_front().map_or(0, |kept| kept.bytes);
+            // The next one may have all that this one added.
+            peer.streamed.front_mut().into_iter().for_each(|kept| kept.bytes += oldest);
+        }
+        peer.streamed.push_back(Kept { hashes, map, bytes });
+        true
     }
 
     /// Whether something does not apply yet that another cluster said, and that can be read.
@@ -140,6 +151,7 @@ impl Reader {
                 lag: peer.lag,
                 fetches: peer.fetches,
                 failed_fetches: peer.failed_fetches,
+                bytes: peer.bytes(),
             };
             (id.clone(), figures)
         });

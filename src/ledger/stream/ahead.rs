@@ -88,13 +88,15 @@ impl Ahead {
         speaker: impl Fn(&str) -> Option<(u64, u64)>,
     ) {
         let term = |version: Version| (version.epoch, version.nonce);
-        let before = self.clusters.len();
+        let (before, mut emptied) = (self.clusters.len(), false);
         self.clusters.retain(|cluster, entry| {
             // It is not known yet after a restart.
             let Some(contact) = contacts.get(cluster) else { return true };
             if contact.uid != entry.uid || contact.dropped {
                 return false;
             }
+            // Its version still applies.
+            emptied |= contact.refused && entry.state.take().is_some();
             if contact.summary.is_some_and(|ledger| !ledger.version.is_before(entry.version)) {
                 return false;
             }
@@ -115,7 +117,7 @@ impl Ahead {
             let below = speaker.is_some() || contact.position.epoch < entry.version.epoch;
             !(other && below && *advances >= ADVANCES && now.saturating_sub(*since) > escape)
         });
-        if self.clusters.len() < before {
+        if self.clusters.len() < before || emptied {
             self.revision += 1;
         }
     }

@@ -20,6 +20,8 @@ pub(super) struct Following {
     staged: Option<Map>,
     /// Of all keys and values in what comes in.
     bytes: usize,
+    /// Of those that came since the last whole state.
+    coming: usize,
     /// The newest whole one that came.
     latest: Option<(Summary, Arc<Map>)>,
 }
@@ -30,7 +32,7 @@ impl Following {
         let bytes = known.iter().map(|(key, value)| key.len() + value.len()).sum();
         let mut hashed = Hashed::new(owner);
         hashed.set(known);
-        Self { hashed, staged: None, bytes, latest: None }
+        Self { hashed, staged: None, bytes, coming: 0, latest: None }
     }
 
     /// What is here already.
@@ -45,6 +47,11 @@ impl Following {
     /// The newest whole state that came, with its hashes.
     pub(super) fn whole(&self) -> Option<&Hashed> {
         self.latest.as_ref().map(|_| &self.hashed)
+    }
+
+    /// Bytes that came of a state that is not whole yet.
+    pub(super) const fn coming(&self) -> usize {
+        self.coming
     }
 
     /// All pairs of these buckets go.
@@ -72,6 +79,7 @@ impl Following {
             let before = match value {
                 Some(value) => {
                     self.bytes += length + value.len();
+                    self.coming += length + value.len();
                     staged.insert(key, value)
                 }
                 None => staged.remove(&key),
@@ -89,6 +97,7 @@ impl Following {
         if tree::excess(staged.len(), self.bytes).is_some() {
             return Err(TOO_LARGE);
         }
+        self.coming = 0;
         let map = Arc::new(staged);
         self.hashed.set(map.clone());
         if self.hashed.hashes() != summary.hashes {

@@ -75,6 +75,7 @@ pub enum Command {
 
 /// What the ledger says of another cluster.
 #[derive(Debug, Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub struct Contact {
     /// Its UID.
     pub uid: Arc<str>,
@@ -82,6 +83,8 @@ pub struct Contact {
     pub key: Option<PublicKey>,
     /// Whether it is a member, so that it may speak.
     pub live: bool,
+    /// Whether it is too large, so that nothing of it is kept.
+    pub refused: bool,
     /// Whether its state was dropped: it left or expired.
     pub dropped: bool,
     /// Of the newest accepted head.
@@ -104,6 +107,9 @@ const SYNCS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(500);
 /// Who said what is wrong is not listened to for this long.
 const DISTRUST: Duration = Duration::from_mins(5);
+
+/// Of smaller states that come in, nobody counts how many there are: they are in few messages.
+const LARGE: usize = 1 << 20;
 
 /// Why there is no session where a connection is made: who dials learns only afterwards that its key is refused.
 pub(super) const REFUSED: &str =
@@ -138,6 +144,8 @@ pub struct Stream {
     unreachable: BTreeMap<Arc<str>, String>,
     strangers: Strangers,
     ahead: Ahead,
+    /// Bytes of all states that are not whole yet, together.
+    most: usize,
     commands: Vec<Command>,
     wake: Option<Duration>,
 }
@@ -157,9 +165,15 @@ impl Stream {
             unreachable: BTreeMap::new(),
             strangers: Strangers::default(),
             ahead: Ahead::default(),
+            most: usize::MAX,
             commands: Vec::new(),
             wake: None,
         }
+    }
+
+    /// The same with so many bytes for all states that are not whole yet.
+    pub(super) fn within(self, most: usize) -> Self {
+        Self { most, ..self }
     }
 
     /// Somebody came with this key, which no live cluster has.
@@ -270,11 +284,29 @@ impl Stream {
             }
             (Message::Changes { changes, end }, Some(cluster)) => {
                 let following = self.following.get_mut(&cluster).filter(|(by, _)| *by == id);
-                if let Some(Err(why)) = following.map(|(_, following)| following.change(changes, end)) {
-                    self.distrusted.insert(cluster, now + DISTRUST);
-                    self.close(now, id, why);
+                let taken = following.map(|(_, following)| (following.change(changes, end), following.coming()));
+                match taken {
+                    Some((Err(why), _)) => self.distrust(now, cluster, id, why),
+                    Some((Ok(()), LARGE..)) => self.make_room(now),
+                    _ => {}
                 }
             }
+        }
+    }
+
+    fn distrust(&mut self, now: Duration, cluster: Arc<str>, id: SessionId, why: &'static str) {
+        self.distrusted.insert(cluster, now + DISTRUST);
+        self.close(now, id, why);
+    }
+
+    /// Ends the largest state that is not whole yet, if all of them together are too large.
+    fn make_room(&mut self, now: Duration) {
+        let coming = |(_, following): &(SessionId, Following)| following.coming();
+        if self.following.values().map(coming).sum::<usize>() > self.most
+            && let Some((cluster, (id, _))) = self.following.iter().max_by_key(|entry| coming(entry.1))
+        {
+            let (cluster, id) = (cluster.clone(), *id);
+            self.distrust(now, cluster, id, "it is the largest state that comes in, and there is no room for all");
         }
     }
 
@@ -326,6 +358,8 @@ impl Stream {
             self.unreachable.clear();
         }
         self.end_sessions(now, contacts);
+        let refused = |cluster: &str| contacts.get(cluster).is_some_and(|contact| contact.refused);
+        self.following.retain(|cluster, _| !refused(cluster));
         self.follow(contacts);
         let mut two = Vec::new();
         for (cluster, (id, following)) in &self.following {
@@ -338,8 +372,7 @@ impl Stream {
             self.ahead.offer(now, cluster, contact, latest);
         }
         for (cluster, id) in two {
-            self.distrusted.insert(cluster, now + DISTRUST);
-            self.close(now, id, "the ledger has another state of this version");
+            self.distrust(now, cluster, id, "the ledger has another state of this version");
         }
         let speaker = |cluster: &str| {
             let peer = self.sessions.get(&self.following.get(cluster)?.0)?.peer.as_ref()?;
@@ -384,7 +417,7 @@ impl Stream {
             }
         }
         for (cluster, (_, id)) in best {
-            let Some(contact) = contacts.get(&cluster) else { continue };
+            let Some(contact) = contacts.get(&cluster).filter(|contact| !contact.refused) else { continue };
             let owner = WriterIdentity {
                 clusterset: self.me.clusterset.clone(),
                 cluster: cluster.clone(),

