@@ -1,13 +1,11 @@
 //! CloudTrail events. `DiscoverInstances` and `DiscoverInstancesRevision` are data events: a trail has them only if its
 //! selectors ask for the resource type `AWS::ServiceDiscovery::Namespace` or `AWS::ServiceDiscovery::Service`.
 
-use std::net::IpAddr;
-
 use k8s_openapi::jiff::Timestamp;
-use serde::Deserialize;
 
 use super::{
-    record::{How, Kind, Read, Said, Sighting, invalid},
+    fields::{self, Object, get, nested, text},
+    record::{How, Kind, Read, Said, Sighting},
     subject::Subject,
 };
 
@@ -41,95 +39,71 @@ pub(super) enum Bearer {
     Unknown,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Event {
-    #[serde(rename = "sourceIPAddress")]
-    address: Option<String>,
-    user_agent: Option<String>,
-    user_identity: Option<Identity>,
-    request_parameters: Option<Parameters>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+/// Who called, as an event says it.
+#[derive(Debug, Default)]
 struct Identity {
     r#type: Option<String>,
     arn: Option<String>,
     principal_id: Option<String>,
     account_id: Option<String>,
     invoked_by: Option<String>,
-    session_context: Option<Session>,
+    /// The ARN of the role.
+    issuer: Option<String>,
 }
 
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Session {
-    session_issuer: Option<Issuer>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct Issuer {
-    arn: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Parameters {
-    namespace_name: Option<String>,
-    service_name: Option<String>,
-}
-
-/// Reads an event.
-///
-/// # Errors
-/// Why it is none.
-pub(super) fn read(bytes: &[u8], subject: &Subject) -> Result<Read, String> {
-    // Parameters of other calls have other types.
-    #[derive(Deserialize)]
-    struct Call {
-        #[serde(rename = "eventSource")]
-        source: Option<String>,
-        #[serde(rename = "eventName")]
-        name: Option<String>,
-        #[serde(rename = "eventTime")]
-        time: Option<String>,
+impl Identity {
+    fn of(object: &Object) -> Self {
+        let session = nested(object, "sessioncontext");
+        let issuer = session.and_then(|session| nested(&session, "sessionissuer"));
+        Self {
+            r#type: text(object, "type"),
+            arn: text(object, "arn"),
+            principal_id: text(object, "principalid"),
+            account_id: text(object, "accountid"),
+            invoked_by: text(object, "invokedby"),
+            issuer: issuer.and_then(|issuer| text(&issuer, "arn")),
+        }
     }
-    let call: Call = serde_json::from_slice(bytes).map_err(|error| invalid(&error))?;
-    let at: Option<Timestamp> = call.time.and_then(|time| time.parse().ok());
-    let of = |said| Ok(Read { kind: Kind::CloudTrail, at, said });
-    let (Some(source), Some(name)) = (call.source, call.name) else {
-        return Err("it has no eventSource or eventName".to_owned());
-    };
-    if source != SOURCE || !CALLS.contains(&&*name) {
+}
+
+/// Reads an event; `None` if the object is none.
+pub(super) fn read(object: &Object, at: Option<Timestamp>, subject: &Subject) -> Option<Read> {
+    let of = |said| Some(Read { kind: Kind::CloudTrail, at, said });
+    if get(object, "digeststarttime").is_some() {
+        return of(Said::Nothing);
+    }
+    let (source, name) = (text(object, "eventsource"), text(object, "eventname"));
+    let is_call = name.as_deref().is_some_and(|name| CALLS.contains(&name));
+    if !is_call && (get(object, "eventname").is_none() || get(object, "eventsource").is_none()) {
+        return None;
+    }
+    if source.as_deref().is_some_and(|source| source != SOURCE) || (name.is_some() && !is_call) {
         return of(Said::Other);
     }
-    let event: Event = serde_json::from_slice(bytes).map_err(|error| invalid(&error))?;
-    let parameters = event.request_parameters;
-    let Some((namespace, service)) = parameters.and_then(|it| it.namespace_name.zip(it.service_name)) else {
-        return of(Said::Unnamed);
-    };
+    let parameters = nested(object, "requestparameters");
+    let named = parameters.and_then(|of| text(&of, "namespacename").zip(text(&of, "servicename")));
+    let Some((namespace, service)) = named else { return of(Said::Unnamed) };
     if !subject.is(&namespace, &service) {
         return of(Said::Other);
     }
-    let address = event.address.as_deref().and_then(|address| address.parse::<IpAddr>().ok());
-    let agent = event.user_agent.unwrap_or_default();
-    let principal = principal(event.user_identity.unwrap_or_default(), event.address.as_deref(), &agent)
-        .ok_or("it does not say who called: it has no userIdentity")?;
+    let source = text(object, "sourceipaddress");
+    let agent = text(object, "useragent").unwrap_or_default();
+    let identity = nested(object, "useridentity").map(|identity| Identity::of(&identity)).unwrap_or_default();
+    let Some(principal) = principal(identity, source.as_deref(), &agent) else {
+        return of(Said::Named("somebody calls DiscoverInstances for the name, and the event has no userIdentity"));
+    };
     of(Said::Use(Box::new(Sighting {
-        address: address.map(|address| address.to_canonical()),
+        address: source.as_deref().and_then(fields::address),
         principal: Some(principal),
         ..Sighting::new(How::DiscoverInstances, at)
     })))
 }
 
 fn principal(identity: Identity, source: Option<&str>, agent: &str) -> Option<Principal> {
-    let Identity { r#type, arn, principal_id, account_id, invoked_by, session_context } = identity;
+    let Identity { r#type, arn, principal_id, account_id, invoked_by, issuer } = identity;
     if r#type.as_deref() == Some("AWSService") {
         return invoked_by.or_else(|| source.map(str::to_owned)).map(Principal::Service);
     }
-    let issuer = session_context.and_then(|session| session.session_issuer).and_then(|issuer| issuer.arn);
     let session = arn.as_deref().filter(|arn| arn.contains(":assumed-role/")).and_then(|arn| arn.rsplit_once('/'));
     let role = issuer.or_else(|| session.map(|(role, _)| role.to_owned()));
     if agent.split_whitespace().any(|word| word == OURS) {

@@ -1,13 +1,15 @@
 //! VPC flow logs as text: the default format (the fields of version 2), and custom formats, whose fields a line at the
 //! beginning names (files in S3 have one) or a flag.
 
-use std::net::IpAddr;
+use std::{borrow::Cow, net::IpAddr};
 
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
+    fields::{self, Object, address, get},
     record::{How, Kind, Read, Said, Sighting},
     subject::Subject,
+    times,
 };
 
 /// The fields of the default format, in their order.
@@ -60,16 +62,24 @@ impl Columns {
     }
 }
 
-/// A flow.
-struct Flow<'a> {
-    values: &'a [&'a str],
-    columns: &'a Columns,
+/// Where a flow has its fields.
+enum Fields<'a> {
+    Line { values: &'a [&'a str], columns: &'a Columns },
+    Object(&'a Object),
 }
 
+/// A flow.
+struct Flow<'a>(Fields<'a>);
+
 impl Flow<'_> {
-    fn field(&self, name: &str) -> Option<&str> {
-        let value = *self.values.get(self.columns.position(name)?)?;
-        (value != NONE).then_some(value)
+    fn field(&self, name: &str) -> Option<Cow<'_, str>> {
+        match self.0 {
+            Fields::Line { values, columns } => {
+                let value = *values.get(columns.position(name)?)?;
+                (value != NONE).then_some(Cow::Borrowed(value))
+            }
+            Fields::Object(object) => fields::text(object, &name.replace('-', "")).map(Cow::Owned),
+        }
     }
 
     /// The address in the packet, which NAT and load balancers do not change, or else that of the interface.
@@ -79,14 +89,48 @@ impl Flow<'_> {
         Ok(Some(address.to_canonical()))
     }
 
-    fn number<T: std::str::FromStr>(&self, name: &str) -> Result<Option<T>, String> {
+    fn port(&self, name: &str) -> Result<Option<u16>, String> {
         self.field(name).map(|value| value.parse().map_err(|_| format!("its {name} is not valid"))).transpose()
     }
 
     fn time(&self, name: &str) -> Result<Option<Timestamp>, String> {
-        let Some(seconds) = self.number(name)? else { return Ok(None) };
-        Timestamp::from_second(seconds).map(Some).map_err(|_| format!("its {name} is not valid"))
+        let Some(text) = self.field(name) else { return Ok(None) };
+        times::of_text(&text).map(Some).ok_or_else(|| format!("its {name} is not valid"))
     }
+
+    /// `at`: when it was, if it does not say it itself.
+    fn read(&self, at: Option<Timestamp>, subject: &Subject) -> Result<Read, String> {
+        let (start, end) = (self.time("start")?, self.time("end")?);
+        let first = start.or(end).or(at);
+        let of = |said| Ok(Read { kind: Kind::Flow, at: first, said });
+        let (Some(source), Some(destination)) = (self.address("srcaddr")?, self.address("dstaddr")?) else {
+            // AWS could not record all flows of this time.
+            if self.field("log-status").as_deref() == Some("SKIPDATA") {
+                return of(Said::Skipped);
+            }
+            return of(Said::Other);
+        };
+        let ports = (self.port("srcport")?, self.port("dstport")?);
+        let (client, task) = match ports {
+            // Protocols without ports write 0.
+            (Some(from), Some(to)) if subject.listens(destination, to, from) => (source, destination),
+            // The answers, where only they are logged.
+            (Some(from), Some(to)) if subject.listens(source, from, to) => (destination, source),
+            // Without ports nobody knows who connected to whom: both directions look the same.
+            (None, _) | (_, None) if subject.tasks.contains_key(&destination) => (source, destination),
+            _ => return of(Said::Other),
+        };
+        let refused = self.field("action").as_deref() == Some("REJECT");
+        let how = if refused { How::RefusedConnection } else { How::Connection };
+        let (address, task, last) = (Some(client), Some(task), end.or(first));
+        of(Said::Use(Box::new(Sighting { last, address, task, ..Sighting::new(how, first) })))
+    }
+}
+
+/// Reads a flow from the fields of an object, such as a row of a query's result; `None` if it is none.
+pub(super) fn of_object(object: &Object, at: Option<Timestamp>, subject: &Subject) -> Option<Result<Read, String>> {
+    let has = |field: &str| get(object, field).or_else(|| get(object, &format!("pkt{field}"))).is_some();
+    ADDRESSES.iter().all(|field| has(field)).then(|| Flow(Fields::Object(object)).read(at, subject))
 }
 
 /// Whether a line may be a flow: the other kinds of lines need not be tried first. Of all logs these have the most lines.
@@ -97,50 +141,39 @@ pub(super) fn is_likely(line: &str, columns: Option<&Columns>) -> bool {
     }
 }
 
-/// Reads a line.
+/// Reads a line; `None` if it is none of a flow log.
 ///
 /// # Errors
-/// Why it is broken, or of no log that is known.
-pub(super) fn read(line: &str, columns: Option<&Columns>, subject: &Subject) -> Result<Read, String> {
-    let default;
+/// Why it is broken.
+pub(super) fn read(
+    line: &str,
+    columns: Option<&Columns>,
+    at: Option<Timestamp>,
+    subject: &Subject,
+) -> Option<Result<Read, String>> {
     let mut values: Vec<_> = line.split_whitespace().collect();
     // As exported from CloudWatch Logs, with a time before each line, and maybe the name of the stream.
     let fields = columns.map_or(DEFAULT.split_whitespace().count(), |columns| columns.0.len());
     let before = values.len().saturating_sub(fields);
-    if (1..=2).contains(&before) && values.first().is_some_and(|time| time.parse::<Timestamp>().is_ok()) {
+    if (1..=3).contains(&before) && times::in_words(&values.get(..before)?.join(" ")).is_some() {
         values.drain(..before);
     }
+    let is_default = values.get(2).is_some_and(|interface| interface.starts_with(INTERFACE));
+    let default;
     let columns = if let Some(columns) = columns {
-        columns
-    } else {
-        if !values.get(2).is_some_and(|interface| interface.starts_with(INTERFACE)) {
-            return Err("it is of no log that is known".to_owned());
+        // A line of another log in the same input.
+        if values.len() != fields && !is_default && !values.iter().any(|value| address(value).is_some()) {
+            return None;
         }
+        columns
+    } else if is_default {
         default = Columns(DEFAULT.split_whitespace().map(str::to_owned).collect());
         &default
+    } else {
+        return None;
     };
     if values.len() != fields {
-        return Err(format!("it has {} fields, and the flow log's format has {fields}", values.len()));
+        return Some(Err(format!("it has {} fields, and the flow log's format has {fields}", values.len())));
     }
-    let flow = Flow { values: &values, columns };
-    let (start, end) = (flow.time("start")?, flow.time("end")?);
-    let of = |said| Ok(Read { kind: Kind::Flow, at: start.or(end), said });
-    let (Some(source), Some(destination)) = (flow.address("srcaddr")?, flow.address("dstaddr")?) else {
-        // NODATA and SKIPDATA.
-        return of(Said::Other);
-    };
-    let ports = (flow.number::<u16>("srcport")?, flow.number::<u16>("dstport")?);
-    let (client, task) = match ports {
-        // Protocols without ports write 0.
-        (Some(from), Some(to)) if subject.listens(destination, to, from) => (source, destination),
-        // The answers, where only they are logged.
-        (Some(from), Some(to)) if subject.listens(source, from, to) => (destination, source),
-        // Without ports nobody knows who connected to whom: both directions look the same.
-        (None, _) | (_, None) if subject.tasks.contains_key(&destination) => (source, destination),
-        _ => return of(Said::Other),
-    };
-    let how = if flow.field("action") == Some("REJECT") { How::RefusedConnection } else { How::Connection };
-    let (address, task, last) = (Some(client), Some(task), end.or(start));
-    let sighting = Sighting { last, address, task, ..Sighting::new(how, start.or(end)) };
-    of(Said::Use(Box::new(sighting)))
+    Some(Flow(Fields::Line { values: &values, columns }).read(at, subject))
 }

@@ -7,14 +7,23 @@ use std::{
     io::{self, BufRead},
 };
 
-/// The longest record. CloudTrail's have at most 1 MB, lines of all other kinds some kilobytes.
-pub(super) const LONGEST: usize = 1 << 20;
+use serde_json::Value;
+
+use super::{csv, fields::text};
+
+/// The longest record. CloudTrail's have at most 1 MB, lines of all other kinds some kilobytes; a page of results that is one
+/// object may have some megabytes.
+pub(super) const LONGEST: usize = 16 << 20;
+const TOO_LONG: &str = "it is longer than 16 MiB";
 
 /// The fields whose lists are lists of records, at the beginning of an object: CloudTrail's files, `aws logs
 /// filter-log-events`.
 const LISTS: [&str; 2] = ["Records", "events"];
-/// The same in what subscriptions of CloudWatch Logs deliver, after other fields.
-const SUBSCRIBED: &str = "\"logEvents\":";
+/// The same after other fields: what subscriptions of CloudWatch Logs deliver, results of Logs Insights and CloudTrail Lake.
+const ANYWHERE: [&str; 3] = ["\"logEvents\":", "\"results\":", "\"QueryResultRows\":"];
+/// How many rows Logs Insights gives at most, and if nobody asks for another limit.
+const LIMITS: [u64; 2] = [1_000, 10_000];
+const PARTIAL: &str = "what is before it is only a part of the answer, which was not complete: ask for all of it";
 
 /// Where a record begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,6 +60,8 @@ pub(super) struct Frames<R> {
     line: u64,
     /// In a list: how many of its records were read, and whether it is a field of an object.
     list: Option<(u64, bool)>,
+    /// What is no JSON is rows of a table.
+    pub(super) is_table: bool,
 }
 
 /// How an object ended.
@@ -63,7 +74,7 @@ enum End {
 
 impl<R: BufRead> Frames<R> {
     pub(super) fn new(input: R) -> Self {
-        Self { input, bytes: Vec::new(), line: 1, list: None }
+        Self { input, bytes: Vec::new(), line: 1, list: None, is_table: false }
     }
 
     /// The bytes of the last record.
@@ -86,7 +97,7 @@ impl<R: BufRead> Frames<R> {
                     self.line += 1;
                 }
                 b' ' | b'\t' | b'\r' | b',' => self.input.consume(1),
-                b'{' => match self.object(0)? {
+                b'{' => match self.object(0, false)? {
                     End::Whole => {
                         self.count();
                         return Ok(Some((place, Frame::Json)));
@@ -99,20 +110,31 @@ impl<R: BufRead> Frames<R> {
                 },
                 b']' if self.list.is_some() => {
                     self.input.consume(1);
-                    // What follows the list in its object is nobody's record.
-                    if let Some((_, true)) = self.list.take()
-                        && let End::Broken(why) = self.object(1)?
-                    {
-                        return Ok(Some((place, Frame::Broken(why))));
+                    // What follows the list in its object is nobody's record, but may say that more records follow.
+                    if let Some((read, true)) = self.list.take() {
+                        match self.object(1, false)? {
+                            End::Broken(why) => return Ok(Some((place, Frame::Broken(why)))),
+                            _ if is_partial(&self.bytes, read) => return Ok(Some((place, Frame::Broken(PARTIAL)))),
+                            _ => {}
+                        }
                     }
                 }
                 b'[' if self.list.is_none() => {
                     self.input.consume(1);
-                    let Some(b'{' | b']' | b'\n' | b'\r' | b' ') = self.peek()? else {
+                    let Some(b'{' | b']' | b'[' | b'"' | b'\n' | b'\r' | b' ') = self.peek()? else {
                         self.bytes.push(b'[');
                         return Ok(Some((place, self.rest_of_line()?)));
                     };
                     self.list = Some((0, false));
+                }
+                // A row, or a line as a text.
+                b'[' | b'"' if self.list.is_some() => {
+                    let end = self.object(0, false)?;
+                    self.count();
+                    return Ok(Some((
+                        place,
+                        if let End::Broken(why) = end { Frame::Broken(why) } else { Frame::Json },
+                    )));
                 }
                 _ => {
                     self.list = None;
@@ -133,7 +155,7 @@ impl<R: BufRead> Frames<R> {
     }
 
     fn rest_of_line(&mut self) -> io::Result<Frame> {
-        let mut longer = false;
+        let (mut longer, from) = (false, self.bytes.len());
         loop {
             let chunk = self.input.fill_buf()?;
             let end = chunk.iter().position(|byte| *byte == b'\n');
@@ -145,16 +167,31 @@ impl<R: BufRead> Frames<R> {
             if end.is_some() {
                 self.line += 1;
             }
-            if over {
-                return Ok(if longer { Frame::Broken("it is longer than 1 MiB") } else { Frame::Line });
+            if !over {
+                continue;
             }
+            if longer {
+                return Ok(Frame::Broken(TOO_LONG));
+            }
+            // A cell may have several lines.
+            if self.is_table && end.is_some() && csv::is_open(&self.bytes) {
+                keep(&mut self.bytes, b"\n");
+                continue;
+            }
+            // `aws logs tail --format json` writes the object after the time over several lines.
+            let line = self.bytes.get(from..).unwrap_or_default();
+            if end.is_some() && line.first().is_some_and(u8::is_ascii_digit) && line.trim_ascii_end().ends_with(b"{") {
+                return Ok(if let End::Broken(why) = self.object(1, true)? { Frame::Broken(why) } else { Frame::Line });
+            }
+            return Ok(Frame::Line);
         }
     }
 
-    /// Reads an object to its end, from `depth` open brackets. A line that begins with `{` begins another record, and texts
-    /// have no line breaks, so that a record that was cut off ends where the next line begins.
-    fn object(&mut self, mut depth: usize) -> io::Result<End> {
-        let (mut in_text, mut escaped, mut begins, mut longer) = (false, false, false, false);
+    /// Reads an object, list or text to its end, from `depth` open brackets. A line that begins with `{` begins another record,
+    /// as one that begins with a digit does if records are `dated`, and texts have no line breaks, so that a record that was
+    /// cut off ends where the next line begins.
+    fn object(&mut self, mut depth: usize, dated: bool) -> io::Result<End> {
+        let (mut in_text, mut escaped, mut begins, mut longer) = (false, false, dated, false);
         loop {
             let chunk = self.input.fill_buf()?;
             if chunk.is_empty() {
@@ -163,7 +200,7 @@ impl<R: BufRead> Frames<R> {
             let mut end = None;
             let mut used = chunk.len();
             for (at, byte) in chunk.iter().enumerate() {
-                if begins && *byte == b'{' {
+                if begins && (*byte == b'{' || (dated && byte.is_ascii_digit())) {
                     (end, used) = (Some(End::Broken("it ends in the middle")), at);
                     break;
                 }
@@ -176,6 +213,10 @@ impl<R: BufRead> Frames<R> {
                     }
                     in_text = escaped || *byte != b'"';
                     escaped = !escaped && *byte == b'\\';
+                    if !in_text && depth == 0 {
+                        (end, used) = (Some(End::Whole), at + 1);
+                        break;
+                    }
                     continue;
                 }
                 match byte {
@@ -202,7 +243,7 @@ impl<R: BufRead> Frames<R> {
             longer |= !keep(&mut self.bytes, chunk.get(..used).unwrap_or_default());
             self.input.consume(used);
             match end {
-                Some(End::Whole) if longer => return Ok(End::Broken("it is longer than 1 MiB")),
+                Some(End::Whole) if longer => return Ok(End::Broken(TOO_LONG)),
                 Some(end) => return Ok(end),
                 None => {}
             }
@@ -222,7 +263,7 @@ fn keep(bytes: &mut Vec<u8>, part: &[u8]) -> bool {
 /// Whether what an object begins with leads to a list of records: `{"Records": ` of `{"Records": [`.
 fn is_list(bytes: &[u8], rest: &[u8]) -> bool {
     let backwards = bytes.iter().chain(rest).rev().copied().filter(|byte| !byte.is_ascii_whitespace());
-    if backwards.take(SUBSCRIBED.len()).eq(SUBSCRIBED.bytes().rev()) {
+    if ANYWHERE.iter().any(|name| backwards.clone().take(name.len()).eq(name.bytes().rev())) {
         return true;
     }
     if bytes.len() + rest.len() > 256 {
@@ -230,4 +271,16 @@ fn is_list(bytes: &[u8], rest: &[u8]) -> bool {
     }
     let begin: Vec<u8> = bytes.iter().chain(rest).copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
     LISTS.iter().any(|name| begin == format!("{{\"{name}\":").as_bytes())
+}
+
+/// Whether what follows a list in its object says that there are more records, or that the search for them had not ended.
+/// `read`: how many there were.
+fn is_partial(bytes: &[u8], read: u64) -> bool {
+    let rest = bytes.trim_ascii_start();
+    let rest = [b"{", rest.strip_prefix(b",").unwrap_or(rest)].concat();
+    let Ok(Value::Object(rest)) = serde_json::from_slice(&rest) else { return false };
+    let token = text(&rest, "nexttoken").is_some();
+    let unfinished = text(&rest, "status").is_some_and(|status| status != "Complete");
+    let matched = rest.get("statistics").and_then(|of| of.get("recordsMatched")).and_then(Value::as_f64);
+    token || unfinished || (LIMITS.contains(&read) && matched.is_some_and(|matched| matched > read as f64))
 }

@@ -3,18 +3,24 @@
 
 mod cloudtrail;
 mod coredns;
+mod csv;
+mod custom;
+mod fields;
 mod flow;
 mod frames;
 mod holders;
 mod input;
+mod notes;
 mod observe;
 mod plan;
+mod reader;
 mod record;
 mod report;
 mod resolver;
 mod subject;
 #[cfg(test)]
 mod tests;
+mod times;
 
 use std::{
     io::{self, BufRead, Write as _},
@@ -27,7 +33,7 @@ use self::{
     holders::Holders,
     observe::Surroundings,
     plan::{OfFile, Seen},
-    record::Reader,
+    reader::Reader,
     report::Report,
     subject::Subject,
 };
@@ -50,7 +56,7 @@ pub(super) async fn users(args: UsersArgs) -> anyhow::Result<ExitCode> {
     let Surroundings { holders, left_out } = observe::observe(&args, &mut subject).await;
     let mut seen = Seen::default();
     for file in &files {
-        let reader = Reader { subject: &subject, columns: columns.clone() };
+        let reader = Reader::new(&subject, columns.clone());
         read(file, reader, &holders, &mut seen);
     }
     if seen.coverage.is_empty() {
@@ -68,7 +74,7 @@ fn unusable(why: &str) -> anyhow::Result<ExitCode> {
 
 /// Why there is nothing to report.
 fn nothing(seen: &Seen, files: usize) -> String {
-    let unread = seen.broken.unread.first().map(|(file, why)| format!("{file}: {why}"));
+    let unread = seen.unread.first.first().map(|(file, why)| format!("{file}: {why}"));
     let broken = seen.broken.first.first().map(|(file, place, why)| format!("{file}, {place}: {why}"));
     let first = unread.or(broken).map_or_else(String::new, |first| format!("; {first}"));
     format!("no record of a log that is known, files: {files}{first}")
@@ -85,14 +91,18 @@ fn read(path: &Path, reader: Reader<'_>, holders: &Holders, seen: &mut Seen) {
 
 fn stream(input: impl BufRead, name: &str, mut reader: Reader<'_>, holders: &Holders, seen: &mut Seen) {
     let mut frames = Frames::new(input);
-    let mut file = OfFile::default();
+    let mut file = OfFile::new(name);
     loop {
         match frames.next() {
-            Ok(Some((place, frame))) => match reader.read(frame, frames.bytes()) {
-                Ok(Some(read)) => seen.add(&mut file, read, holders),
-                Ok(None) => {}
-                Err(why) => seen.broken(&mut file, name, place, why),
-            },
+            Ok(Some((place, frame))) => {
+                for found in reader.read(frame, frames.bytes()) {
+                    match found {
+                        Ok(read) => seen.add(&mut file, place, read, holders),
+                        Err(why) => seen.broken.add(&mut file.broken, name, place, why),
+                    }
+                }
+                frames.is_table = reader.is_in_table();
+            }
             Ok(None) => return,
             Err(error) => return seen.unread(name, error.to_string()),
         }

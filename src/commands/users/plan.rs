@@ -66,6 +66,10 @@ pub(super) struct Use {
     pub(super) addresses: Few<IpAddr>,
     /// Names that lead to the name, and were asked for instead of it.
     pub(super) aliases: Few<String>,
+    /// Names of a search path that were asked for, of which one may have been meant as the name.
+    pub(super) hints: Few<String>,
+    /// There is more than such hints.
+    pub(super) surely: bool,
     /// Who has the address now, and since when, if that is not the one that was seen.
     pub(super) later: Option<(Who, Timestamp)>,
 }
@@ -80,16 +84,33 @@ pub(super) struct Coverage {
     pub(super) span: Span,
 }
 
-/// Records that could not be read.
+/// Records of which something is to be said.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Broken {
+pub(super) struct Places {
     pub(super) records: u64,
-    /// The first one of each file, up to [`MOST`] files: the file, the place in it, and what is wrong.
+    /// The first one of each file, up to [`MOST`] files: the file, the place in it, and what is to be said.
     pub(super) first: Vec<(String, Place, String)>,
     pub(super) files: u64,
-    /// Files that could not be read, or not to their end, up to [`MOST`], and how many these are.
-    pub(super) unread: Vec<(String, String)>,
-    pub(super) unread_files: u64,
+}
+
+impl Places {
+    /// Adds a record. `had`: whether its file had one before.
+    pub(super) fn add(&mut self, had: &mut bool, name: &str, place: Place, what: String) {
+        self.records += 1;
+        if !std::mem::replace(had, true) {
+            self.files += 1;
+            if self.first.len() < MOST {
+                self.first.push((name.to_owned(), place, what));
+            }
+        }
+    }
+}
+
+/// Files that could not be read, or not to their end: some, with the reasons, and how many.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct Unread {
+    pub(super) first: Vec<(String, String)>,
+    pub(super) files: u64,
 }
 
 /// What the logs say.
@@ -102,57 +123,65 @@ pub(super) struct Seen {
     pub(super) below: Few<String>,
     /// Addresses of tasks that others had when somebody connected to them.
     pub(super) reused: Few<IpAddr>,
-    pub(super) unnamed: bool,
+    /// Calls of `DiscoverInstances` that do not say of what.
+    pub(super) unnamed: u64,
+    /// Times of which AWS could not record all flows.
+    pub(super) skipped: u64,
     pub(super) coverage: BTreeMap<Kind, Coverage>,
-    pub(super) broken: Broken,
+    /// Records with the name that do not say who uses it.
+    pub(super) named: Places,
+    /// Records that were not understood.
+    pub(super) broken: Places,
+    pub(super) unread: Unread,
 }
 
 /// What one file adds.
-#[derive(Debug, Default)]
-pub(super) struct OfFile {
+#[derive(Debug)]
+pub(super) struct OfFile<'a> {
+    name: &'a str,
     kinds: BTreeSet<Kind>,
-    broken: bool,
+    named: bool,
+    pub(super) broken: bool,
+}
+
+impl<'a> OfFile<'a> {
+    pub(super) fn new(name: &'a str) -> Self {
+        Self { name, kinds: BTreeSet::new(), named: false, broken: false }
+    }
 }
 
 impl Seen {
     /// Adds a record.
-    pub(super) fn add(&mut self, file: &mut OfFile, read: Read, holders: &Holders) {
+    pub(super) fn add(&mut self, file: &mut OfFile<'_>, place: Place, read: Read, holders: &Holders) {
         let Read { kind, at, said } = read;
         let coverage = self.coverage.entry(kind).or_default();
         coverage.files += u64::from(file.kinds.insert(kind));
-        coverage.records += u64::from(said != Said::Nothing);
+        coverage.records += u64::from(!matches!(said, Said::Nothing | Said::Mentioned(_)));
         coverage.span.add(at, at);
         coverage.undated |= at.is_none() && matches!(said, Said::Use(_));
         match said {
             Said::Use(sighting) => self.user(*sighting, holders),
             Said::Suffixed(name) => self.suffixed.add(name),
             Said::Below(name) => self.below.add(name),
-            Said::Unnamed => self.unnamed = true,
-            Said::Other | Said::Nothing => {}
-        }
-    }
-
-    /// Adds a record that could not be read.
-    pub(super) fn broken(&mut self, file: &mut OfFile, name: &str, place: Place, why: String) {
-        self.broken.records += 1;
-        if !std::mem::replace(&mut file.broken, true) {
-            self.broken.files += 1;
-            if self.broken.first.len() < MOST {
-                self.broken.first.push((name.to_owned(), place, why));
+            Said::Named(why) | Said::Mentioned(why) => {
+                self.named.add(&mut file.named, file.name, place, why.to_owned())
             }
+            Said::Unnamed => self.unnamed += 1,
+            Said::Skipped => self.skipped += 1,
+            Said::Other | Said::Nothing => {}
         }
     }
 
     /// Adds a file that could not be read, or not to its end.
     pub(super) fn unread(&mut self, name: &str, why: String) {
-        self.broken.unread_files += 1;
-        if self.broken.unread.len() < MOST {
-            self.broken.unread.push((name.to_owned(), why));
+        self.unread.files += 1;
+        if self.unread.first.len() < MOST {
+            self.unread.first.push((name.to_owned(), why));
         }
     }
 
     fn user(&mut self, sighting: Sighting, holders: &Holders) {
-        let Sighting { how, first, last, address, instance, endpoint, principal, alias, task } = sighting;
+        let Sighting { how, first, last, address, instance, endpoint, principal, alias, hint, task } = sighting;
         // The address of a task that ended goes to a pod: who connects to the pod does not use the task.
         if let Some(task) = task.filter(|task| matches!(holders.at(*task, first, how), Held::By(_))) {
             return self.reused.add(task);
@@ -171,6 +200,10 @@ impl Seen {
         }
         if let Some(alias) = alias {
             user.aliases.add(alias);
+        }
+        match hint {
+            Some(hint) => user.hints.add(hint),
+            None => user.surely = true,
         }
         user.later = user.later.take().or(later);
     }

@@ -3,16 +3,9 @@
 use std::net::IpAddr;
 
 use k8s_openapi::jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Serialize;
 
-use super::{
-    cloudtrail::{self, Principal},
-    coredns, flow,
-    frames::Frame,
-    resolver,
-    subject::Subject,
-};
+use super::cloudtrail::Principal;
 
 /// The kinds of logs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -89,14 +82,16 @@ pub(super) struct Sighting {
     pub(super) principal: Option<Principal>,
     /// The name that was asked for, if it is another one that leads to the name.
     pub(super) alias: Option<String>,
+    /// The name of a search path that was asked for and has an answer, if it may have meant the name.
+    pub(super) hint: Option<String>,
     /// The task's address to which somebody connected.
     pub(super) task: Option<IpAddr>,
 }
 
 impl Sighting {
     pub(super) fn new(how: How, at: Option<Timestamp>) -> Self {
-        let (address, instance, endpoint, principal, alias, task) = Default::default();
-        Self { how, first: at, last: at, address, instance, endpoint, principal, alias, task }
+        let (address, instance, endpoint, principal, alias, hint, task) = Default::default();
+        Self { how, first: at, last: at, address, instance, endpoint, principal, alias, hint, task }
     }
 }
 
@@ -111,6 +106,12 @@ pub(super) enum Said {
     Below(String),
     /// A call of `DiscoverInstances` whose service CloudTrail does not show.
     Unnamed,
+    /// Somebody uses the name, and nothing says who; why.
+    Named(&'static str),
+    /// The same in something else than a query or a call: a message, or another field.
+    Mentioned(&'static str),
+    /// AWS could not record all flows of a time.
+    Skipped,
     /// It is about something else.
     Other,
     /// It is no record, but belongs into such a log: a line with the names of fields, other messages of CoreDNS.
@@ -123,139 +124,4 @@ pub(super) struct Read {
     pub(super) kind: Kind,
     pub(super) at: Option<Timestamp>,
     pub(super) said: Said,
-}
-
-const UNKNOWN_JSON: &str = "it is JSON, but of no log that is known";
-
-/// Reads the records of one file.
-#[derive(Debug, Clone)]
-pub(super) struct Reader<'a> {
-    pub(super) subject: &'a Subject,
-    /// The fields of flow logs, if a line or a flag gave them.
-    pub(super) columns: Option<flow::Columns>,
-}
-
-/// The fields in which collectors and CloudWatch Logs put the line of a log.
-#[derive(Debug, Deserialize)]
-struct Envelope {
-    message: Option<String>,
-    log: Option<String>,
-    timestamp: Option<Value>,
-    time: Option<Value>,
-}
-
-/// Which fields tell the kind of a JSON object.
-#[derive(Debug, Clone, Copy, Deserialize)]
-struct Fields {
-    #[serde(default)]
-    query_name: Present,
-    #[serde(default, rename = "eventName")]
-    event_name: Present,
-    #[serde(default)]
-    message: Present,
-    #[serde(default)]
-    log: Present,
-    #[serde(default, rename = "digestStartTime")]
-    digest: Present,
-}
-
-/// Whether a field is there.
-#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-struct Present(bool);
-
-impl<'de> Deserialize<'de> for Present {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Self(true))
-    }
-}
-
-impl Reader<'_> {
-    /// Reads a record; `None` for an empty one.
-    ///
-    /// # Errors
-    /// Why it is broken.
-    pub(super) fn read(&mut self, frame: Frame, bytes: &[u8]) -> Result<Option<Read>, String> {
-        match frame {
-            Frame::Broken(why) => Err(why.to_owned()),
-            Frame::Json => self.object(bytes, None),
-            Frame::Line => {
-                let line = std::str::from_utf8(bytes).map_err(|_| "it is not text in UTF-8".to_owned())?;
-                self.line(line.trim(), None)
-            }
-        }
-    }
-
-    /// `outer`: the time of what it is in.
-    fn object(&mut self, bytes: &[u8], outer: Option<Timestamp>) -> Result<Option<Read>, String> {
-        let fields: Fields = serde_json::from_slice(bytes).map_err(|error| invalid(&error))?;
-        if let Some(read) = self.of_aws(fields, bytes) {
-            return read.map(Some);
-        }
-        if !fields.message.0 && !fields.log.0 {
-            return Err(UNKNOWN_JSON.to_owned());
-        }
-        let Envelope { message, log, timestamp, time } =
-            serde_json::from_slice(bytes).map_err(|error| invalid(&error))?;
-        let own = timestamp.as_ref().and_then(moment).or_else(|| time.as_ref().and_then(moment));
-        self.line(message.or(log).unwrap_or_default().trim(), own.or(outer))
-    }
-
-    /// A record that AWS writes as JSON; `None` if it is none.
-    fn of_aws(&self, fields: Fields, bytes: &[u8]) -> Option<Result<Read, String>> {
-        if fields.query_name.0 {
-            Some(resolver::read(bytes, self.subject))
-        } else if fields.event_name.0 {
-            Some(cloudtrail::read(bytes, self.subject))
-        } else {
-            let digest = || Ok(Read { kind: Kind::CloudTrail, at: None, said: Said::Nothing });
-            fields.digest.0.then(digest)
-        }
-    }
-
-    fn line(&mut self, line: &str, at: Option<Timestamp>) -> Result<Option<Read>, String> {
-        if line.is_empty() {
-            return Ok(None);
-        }
-        // `aws logs tail` and exports of CloudWatch Logs put the time before each line, and maybe the name of the stream. The
-        // agents of EKS write a line of CoreDNS as an object, which is in an event then. Each level escapes the quotes of the
-        // next one, so there are few.
-        if let Some((before, _)) = line.split_once('{')
-            && is_prefix(before)
-        {
-            let time = before.split_whitespace().next().and_then(|time| time.parse().ok());
-            return self.object(line.get(before.len()..).unwrap_or_default().as_bytes(), time.or(at));
-        }
-        if !flow::is_likely(line, self.columns.as_ref()) {
-            match coredns::read(line, at, self.subject) {
-                Ok(None) => {}
-                read => return read,
-            }
-        }
-        if let Some(columns) = flow::Columns::header(line) {
-            self.columns = Some(columns?);
-            return Ok(Some(Read { kind: Kind::Flow, at: None, said: Said::Nothing }));
-        }
-        flow::read(line, self.columns.as_ref(), self.subject).map(Some)
-    }
-}
-
-/// Nothing, or a time and at most one word after it.
-fn is_prefix(text: &str) -> bool {
-    let mut words = text.split_whitespace();
-    words.next().is_none_or(|time| time.parse::<Timestamp>().is_ok()) && words.nth(1).is_none()
-}
-
-/// A time as text, or in milliseconds since 1970.
-fn moment(value: &Value) -> Option<Timestamp> {
-    match value {
-        Value::String(text) => text.parse().ok(),
-        Value::Number(number) => Timestamp::from_millisecond(number.as_i64()?).ok(),
-        _ => None,
-    }
-}
-
-/// The reason of the parser, without the place in the record, which says nothing about the place in the file.
-pub(super) fn invalid(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    format!("it is not the JSON of such a record: {}", text.split(" at line ").next().unwrap_or(&text))
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     holders::{Holders, Who},
-    plan::{Coverage, Few, MOST_USERS, Seen, Use},
+    plan::{Coverage, Few, MOST_USERS, Places, Seen, Use},
     record::Kind,
     subject::Subject,
 };
@@ -31,19 +31,15 @@ impl Report<'_> {
     }
 
     /// Whether there is a record of this kind. Without its plugin `log`, CoreDNS writes lines, and no query.
-    fn has(&self, kind: Kind) -> bool {
+    pub(super) fn has(&self, kind: Kind) -> bool {
         self.seen.coverage.get(&kind).is_some_and(|of| of.records > 0)
     }
 
     /// The answer first, then the users, then what the logs cover and what they cannot show.
     pub(super) fn table(&self) -> String {
         let users = self.users();
-        let name = &self.subject.dns;
-        let mut text = match users.len() {
-            0 => format!("{name}: nobody was seen\n"),
-            1 => format!("{name}: 1 user was seen\n\n"),
-            many => format!("{name}: {many} users were seen\n\n"),
-        };
+        let mut text = format!("{}: {}\n", self.subject.dns, self.answer());
+        text += if users.is_empty() { "" } else { "\n" };
         if !users.is_empty() {
             let mut table = Table::new(["USER", "SEEN BY", "FIRST", "LAST", "ABOUT"]);
             for (who, how) in users {
@@ -78,23 +74,65 @@ impl Report<'_> {
         text
     }
 
+    /// What is true of the list: that nobody was seen only if no record could have shown somebody.
+    fn answer(&self) -> String {
+        let open = self.open();
+        match (self.seen.users.len(), open.is_empty()) {
+            (0, true) => "nobody was seen".to_owned(),
+            (0, false) => format!("who uses it is not known: {}", open.join("; ")),
+            (count, is_all) => {
+                let were = if count == 1 { "1 user was seen".to_owned() } else { format!("{count} users were seen") };
+                if is_all { were } else { format!("{were}, and there may be more: {}", open.join("; ")) }
+            }
+        }
+    }
+
+    /// What could have shown a user and did not.
+    fn open(&self) -> Vec<String> {
+        let Seen { named, broken, unread, unnamed, skipped, more_users, coverage, .. } = self.seen;
+        let blind = self.has(Kind::Flow) && self.subject.tasks.is_empty();
+        let is_empty = coverage.values().all(|of| of.records == 0);
+        let counted = |count: u64, one: &str, many: &str| match count {
+            0 => None,
+            1 => Some(format!("1 {one}")),
+            count => Some(format!("{count} {many}")),
+        };
+        [
+            counted(
+                named.records,
+                "record has the name and does not say who asked",
+                "records have the name and do not say who asked",
+            ),
+            counted(broken.records, "record was not understood", "records were not understood"),
+            counted(unread.files, "file was not read to its end", "files were not read to their end"),
+            counted(*unnamed, "call does not say of which service", "calls do not say of which service"),
+            counted(*skipped, "flow record says that flows are missing", "flow records say that flows are missing"),
+            more_users.then(|| format!("only {MOST_USERS} are kept")),
+            blind.then(|| "without addresses of tasks, flow logs show nothing".to_owned()),
+            is_empty.then(|| "the logs have no query, call or flow".to_owned()),
+        ]
+        .into_iter()
+        .flatten()
+        .collect()
+    }
+
     pub(super) fn json(&self) -> Value {
         let users: Vec<_> = self.users().into_iter().map(|(who, how)| self.user_json(who, how)).collect();
         let coverage: Vec<_> = Kind::ALL.into_iter().map(|kind| coverage_json(kind, self.seen)).collect();
-        let broken = &self.seen.broken;
-        let first = broken
-            .first
-            .iter()
-            .map(|(file, place, why)| json!({"file": file, "line": place.line, "record": place.record, "text": why}));
-        let unread = broken.unread.iter().map(|(file, why)| json!({"file": file, "text": why}));
+        let Seen { named, broken, unread, unnamed, skipped, .. } = self.seen;
+        let files = unread.first.iter().map(|(file, why)| json!({"file": file, "text": why}));
         json!({
             "name": self.subject.dns,
             "services": self.subject.found.iter().map(|(namespace, service)| json!({"namespace": namespace, "service": service})).collect::<Vec<_>>(),
             "users": users,
             "moreUsers": self.seen.more_users,
             "logs": coverage,
-            "broken": {"records": broken.records, "files": broken.files, "first": first.collect::<Vec<_>>()},
-            "unread": {"files": broken.unread_files, "first": unread.collect::<Vec<_>>()},
+            "complete": self.open().is_empty(),
+            "named": places_json(named),
+            "broken": places_json(broken),
+            "unread": {"files": unread.files, "first": files.collect::<Vec<_>>()},
+            "callsWithoutService": unnamed,
+            "skippedFlows": skipped,
             "leftOut": self.left_out,
             "notes": self.notes(),
         })
@@ -103,13 +141,14 @@ impl Report<'_> {
     fn user_json(&self, who: &Who, how: &Use) -> Value {
         json!({
             "who": who,
-            "certain": how.certain,
+            "certain": how.certain && how.surely,
             "seenBy": how.seen_by,
             "first": how.span.first.map(|time| time.to_string()),
             "last": how.span.last.map(|time| time.to_string()),
             "addresses": how.addresses.kept,
             "moreAddresses": how.addresses.more,
             "aliases": how.aliases.kept,
+            "searchPathNames": how.hints.kept,
             "heldLaterBy": how.later.as_ref().map(|(who, since)| json!({"who": who, "since": since.to_string()})),
             "about": self.about(who, how),
         })
@@ -168,104 +207,19 @@ impl Report<'_> {
         if !how.aliases.kept.is_empty() {
             about.push(format!("asked for {}, which leads to it", few(&how.aliases)));
         }
+        if !how.hints.kept.is_empty() {
+            about.push(format!("asked for {}, and not in vain: that may mean {}", few(&how.hints), self.subject.dns));
+        }
         about
     }
+}
 
-    /// What one must know to judge the list.
-    fn notes(&self) -> Vec<String> {
-        let Seen { users, more_users, suffixed, below, reused, unnamed, coverage, broken } = self.seen;
-        let name = &self.subject.dns;
-        let given = |kind| self.has(kind);
-        let mut notes = Vec::new();
-        if given(Kind::Resolver) || given(Kind::CoreDns) {
-            notes.push(
-                "Caches answer most queries, and only the others are logged: each user was seen at least once, how often it asks \
-                 nobody knows. Clients that resolve once and never again show up only in flow logs."
-                    .to_owned(),
-            );
-        }
-        let is_silent = coverage.contains_key(&Kind::CoreDns) && !given(Kind::CoreDns);
-        if is_silent {
-            notes.push(
-                "The logs of CoreDNS have no query, so they show no pod: turn on its plugin `log`, and give what it writes from then on."
-                    .to_owned(),
-            );
-        } else if given(Kind::Resolver)
-            && !given(Kind::CoreDns)
-            && users.keys().any(|who| matches!(who, Who::ClusterDns { .. }))
-        {
-            notes.push("Pods ask through CoreDNS. Its log says which: turn on its plugin `log`, and give the output of `kubectl logs --timestamps`.".to_owned());
-        }
-        let missing = [
-            (Kind::CloudTrail, "callers of DiscoverInstances"),
-            (Kind::Flow, "those who are connected, or know an address without asking,"),
-        ];
-        for (kind, who) in missing.into_iter().filter(|(kind, _)| !given(*kind)) {
-            notes.push(format!("No {} were given: {who} are not seen.", kind.as_str()));
-        }
-        if !given(Kind::Resolver) && !given(Kind::CoreDns) && !is_silent {
-            notes.push("No logs of DNS were given: those who ask for the name are not seen.".to_owned());
-        }
-        if given(Kind::Flow) && self.subject.tasks.is_empty() {
-            notes.push(
-                "No address of a task is known, so that flow logs show nobody: give them with --address.".to_owned(),
-            );
-        }
-        if coverage.values().any(|coverage| coverage.undated) {
-            notes.push("Some lines have no time: `kubectl logs --timestamps` writes one. Without it, addresses are those of today.".to_owned());
-        }
-        if !suffixed.kept.is_empty() {
-            notes.push(format!(
-                "Not counted: queries for {}. A search path makes such names, which are not {name}; who means it asks for that as well.",
-                few(suffixed)
-            ));
-        }
-        if !below.kept.is_empty() {
-            notes.push(format!(
-                "Not counted: queries for {}. Cloud Map has such names for single instances of services with SRV records.",
-                few(below)
-            ));
-        }
-        if !reused.kept.is_empty() {
-            notes.push(format!(
-                "Not counted: connections to {} while a pod or Node had the address: these do not go to a task.",
-                few(reused)
-            ));
-        }
-        if *unnamed {
-            notes.push(
-                "CloudTrail has calls of DiscoverInstances without a service: these callers are not in the list."
-                    .to_owned(),
-            );
-        }
-        if *more_users {
-            notes.push(format!("There are more than {MOST_USERS} users. The others are left out."));
-        }
-        notes.extend(self.left_out.iter().map(|what| format!("Left out: {what}.")));
-        if broken.records > 0 {
-            let places: Vec<_> =
-                broken.first.iter().map(|(file, place, why)| format!("{file}, {place}: {why}")).collect();
-            let of = if broken.files > 1 {
-                format!("in {} files; the first of each", broken.files)
-            } else {
-                "the first".to_owned()
-            };
-            let more = if broken.files > places.len() as u64 { "; ..." } else { "" };
-            notes.push(format!(
-                "Not understood: {} record{}, {of}: {}{more}.",
-                broken.records,
-                if broken.records == 1 { "" } else { "s" },
-                places.join("; ")
-            ));
-        }
-        for (file, why) in &broken.unread {
-            notes.push(format!("Not read, or not to its end: {file}: {why}."));
-        }
-        if broken.unread_files > broken.unread.len() as u64 {
-            notes.push(format!("Not read: {} files in total.", broken.unread_files));
-        }
-        notes
-    }
+fn places_json(places: &Places) -> Value {
+    let first = places
+        .first
+        .iter()
+        .map(|(file, place, text)| json!({"file": file, "line": place.line, "record": place.record, "text": text}));
+    json!({"records": places.records, "files": places.files, "first": first.collect::<Vec<_>>()})
 }
 
 fn coverage_json(kind: Kind, seen: &Seen) -> Value {
@@ -278,7 +232,7 @@ fn coverage_json(kind: Kind, seen: &Seen) -> Value {
 
 /// A user that is not certain has a question mark.
 fn title(who: &Who, how: &Use) -> String {
-    let mark = if how.certain { "" } else { " (?)" };
+    let mark = if how.certain && how.surely { "" } else { " (?)" };
     format!("{}{mark}", plain_title(who))
 }
 
@@ -312,7 +266,7 @@ fn short(arn: &str) -> &str {
     if parts.next() == Some("arn") { parts.nth(3).unwrap_or(arn) } else { arn }
 }
 
-fn few<T: Display + Ord>(some: &Few<T>) -> String {
+pub(super) fn few<T: Display + Ord>(some: &Few<T>) -> String {
     let listed: Vec<_> = some.kept.iter().map(ToString::to_string).collect();
     format!("{}{}", listed.join(", "), if some.more { ", ..." } else { "" })
 }

@@ -5,10 +5,17 @@ use std::{
     net::IpAddr,
 };
 
+use super::{
+    fields::{address, words},
+    record::{Said, Sighting},
+};
 use crate::cli::TaskAddress;
 
+/// Why a query is not a user's.
+const NO_CLIENT: &str = "somebody asks for the name, and the record does not say who";
+
 /// How a DNS name relates to the one that is wanted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Relation {
     /// It is the name.
     Same,
@@ -77,6 +84,46 @@ impl Subject {
         }
     }
 
+    /// The name in a text that is closest to it, and how they relate; `None` if no name there has to do with it.
+    pub(super) fn in_text(&self, text: &str) -> Option<(Relation, String)> {
+        if !self.dns.is_empty() && !contains(text, &self.dns) {
+            return None;
+        }
+        let is_mark = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_'));
+        let related =
+            |name| Some((self.relation(name), normal(name))).filter(|(relation, _)| *relation != Relation::Other);
+        text.split(is_mark).filter_map(related).min_by_key(|(relation, _)| *relation)
+    }
+
+    /// The address of a task that is in a text.
+    pub(super) fn task_in_text(&self, text: &str) -> Option<IpAddr> {
+        if self.tasks.is_empty() {
+            return None;
+        }
+        words(text).filter_map(address).find(|address| self.tasks.contains_key(address))
+    }
+
+    /// What a query for a name says, if `by` asked for it, of whom the log may say nothing. A search path makes names with a
+    /// suffix, and who asks for such a name in vain asks for the next one. If there is an answer, it may be that of the name:
+    /// with its plugin `autopath`, CoreDNS answers the first name of the path and logs only that.
+    pub(super) fn asked(&self, name: &str, rcode: Option<&str>, by: Option<Sighting>) -> Said {
+        let hint = match self.relation(name) {
+            Relation::Same => None,
+            Relation::Suffixed => {
+                let suffix = normal(name).split_off(self.dns.len());
+                let failed = rcode.is_some_and(|rcode| rcode.eq_ignore_ascii_case("NXDOMAIN"));
+                // The name of a Service in Kubernetes, or in a ClusterSet.
+                if failed || suffix.starts_with(".svc.") {
+                    return Said::Suffixed(normal(name));
+                }
+                Some(normal(name))
+            }
+            Relation::Below => return Said::Below(normal(name)),
+            Relation::Other => return Said::Other,
+        };
+        by.map_or(Said::Named(NO_CLIENT), |by| Said::Use(Box::new(Sighting { hint, ..by })))
+    }
+
     pub(super) fn add(&mut self, task: TaskAddress) {
         self.tasks.entry(task.address.to_canonical()).or_default().extend(task.port);
     }
@@ -94,6 +141,11 @@ impl Subject {
 /// A DNS name as it is compared.
 pub(super) fn normal(name: &str) -> String {
     name.trim_end_matches('.').to_ascii_lowercase()
+}
+
+/// Whether a text contains another one, in any case of its letters.
+fn contains(text: &str, part: &str) -> bool {
+    text.as_bytes().windows(part.len()).any(|window| window.eq_ignore_ascii_case(part.as_bytes()))
 }
 
 fn joined(namespace: &str, service: &str) -> String {

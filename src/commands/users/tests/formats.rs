@@ -91,10 +91,9 @@ fn other_messages_of_coredns_are_not_broken_but_cut_off_queries_are() {
     for broken in [
         line("orders.internal.", ""),
         "[INFO] 192.0.2.7:50759 - 29008 \"A IN orders.int".to_owned(),
-        "[INFO] nobody:1 - 29008 \"A IN orders.internal. udp 33 false 512\" NOERROR".to_owned(),
         "Something else".to_owned(),
         "{\"level\":\"info\"}".to_owned(),
-        "{\"query_name\":\"orders.internal.\"}".to_owned(),
+        "{\"query_name\":".to_owned(),
     ] {
         let seen = read(&broken);
         assert_eq!((seen.broken.records, seen.users.len()), (1, 0), "{broken}");
@@ -154,8 +153,8 @@ fn principals_are_told_apart_and_a_call_without_a_service_is_said() {
     ] {
         assert_eq!(users(&event(identity, agent, named()))[0].0, expected);
     }
-    assert!(event(assumed("a"), "", Value::Null).unnamed);
-    assert_eq!(event(Value::Null, "", named()).broken.records, 1);
+    assert_eq!(event(assumed("a"), "", Value::Null).unnamed, 1);
+    assert_eq!(event(Value::Null, "", named()).named.records, 1);
 }
 
 #[test]

@@ -80,7 +80,7 @@ fn gzip_is_unpacked_in_all_its_parts_and_what_was_cut_off_is_said() {
     let packed = pack(&lines.collect::<Vec<_>>().join("\n"));
     let half = read(&packed[..packed.len() / 2]);
     assert!(!half.users.is_empty());
-    assert_eq!(half.broken.unread_files, 1, "{:?}", half.broken);
+    assert_eq!(half.unread.files, 1, "{:?}", half.unread);
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn what_is_no_text_says_what_to_do() {
     for (bytes, hint) in [(&b"PAR1xxxx"[..], "as text"), (b"\x28\xb5\x2f\xfdxxx", "unpack"), (b"\xff\xfe[\0", "UTF-8")]
     {
         let seen = read_with(&orders(), &Holders::default(), None, &[("x", bytes)]);
-        assert!(seen.broken.unread[0].1.contains(hint), "{:?}", seen.broken);
+        assert!(seen.unread.first[0].1.contains(hint), "{:?}", seen.unread);
     }
     let with_mark = format!("\u{feff}{RESOLVER}");
     assert_eq!(read(&with_mark), read(RESOLVER));

@@ -1,3 +1,4 @@
+mod exports;
 mod formats;
 mod frames;
 mod holders;
@@ -13,7 +14,7 @@ use super::{
     flow::Columns,
     holders::Holders,
     plan::Seen,
-    record::Reader,
+    reader::Reader,
     report::Report,
     stream,
     subject::{Relation, Subject},
@@ -44,7 +45,7 @@ fn read_with(subject: &Subject, holders: &Holders, columns: Option<&Columns>, fi
     for (name, content) in files {
         let input = super::input::plain(Cursor::new(content.to_vec()));
         match input {
-            Ok(input) => stream(input, name, Reader { subject, columns: columns.cloned() }, holders, &mut seen),
+            Ok(input) => stream(input, name, Reader::new(subject, columns.cloned()), holders, &mut seen),
             Err(error) => seen.unread(name, error.to_string()),
         }
     }
