@@ -53,7 +53,7 @@ impl Bundle {
         for (path, bytes) in std::iter::once(&index).chain(&self.files) {
             let mut header = tar::Header::new_gnu();
             header.set_size(bytes.len() as u64);
-            header.set_mode(0o644);
+            header.set_mode(super::MODE);
             header.set_mtime(env::since_epoch().as_secs());
             archive.append_data(&mut header, format!("{folder}/{path}"), bytes.as_slice())?;
         }

@@ -5,7 +5,14 @@ mod redact;
 #[cfg(test)]
 mod tests;
 
-use std::{fs::File, io::Write as _, path::Path, pin::pin, time::Duration};
+use std::{
+    fs::{File, Permissions},
+    io::Write as _,
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    path::Path,
+    pin::pin,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use futures::AsyncReadExt as _;
@@ -42,6 +49,8 @@ use crate::{
 
 /// The label of the Deployment's pods.
 const PODS: &str = "app.kubernetes.io/name=cloudmap-mcs";
+/// Who may read the archive, and the files in it.
+const MODE: u32 = 0o600;
 /// The name of the controller's port.
 const ADMIN: &str = "admin";
 /// How much of each log is taken, from its end.
@@ -72,8 +81,15 @@ pub(super) async fn gather(args: GatherArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Only its owner may read it: what looks secret is taken out, and what does not look so may still be.
 fn create(output: &Path) -> anyhow::Result<File> {
-    File::create(output)
+    let only_owner = |file: File| file.set_permissions(Permissions::from_mode(MODE)).map(|()| file);
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true).mode(MODE);
+    // One that was there keeps its mode when it is opened.
+    options
+        .open(output)
+        .and_then(|file| if file.metadata()?.is_file() { only_owner(file) } else { Ok(file) })
         .with_context(|| format!("failed to write {}: name another file with --output", output.display()))
 }
 
@@ -180,7 +196,7 @@ async fn end_of_log(pods: &Api<Pod>, name: &str, mut log: LogParams) -> Result<S
         let bytes = read_within(LOG_PATIENCE, reading).await?;
         let fewer = log.tail_lines.unwrap_or(LOG_LINES) / 4;
         if fewer == 0 || i64::try_from(bytes.len()).is_ok_and(|bytes| bytes < LOG_BYTES) {
-            return Ok(String::from_utf8_lossy(&bytes).into_owned());
+            return Ok(redact::without_known(&String::from_utf8_lossy(&bytes)));
         }
         log.tail_lines = Some(fewer);
     }

@@ -6,9 +6,35 @@ use serde_json::Value;
 pub(super) const REDACTED: &str = "REDACTED";
 
 /// Parts of names that mean a secret, and whole words that do.
-const PARTS: [&str; 10] =
-    ["secret", "token", "passw", "credential", "private", "externalid", "cookie", "signature", "apikey", "accesskey"];
-const WORDS: [&str; 6] = ["key", "keys", "auth", "authorization", "pass", "sig"];
+const PARTS: [&str; 26] = [
+    "secret",
+    "token",
+    "passw",
+    "passphrase",
+    "passcode",
+    "pwd",
+    "credential",
+    "private",
+    "externalid",
+    "cookie",
+    "signature",
+    "apikey",
+    "accesskey",
+    "accountkey",
+    "sharedkey",
+    "masterkey",
+    "signingkey",
+    "encryptionkey",
+    "sshkey",
+    "licensekey",
+    "sessionkey",
+    "bearer",
+    "jwt",
+    "connectionstring",
+    "connstr",
+    "dockerconfigjson",
+];
+const WORDS: [&str; 8] = ["key", "keys", "auth", "authorization", "pass", "sig", "dsn", "creds"];
 
 /// Annotations that repeat the whole object as text, some of them compressed: of kubectl, kapp, Rancher and Banzai Cloud.
 const REPEATING: [&str; 4] = [
@@ -19,13 +45,32 @@ const REPEATING: [&str; 4] = [
 ];
 /// What comes before a secret in a header.
 const SCHEMES: [&str; 2] = ["bearer", "basic"];
+/// How secrets begin whose issuers let them begin so: keys of AWS, tokens of GitHub, GitLab, Slack and Stripe. How long they
+/// are at least.
+const KNOWN: [(&str, usize); 12] = [
+    ("AKIA", 20),
+    ("ASIA", 20),
+    ("ghp_", 30),
+    ("gho_", 30),
+    ("ghs_", 30),
+    ("github_pat_", 30),
+    ("glpat-", 20),
+    ("xoxb-", 20),
+    ("xoxp-", 20),
+    ("sk_live_", 20),
+    ("rk_live_", 20),
+    // A JSON Web Token: the begin of `{"` in base64.
+    ("eyJ", 40),
+];
+/// How blocks in the format PEM begin and end.
+const PEM: [&str; 3] = ["-----BEGIN ", "-----END ", "-----"];
 
 /// Whether a variable, flag, annotation or key of this name may hold a secret.
 pub(super) fn is_secret(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let joined: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    PARTS.iter().any(|part| joined.contains(part)) || words.any(|word| WORDS.contains(&word))
+    PARTS.iter().any(|part| joined.contains(part)) || joined.ends_with("dsn") || words.any(|word| WORDS.contains(&word))
 }
 
 /// Replaces the texts of fields, variables, flags and parameters whose names look secret, and user names and passwords in
@@ -116,9 +161,10 @@ fn redact_line(line: &str) -> String {
     format!("{indentation}{word} {REDACTED}{end}{newline}")
 }
 
-/// The text without user names and passwords in URLs, without the values of parameters, variables and flags whose names look
-/// secret, and without what comes after `Bearer`. Spaces stay as they are.
+/// The text without user names and passwords in URLs, without the values of parameters, variables, fields and flags whose names
+/// look secret, without what comes after `Bearer`, and without what is known by its form. Spaces stay as they are.
 pub(super) fn without_secrets(text: &str) -> String {
+    let text = without_known(text);
     let mut hides_next = false;
     let mut clean = String::with_capacity(text.len());
     for piece in text.split_inclusive(char::is_whitespace) {
@@ -127,11 +173,14 @@ pub(super) fn without_secrets(text: &str) -> String {
             let bare = word.trim_matches(['"', '\'', '\\']);
             let hidden = hides_next && !bare.starts_with('-');
             let scheme = SCHEMES.contains(&bare.to_ascii_lowercase().as_str());
-            hides_next = scheme || bare.starts_with('-') && !bare.contains('=') && is_secret(bare);
+            let flag = bare.starts_with('-') && !bare.contains('=') && is_secret(bare);
+            hides_next = scheme || flag || is_field(word);
             if hidden && !scheme {
-                clean += REDACTED;
+                let begin = word.len() - word.trim_start_matches(['"', '\'', '\\']).len();
+                let end = word.trim_end_matches(['"', '\'', '\\', ',', '}', ']']).len().max(begin);
+                clean.extend([&word[..begin], REDACTED, &word[end..]]);
             } else {
-                clean += &without_assigned(&without_userinfo(word));
+                clean += &without_assigned(&without_assigned(word, '='), ':');
             }
         }
         clean += &piece[word.len()..];
@@ -139,16 +188,31 @@ pub(super) fn without_secrets(text: &str) -> String {
     clean
 }
 
-/// The word with `token=REDACTED` for `token=x`, also in the parameters of a URL.
-fn without_assigned(word: &str) -> String {
+/// Whether a word is the name of a field whose value follows: `password:`.
+fn is_field(word: &str) -> bool {
+    let Some(name) = word.trim_start_matches(['{', ',', '"', '\'', '\\']).strip_suffix(':') else { return false };
+    let name = name.trim_end_matches(['"', '\'', '\\']);
+    !name.contains([':', '/']) && is_secret_field(name)
+}
+
+/// Keys also of what is not secret are called so in texts: those of objects, public ones.
+fn is_secret_field(name: &str) -> bool {
+    is_secret(name) && !matches!(name.to_ascii_lowercase().as_str(), "key" | "keys")
+}
+
+/// The word with `token=REDACTED` for `token=x`, also in the parameters of a URL, and for `"token":"x"`.
+fn without_assigned(word: &str, sign: char) -> String {
     let mut clean = String::with_capacity(word.len());
     let mut rest = word;
-    while let Some((before, after)) = rest.split_once('=') {
-        let name = before.rsplit(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c)).next().unwrap_or_default();
+    while let Some((before, after)) = rest.split_once(sign) {
+        let name = before.trim_end_matches(['"', '\'', '\\']);
+        let is_text = sign == '=' || (name.len() < before.len() && after.starts_with(['"', '\'', '\\']));
+        let name = name.rsplit(|c: char| !c.is_ascii_alphanumeric() && !"-_.".contains(c)).next().unwrap_or_default();
         clean += before;
-        clean.push('=');
+        clean.push(sign);
         rest = after;
-        if is_secret(name) {
+        let is_secret = if sign == '=' { is_secret } else { is_secret_field };
+        if is_text && is_secret(name) {
             let value = after.trim_start_matches(['"', '\'', '\\']);
             let end = value.find(['&', ';', ',', '"', '\'', '\\', ')', '|']).unwrap_or(value.len());
             clean += &after[..after.len() - value.len()];
@@ -159,6 +223,61 @@ fn without_assigned(word: &str) -> String {
         }
     }
     clean + rest
+}
+
+/// The text without what is known to be secret by its form, whatever it is called: blocks in the format PEM, tokens and keys
+/// that begin as their issuers let them begin, user names and passwords before a host. For logs, whose fields are called `key`
+/// and are none.
+pub(super) fn without_known(text: &str) -> String {
+    let text = without_pem(text);
+    let mut clean = String::with_capacity(text.len());
+    for piece in text.split_inclusive(char::is_whitespace) {
+        let word = piece.trim_end();
+        clean += &without_tokens(&without_login(&without_userinfo(word)));
+        clean += &piece[word.len()..];
+    }
+    clean
+}
+
+/// A block keeps its first and last line. What was cut off before its end goes to the end of the text.
+fn without_pem(text: &str) -> String {
+    let [begin, end, mark] = PEM;
+    let mut clean = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(at) = rest.find(begin) {
+        let label = at + begin.len();
+        let Some(opened) = rest[label..].find(mark).map(|found| label + found + mark.len()) else { break };
+        clean += &rest[..opened];
+        clean += REDACTED;
+        rest = rest[opened..].find(end).map_or("", |found| &rest[opened + found..]);
+    }
+    clean + rest
+}
+
+/// The word without tokens that begin as known ones do.
+fn without_tokens(word: &str) -> String {
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let mut clean = String::with_capacity(word.len());
+    for piece in word.split_inclusive(|c: char| !is_part(c)) {
+        let token = piece.trim_end_matches(|c: char| !is_part(c));
+        let known = KNOWN.iter().any(|(begin, least)| token.starts_with(begin) && token.len() >= *least);
+        clean += if known { REDACTED } else { token };
+        clean += &piece[token.len()..];
+    }
+    clean
+}
+
+/// The word with `REDACTED@tcp(db)` for `user:password@tcp(db)`. Images have a digest after the sign.
+fn without_login(word: &str) -> String {
+    let Some((before, after)) = word.rsplit_once('@').filter(|_| !word.contains("://")) else { return word.to_owned() };
+    let start = before.rfind(['"', '\'', '=', '(', ',', ';']).map_or(0, |at| at + 1);
+    let login = &before[start..];
+    let has_password =
+        login.split_once(':').is_some_and(|(user, password)| !user.contains('/') && !password.is_empty());
+    if !has_password || after.starts_with("sha256:") || after.starts_with("sha512:") {
+        return word.to_owned();
+    }
+    format!("{}{REDACTED}@{after}", &before[..start])
 }
 
 /// The text with `https://REDACTED@host` for `https://user:password@host`.
@@ -203,6 +322,18 @@ mod tests {
             "CLOUDMAP_MCS_ASSUME_ROLE_EXTERNAL_ID",
             "assume-role-external-id",
             "example.org/credentials",
+            "DB_PWD",
+            "mysqlPwd",
+            "ssh-passphrase",
+            "JWT",
+            "jwt_signing",
+            "SENTRY_DSN",
+            "sentryDsn",
+            "ConnectionString",
+            "AZURE_CONNECTION_STRING",
+            "AccountKey",
+            "BEARER",
+            ".dockerconfigjson",
         ] {
             assert!(is_secret(name), "{name}");
         }
@@ -214,6 +345,8 @@ mod tests {
             "author",
             "monkey",
             "passive",
+            "adsName",
+            "loadsNothing",
         ] {
             assert!(!is_secret(name), "{name}");
         }
@@ -312,10 +445,34 @@ credentials REDACTED";
             ("--set=auth.token=x,region=y", "--set=auth.token=REDACTED,region=y"),
             ("Authorization: Bearer x.y.z", "Authorization: Bearer REDACTED"),
             ("postgres://me:x@db/a?sslmode=off", "postgres://REDACTED@db/a?sslmode=off"),
+            ("DB=me:x@tcp(db:3306)/a", "DB=REDACTED@tcp(db:3306)/a"),
+            ("Server=db;User Id=me;Pwd=x;Timeout=3", "Server=db;User Id=me;Pwd=REDACTED;Timeout=3"),
+            ("AccountName=a;AccountKey=x==;", "AccountName=a;AccountKey=REDACTED;"),
+            ("password: x\nuser: me", "password: REDACTED\nuser: me"),
+            ("{\"passphrase\":\"x\",\"user\":\"me\"}", "{\"passphrase\":\"REDACTED\",\"user\":\"me\"}"),
+            ("{\"jwt\": \"x\", \"a\": 1}", "{\"jwt\": \"REDACTED\", \"a\": 1}"),
+            ("as AKIAIOSFODNN7EXAMPLE.", "as REDACTED"),
+            ("(eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.x-y_z)", "(REDACTED)"),
+            (
+                "a -----BEGIN RSA PRIVATE KEY-----\\nMIIE\\n-----END RSA PRIVATE KEY----- b",
+                "a -----BEGIN RSA PRIVATE KEY-----REDACTED-----END RSA PRIVATE KEY----- b",
+            ),
+            ("-----BEGIN PRIVATE KEY-----\nMIIE\nabc", "-----BEGIN PRIVATE KEY-----REDACTED"),
         ] {
             assert_eq!(without_secrets(text), expected);
         }
-        for plain in ["app=web,tier in (a, b)", "a = b", "key", "--private", "a==", "kubectl get pods -l app=web"] {
+        for plain in [
+            "app=web,tier in (a, b)",
+            "a = b",
+            "key",
+            "--private",
+            "a==",
+            "kubectl get pods -l app=web",
+            "ghcr.io/a/b:v1@sha256:0a",
+            "nginx:1@sha256:0a",
+            "a@b.example",
+            "key: default/web",
+        ] {
             assert_eq!(without_secrets(plain), plain);
         }
     }

@@ -183,6 +183,25 @@ fn a_file_that_cannot_be_written_is_named() {
     assert!(error.starts_with("failed to write /there/is/none/x.tar.gz: name another file with --output: "), "{error}");
 }
 
+#[test]
+fn only_its_owner_may_read_the_archive_also_if_it_was_there_before() {
+    let folder = std::env::temp_dir().join(format!("cloudmap-mcs-gather-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let (new, old) = (folder.join("new"), folder.join("old"));
+    std::fs::write(&old, "x").unwrap();
+    std::fs::set_permissions(&old, Permissions::from_mode(0o644)).unwrap();
+    for path in [new, old] {
+        create(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600, "{}", path.display());
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+    let mut bytes = Vec::new();
+    Bundle::default().write("folder", &mut bytes).unwrap();
+    for entry in tar::Archive::new(GzDecoder::new(bytes.as_slice())).entries().unwrap() {
+        assert_eq!(entry.unwrap().header().mode().unwrap(), 0o600);
+    }
+}
+
 /// Those on the Lease, such as HeadIgnored, are in its own namespace.
 #[tokio::test(start_paused = true)]
 async fn only_events_of_the_controller_are_read_and_always_those_in_its_namespace() {
