@@ -173,6 +173,30 @@ chromedriver() {
 		fail "chromedriver is missing: install Chromium and its ChromeDriver, or set CHROMEDRIVER=skip"
 }
 
+# python_tools NAME REQUIREMENT...: installs packages of PyPI into a virtual environment of the cache, unless they are there,
+# and prints where its programs are. NAME has the versions, and changes with them.
+python_tools() {
+	local name=$1 venv=$CLOUDMAP_MCS_CACHE/$1
+	shift
+	if [ ! -f "$venv/complete" ]; then
+		if ! command -v python3 >/dev/null || ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+			packages python3 python3-venv >&2 || fail "Python 3 with venv is missing: install it"
+		fi
+		mkdir -p "$CLOUDMAP_MCS_CACHE"
+		# One at a time: several test runs may share the cache.
+		(
+			flock 9
+			[ ! -f "$venv/complete" ] || exit 0
+			echo "installing $name" >&2
+			rm -rf "$venv"
+			python3 -m venv "$venv" >&2
+			"$venv/bin/pip" install --quiet --disable-pip-version-check --retries 10 --timeout 60 "$@" >&2
+			touch "$venv/complete"
+		) 9>"$venv.lock" || fail "$name could not be installed from PyPI"
+	fi
+	echo "$venv/bin"
+}
+
 # lua: prints where Lua is, for samples that are written in it.
 lua() {
 	type -P lua5.4 || type -P lua || { packages lua5.4 && type -P lua5.4; } ||

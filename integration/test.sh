@@ -34,7 +34,7 @@ finish() {
 	[ -n "$GIVEN_CONTEXTS" ] || TESTBED_NAME=$CONFORMANCE_TESTBED "$TESTBED" down || true
 	if [ "$status" -eq 0 ]; then
 		printf '\n%sall tests passed%s in %s\n' "$BOLD" "$PLAIN" "$(elapsed)"
-		for program in HELM PROMTOOL LUA CHROMEDRIVER COREDNS MOTO_SERVER; do
+		for program in HELM PROMTOOL LUA CHROMEDRIVER COREDNS MOTO_SERVER POLICY_TOOLS; do
 			[ "${!program:-}" != skip ] || echo "$program=skip: what needs it was NOT tested"
 		done
 	else
@@ -93,6 +93,10 @@ stage "Compiling the other tests, and release builds of the controller, the emul
 "${CARGO_TEST[@]}" --test conformance --test e2e --no-run
 [ -n "${TESTS:-}${SUITES:-}" ] || other_tests --no-run
 build_release --bin cloudmap-mcs --bin cloudmap-emulator --bin ledger-simulation --bin controller-simulation --bin cutover-bench
+if [ -z "${TESTS:-}${SUITES:-}" ] && [ "${POLICY_TOOLS:-}" != skip ]; then
+	stage "IAM policies"
+	integration/policies.sh "$CARGO_TARGET_DIR/release/cloudmap-mcs"
+fi
 if [ -z "$GIVEN_CONTEXTS" ]; then
 	MCS_E2E_EXTERNAL_DNS=$("$TESTBED" peer external-dns)
 	MCS_E2E_AWS_MCS_CONTROLLER=$("$TESTBED" peer aws-mcs-controller)

@@ -1,5 +1,7 @@
 //! Flags of `iam`.
 
+use std::path::PathBuf;
+
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::values::parsed;
@@ -56,7 +58,8 @@ pub struct PolicyArgs {
     /// For `aws-mcs`: ids of Cloud Map namespaces (ns-...).
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = namespace_id)]
     pub cloudmap_namespace_ids: Vec<String>,
-    /// For `joining` and `hiding`: ids of Cloud Map services (srv-...).
+    /// For `joining` and `hiding`: ids of Cloud Map services (srv-...). Without them: all services with the tag `joined-by`
+    /// that has the id of the ClusterSet, or the UID of the cluster.
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = service_id)]
     pub services: Vec<String>,
     /// For `dns`: ids of the namespaces' hosted zones (Z...).
@@ -71,6 +74,10 @@ pub struct PolicyArgs {
     /// Output format.
     #[arg(long, value_enum, default_value_t = IamFormat::Json)]
     pub format: IamFormat,
+    /// Folder for the policies, which is made if it is not there. In JSON each policy is a file of its own, and several
+    /// need it. Files that are there are not changed.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }
 
 /// Flags of `iam trust`.

@@ -15,7 +15,7 @@ use crate::{
     ecs,
     instances::ownership::OWNER_TAG,
     ledger::{self, CLUSTER_TAG, CLUSTERSET_TAG},
-    model::ClusterId,
+    model::{ClusterId, ClusterSetId},
 };
 
 /// What runs with a role. The statements of several add up.
@@ -93,6 +93,9 @@ const INSTANCES: &[Operation] = &[
     GetInstancesHealthStatus,
     UpdateInstanceCustomHealthStatus,
 ];
+
+/// The tag of services that others created and that the controller may write in. An administrator sets it.
+const JOINED_TAG: &str = "joined-by";
 
 /// How the ECS service of a Cloud Map service is found.
 const FIND: &[ecs::Operation] =
@@ -179,13 +182,14 @@ fn of(mode: Mode, facts: &Facts) -> Result<Vec<Statement>, Needed> {
                 ),
                 Statement::calls("ReadHealth", &[GetInstancesHealthStatus]).on([&services]),
                 // What it created has no tags: an administrator tags it for the time of the move.
-                Statement::calls("JoinItsServices", &[RegisterInstance, DeregisterInstance]).on([services]).when(
+                Statement::calls("JoinItsServices", &[RegisterInstance, DeregisterInstance]).on([&services]).when(
                     "StringEquals",
-                    &tagged("joined-by"),
+                    &tagged(JOINED_TAG),
                     [clusterset()?.as_str()],
                 ),
+                // AWS asks for the namespace and for the service that is to be: whoever has only one of them has nothing.
                 Statement::calls("CreateInItsNamespaces", &[CreateService])
-                    .on(ids.iter().map(|id| facts.arn(&format!("namespace/{id}")))),
+                    .on(ids.iter().map(|id| facts.arn(&format!("namespace/{id}"))).chain([services])),
             ]
         }
         Mode::Annotated => {
@@ -207,15 +211,13 @@ fn of(mode: Mode, facts: &Facts) -> Result<Vec<Statement>, Needed> {
             ]
         }
         Mode::Joining => {
-            let ids = several(&facts.services, "--services")?;
             let join =
                 [RegisterInstance, DeregisterInstance, GetInstancesHealthStatus, UpdateInstanceCustomHealthStatus];
             vec![
                 look("Look"),
                 Statement::calls("Look", OWNERS),
                 // The TTL of a service that is taken over follows annotations.
-                Statement::calls("JoinServices", &[&join[..], &[UpdateService]].concat())
-                    .on(ids.iter().map(|id| facts.arn(&format!("service/{id}")))),
+                of_others(Statement::calls("JoinServices", &[&join[..], &[UpdateService]].concat()), mode, facts)?,
             ]
         }
         Mode::Gates => {
@@ -227,12 +229,9 @@ fn of(mode: Mode, facts: &Facts) -> Result<Vec<Statement>, Needed> {
             )]
         }
         Mode::Hiding => {
-            let ids = several(&facts.services, "--services")?;
-            vec![
-                // No condition covers a single instance: the controller marks only what has the attribute of ECS.
-                Statement::calls("HideTasks", &[GetInstancesHealthStatus, UpdateInstanceCustomHealthStatus])
-                    .on(ids.iter().map(|id| facts.arn(&format!("service/{id}")))),
-            ]
+            // No condition covers a single instance: the controller marks only what has the attribute of ECS.
+            let hide = [GetInstancesHealthStatus, UpdateInstanceCustomHealthStatus];
+            vec![of_others(Statement::calls("HideTasks", &hide), mode, facts)?]
         }
         Mode::Dns => {
             let zones = several(&facts.hosted_zones, "--hosted-zones")?;
@@ -313,4 +312,18 @@ fn of(mode: Mode, facts: &Facts) -> Result<Vec<Statement>, Needed> {
             vec![Statement::allow("UseTheRegistry", ["sts:AssumeRole", "sts:TagSession"]).on([role])]
         }
     })
+}
+
+/// Limits a statement to services that others created: those that are named, or all that have the tag.
+fn of_others(statement: Statement, mode: Mode, facts: &Facts) -> Result<Statement, Needed> {
+    if !facts.services.is_empty() {
+        return Ok(statement.on(facts.services.iter().map(|id| facts.arn(&format!("service/{id}")))));
+    }
+    let clusterset = facts.clusterset.as_ref().map(ClusterSetId::as_str);
+    let by = clusterset.or(facts.cluster_uid.as_deref()).ok_or(Needed {
+        mode,
+        flag: "--services; or --clusterset or --cluster-uid, for all services with the tag joined-by",
+    })?;
+    let tag = format!("aws:ResourceTag/{JOINED_TAG}");
+    Ok(statement.on([facts.arn("service/*")]).when("StringEquals", &tag, [by]))
 }

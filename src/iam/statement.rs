@@ -164,6 +164,37 @@ impl Statement {
         if values.is_empty() { self } else { self.when("StringEqualsIfExists", key, values.iter().copied()) }
     }
 
+    /// Cuts it into so many parts that together say the same: between its resources, or else between the values of a condition,
+    /// of which any one is enough; `None` if it has fewer.
+    fn cut(&self, count: usize) -> Option<Vec<Self>> {
+        let named = |(number, part): (usize, Self)| match number {
+            1 => part,
+            number => Self { sid: format!("{}{number}", self.sid), ..part },
+        };
+        let chunks = |values: &Values| -> Option<Vec<Values>> {
+            let size = values.0.len().div_ceil(count).max(1);
+            (count <= values.0.len()).then(|| values.0.chunks(size).map(|chunk| Values(chunk.to_vec())).collect())
+        };
+        if count == 1 {
+            return Some(vec![self.clone()]);
+        }
+        if self.resource.0.len() > 1 {
+            let parts = chunks(&self.resource)?.into_iter().map(|resource| Self { resource, ..self.clone() });
+            return Some((1..).zip(parts).map(named).collect());
+        }
+        // A statement that denies holds where all of its conditions do not.
+        let any_is_enough =
+            |operator: &str| self.effect == Effect::Allow && ["StringEquals", "StringLike"].contains(&operator);
+        let (operator, key, values) = self
+            .condition
+            .iter()
+            .filter(|(operator, _)| any_is_enough(operator))
+            .flat_map(|(operator, keys)| keys.iter().map(move |(key, values)| (operator, key, values)))
+            .max_by_key(|(_, _, values)| values.0.len())?;
+        let parts = chunks(values)?.into_iter().map(|values| self.clone().when(operator, key, values.0));
+        Some((1..).zip(parts).map(named).collect())
+    }
+
     /// Limits it by a condition, in addition to those that it has.
     pub fn when(mut self, operator: &str, key: &str, values: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.condition.entry(operator.to_owned()).or_default().insert(key.to_owned(), texts(values));
@@ -195,29 +226,39 @@ impl Policy {
         text.chars().filter(|c| !c.is_whitespace()).count()
     }
 
-    /// As few policies as these statements fit into, in their order.
+    /// As few policies as these statements fit into, in their order. A statement that is too long alone is several.
     ///
     /// # Errors
-    /// The name of a statement that alone is too long.
+    /// The name of a statement that is too long and cannot be cut.
     pub fn fitting(statements: Vec<Statement>) -> Result<Vec<Self>, String> {
         let mut policies: Vec<Self> = Vec::new();
         for statement in statements {
-            let alone = Self::new(vec![statement.clone()]);
-            if alone.length() > Self::LONGEST {
-                return Err(statement.sid);
-            }
-            match policies.last_mut() {
-                Some(last) => {
-                    last.statement.push(statement);
-                    if last.length() > Self::LONGEST {
-                        last.statement.pop();
-                        policies.push(alone);
+            for part in Self::parts(statement)? {
+                match policies.last_mut() {
+                    Some(last) => {
+                        last.statement.push(part);
+                        if last.length() > Self::LONGEST
+                            && let Some(part) = last.statement.pop()
+                        {
+                            policies.push(Self::new(vec![part]));
+                        }
                     }
+                    None => policies.push(Self::new(vec![part])),
                 }
-                None => policies.push(alone),
             }
         }
         Ok(policies)
+    }
+
+    /// A statement as several that together say the same, each short enough for a policy.
+    fn parts(statement: Statement) -> Result<Vec<Statement>, String> {
+        for count in 1.. {
+            let Some(parts) = statement.cut(count) else { break };
+            if parts.iter().all(|part| Self::new(vec![part.clone()]).length() <= Self::LONGEST) {
+                return Ok(parts);
+            }
+        }
+        Err(statement.sid)
     }
 }
 

@@ -78,10 +78,60 @@ fn people_who_move_services_may_stop_tasks_in_the_named_clusters_only() {
 }
 
 #[test]
-fn a_statement_that_fits_nowhere_is_named() {
-    let services = (0..200).map(|n| format!("srv-{n:016}")).collect();
-    let many = Facts { services, ..facts() };
-    assert_eq!(Policy::fitting(statements(&[Mode::Joining], &many).unwrap()), Err("JoinServices".to_owned()));
+fn a_long_statement_is_several_that_say_the_same() {
+    let ids: Vec<_> = (0..800).map(|n| format!("srv-{n:016}")).collect();
+    let many = Facts { services: ids.clone(), ..facts() };
+    for mode in [Mode::Joining, Mode::Hiding] {
+        let policies = Policy::fitting(statements(&[mode], &many).unwrap()).unwrap();
+        assert!(policies.iter().all(|policy| policy.length() <= Policy::LONGEST));
+        let all: Vec<_> = policies.into_iter().flat_map(|policy| policy.statement).collect();
+        let of_services: Vec<_> = all.iter().filter(|statement| statement.resource.0 != ["*"]).collect();
+        let names: BTreeSet<_> = all.iter().map(|statement| &statement.sid).collect();
+        assert!(of_services.len() > 10 && names.len() == all.len(), "{names:?}");
+        assert!(of_services.iter().all(|statement| statement.action == of_services[0].action));
+        let resources = of_services.iter().flat_map(|statement| &statement.resource.0);
+        assert!(resources.map(|arn| arn.rsplit('/').next().unwrap()).eq(ids.iter().map(String::as_str)));
+    }
+    // The same for the values of a condition of which any one is enough.
+    let namespaces = (0..400).map(|n| format!("namespace-{n:016}")).collect();
+    let policies = Policy::fitting(statements(&[Mode::Gates], &Facts { namespaces, ..facts() }).unwrap()).unwrap();
+    let values = |statement: &Statement| statement.condition["StringEquals"].values().next().unwrap().0.len();
+    assert_eq!(policies.iter().flat_map(|policy| &policy.statement).map(values).sum::<usize>(), 400);
+}
+
+#[test]
+fn a_statement_that_cannot_be_cut_is_named() {
+    let long = Statement::allow("Long", ["a"]).when("StringEquals", "k", ["v".repeat(Policy::LONGEST)]);
+    assert_eq!(Policy::fitting(vec![long]), Err("Long".to_owned()));
+    // Each part would deny what the others leave out.
+    let values = (0..400).map(|n| format!("{n:020}"));
+    let denied = Statement::allow("Denied", ["a"]).deny().when("StringNotEquals", "k", values);
+    assert_eq!(Policy::fitting(vec![denied]), Err("Denied".to_owned()));
+}
+
+#[test]
+fn services_of_others_are_those_that_are_named_or_those_with_the_tag() {
+    let of = |facts: &Facts| {
+        let all = statements(&[Mode::Hiding], facts).unwrap();
+        serde_json::to_value(&all[0]).unwrap()
+    };
+    let set = Facts { services: Vec::new(), clusterset: Some("prod".parse().unwrap()), ..facts() };
+    let alone = Facts { clusterset: None, ..set.clone() };
+    for (facts, by) in [(&set, "prod"), (&alone, "0b7a6c3e-0000-4000-8000-000000000000")] {
+        let statement = of(facts);
+        assert_eq!(statement["Condition"], serde_json::json!({"StringEquals": {"aws:ResourceTag/joined-by": by}}));
+        assert!(statement["Resource"].as_str().unwrap().ends_with(":service/*"), "{statement}");
+    }
+    assert!(of(&facts()).get("Condition").is_none());
+}
+
+#[test]
+fn a_creation_in_a_namespace_is_allowed_for_the_namespace_and_the_service() {
+    let all = statements(&[Mode::AwsMcs], &facts()).unwrap();
+    let create = all.iter().find(|statement| statement.sid == "CreateInItsNamespaces").unwrap();
+    for kind in [":namespace/ns-", ":service/*"] {
+        assert!(create.resource.0.iter().any(|arn| arn.contains(kind)), "{create:?}");
+    }
 }
 
 #[test]

@@ -5,32 +5,63 @@ mod print;
 mod tests;
 mod trust;
 
-use std::io::Write as _;
+use std::{
+    fs::{self, File},
+    io::Write as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Context as _;
 
 use crate::{
     cli::{IamArgs, IamCommand, PolicyArgs},
     iam::{Facts, Mode, Policy, statements},
 };
 
+/// How many managed policies a role may have, unless its quota is raised.
+const ATTACHED: usize = 10;
+
 /// What a command says.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Said {
     /// To be used as it is.
     output: String,
+    /// Files for a folder that was named, with their names.
+    files: Vec<(String, String)>,
     /// For people.
     note: Option<String>,
 }
 
 pub(super) fn iam(args: &IamArgs) -> anyhow::Result<()> {
-    let Said { output, note } = match &args.command {
+    let Said { mut output, files, note } = match &args.command {
         Some(IamCommand::Trust(args)) => trust::trust(args)?,
         None => policies(&args.policy)?,
     };
+    if let Some(folder) = &args.policy.out {
+        for path in written(folder, &files)? {
+            output.extend([&*path.display().to_string(), "\n"]);
+        }
+    }
     if let Some(note) = note {
         writeln!(std::io::stderr(), "note: {note}")?;
     }
     write!(std::io::stdout(), "{output}")?;
     Ok(())
+}
+
+/// Writes files that are not there yet into a folder.
+fn written(folder: &Path, files: &[(String, String)]) -> anyhow::Result<Vec<PathBuf>> {
+    fs::create_dir_all(folder)
+        .with_context(|| format!("failed to make the folder {}: name another one with --out", folder.display()))?;
+    let mut paths = Vec::new();
+    for (name, text) in files {
+        let path = folder.join(name);
+        File::create_new(&path).and_then(|mut file| file.write_all(text.as_bytes())).with_context(|| {
+            format!("failed to write {}: remove it, or name another folder with --out", path.display())
+        })?;
+        paths.push(path);
+    }
+    Ok(paths)
 }
 
 fn policies(args: &PolicyArgs) -> anyhow::Result<Said> {
@@ -59,14 +90,24 @@ fn policies(args: &PolicyArgs) -> anyhow::Result<Said> {
         Some(clusterset) => format!("cloudmap-mcs-{clusterset}"),
         None => "cloudmap-mcs".to_owned(),
     };
-    let note = (policies.len() > 1).then(|| {
+    let count = policies.len();
+    let files = print::policies(args.format, &name, &policies)?;
+    let several =
+        format!("these are {count} policies, because a managed policy may have {} characters", Policy::LONGEST);
+    let quota = if count > ATTACHED {
         format!(
-            "these are {} policies, because a managed policy may have {} characters: attach all of them",
-            policies.len(),
-            Policy::LONGEST
+            ". A role may have {ATTACHED} unless you have the quota \"Managed policies attached to an IAM role\" raised; without \
+             --services, the policy is for all services with the tag joined-by"
         )
-    });
-    Ok(Said { output: print::policies(args.format, &name, &policies)?, note })
+    } else {
+        String::new()
+    };
+    let note = (count > 1).then(|| format!("{several}: attach all of them{quota}"));
+    if args.out.is_some() {
+        return Ok(Said { files, note, ..Said::default() });
+    }
+    anyhow::ensure!(files.len() == 1, "{several}: name a folder for their files with --out{quota}");
+    Ok(Said { output: files.into_iter().map(|(_, text)| text).collect(), note, ..Said::default() })
 }
 
 fn refuse_what_does_not_go_together(args: &PolicyArgs) -> anyhow::Result<()> {
@@ -86,11 +127,14 @@ fn refuse_what_does_not_go_together(args: &PolicyArgs) -> anyhow::Result<()> {
     }
     // What limits a policy, and is in none of its statements, limits nothing.
     let of_ledger = [Mode::Ledger, Mode::Instances, Mode::Imports, Mode::AwsMcs];
-    let of_clusterset = [&of_ledger[..], &[Mode::Deny, Mode::People]].concat();
+    // Where services are not named, their tag has the id.
+    let by_tag: &[Mode] = if args.services.is_empty() { &[Mode::Joining, Mode::Hiding] } else { &[] };
+    let of_clusterset = [&of_ledger[..], &[Mode::Deny, Mode::People], by_tag].concat();
+    let of_cluster = [&[Mode::Annotated], by_tag].concat();
     for (given, flag, modes) in [
         (args.clusterset.is_some(), "--clusterset", &of_clusterset[..]),
         (!args.cluster_id.is_empty(), "--cluster-id", &of_ledger[..]),
-        (args.cluster_uid.is_some(), "--cluster-uid", &[Mode::Annotated]),
+        (args.cluster_uid.is_some(), "--cluster-uid", &of_cluster[..]),
         (!args.cloudmap_namespaces.is_empty(), "--cloudmap-namespaces", &[Mode::Imports, Mode::AwsMcs, Mode::Gates]),
         (!args.cloudmap_namespace_ids.is_empty(), "--cloudmap-namespace-ids", &[Mode::AwsMcs]),
         (!args.services.is_empty(), "--services", &[Mode::Joining, Mode::Hiding]),

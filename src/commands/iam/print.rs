@@ -9,27 +9,32 @@ use crate::{
     iam::{Policy, Statement},
 };
 
-/// Policies with permissions.
-pub(super) fn policies(format: IamFormat, name: &str, policies: &[Policy]) -> anyhow::Result<String> {
+/// Policies with permissions, as files with their names: JSON has one policy a document, the other formats take several.
+pub(super) fn policies(format: IamFormat, name: &str, policies: &[Policy]) -> anyhow::Result<Vec<(String, String)>> {
     // The second one is `<name>-2`.
     let numbered = |name: &str, joint: &str, at: usize| match at {
         0 => name.to_owned(),
         at => format!("{name}{joint}{}", at + 1),
     };
     let each = policies.iter().enumerate();
-    match format {
-        IamFormat::Json => policies.iter().map(json_document).collect(),
+    Ok(match format {
+        IamFormat::Json => each
+            .map(|(at, policy)| Ok((format!("{}.json", numbered(name, "-", at)), json_document(policy)?)))
+            .collect::<anyhow::Result<_>>()?,
         IamFormat::Terraform => {
             let resources = each.map(|(at, policy)| {
                 let label = numbered("cloudmap_mcs", "_", at);
-                let name = quoted(&numbered(name, "-", at));
                 let document = terraform_document(&label, policy);
-                format!(
-                    "{document}\nresource \"aws_iam_policy\" \"{label}\" {{\n  name   = {name}\n  policy = \
-                     data.aws_iam_policy_document.{label}.json\n}}\n"
-                )
+                let of_policy = attributes(
+                    "  ",
+                    &[
+                        ("name", quoted(&numbered(name, "-", at))),
+                        ("policy", format!("data.aws_iam_policy_document.{label}.json")),
+                    ],
+                );
+                format!("{document}\nresource \"aws_iam_policy\" \"{label}\" {{\n{of_policy}}}\n")
             });
-            Ok(resources.collect::<Vec<_>>().join("\n"))
+            vec![(format!("{name}.tf"), resources.collect::<Vec<_>>().join("\n"))]
         }
         IamFormat::Cloudformation => {
             let resources = each.map(|(at, policy)| {
@@ -40,9 +45,9 @@ pub(super) fn policies(format: IamFormat, name: &str, policies: &[Policy]) -> an
                     json!({"Type": "AWS::IAM::ManagedPolicy", "Properties": properties}),
                 )
             });
-            template(&resources.collect())
+            vec![(format!("{name}.yaml"), template(&resources.collect())?)]
         }
-    }
+    })
 }
 
 /// A role, but for what it may do.
@@ -51,10 +56,14 @@ pub(super) fn trust(format: IamFormat, policy: &Policy) -> anyhow::Result<String
         IamFormat::Json => json_document(policy),
         IamFormat::Terraform => {
             let document = terraform_document("cloudmap_mcs_trust", policy);
-            Ok(format!(
-                "{document}\nresource \"aws_iam_role\" \"cloudmap_mcs\" {{\n  name               = \"cloudmap-mcs\"\n  \
-                 assume_role_policy = data.aws_iam_policy_document.cloudmap_mcs_trust.json\n}}\n"
-            ))
+            let role = attributes(
+                "  ",
+                &[
+                    ("name", quoted("cloudmap-mcs")),
+                    ("assume_role_policy", "data.aws_iam_policy_document.cloudmap_mcs_trust.json".to_owned()),
+                ],
+            );
+            Ok(format!("{document}\nresource \"aws_iam_role\" \"cloudmap_mcs\" {{\n{role}}}\n"))
         }
         IamFormat::Cloudformation => {
             let properties = json!({"AssumeRolePolicyDocument": policy});
@@ -95,27 +104,39 @@ fn terraform_document(label: &str, policy: &Policy) -> String {
 
 fn terraform_statement(statement: &Statement) -> String {
     let Statement { sid, effect, principal, action, resource, condition } = statement;
-    let mut out = format!("  statement {{\n    sid    = {}\n    effect = \"{effect:?}\"\n", quoted(sid));
-    let _ = writeln!(out, "    actions = {}", list(&action.0, "    "));
+    let mut own =
+        vec![("sid", quoted(sid)), ("effect", format!("\"{effect:?}\"")), ("actions", list(&action.0, "    "))];
     if !resource.0.is_empty() {
-        let _ = writeln!(out, "    resources = {}", list(&resource.0, "    "));
+        own.push(("resources", list(&resource.0, "    ")));
     }
+    let mut out = format!("  statement {{\n{}", attributes("    ", &own));
+    let mut block = |name: &str, of: &[(&str, String)]| {
+        let _ = write!(out, "\n    {name} {{\n{}    }}\n", attributes("      ", of));
+    };
     for (kind, names) in principal {
-        let names = list(&names.0, "      ");
-        let _ = writeln!(
-            out,
-            "\n    principals {{\n      type        = {}\n      identifiers = {names}\n    }}",
-            quoted(kind)
-        );
+        block("principals", &[("type", quoted(kind)), ("identifiers", list(&names.0, "      "))]);
     }
     for (operator, keys) in condition {
         for (key, values) in keys {
-            let (operator, key, values) = (quoted(operator), quoted(key), list(&values.0, "      "));
-            let _ = writeln!(
-                out,
-                "\n    condition {{\n      test     = {operator}\n      variable = {key}\n      values   = {values}\n    }}"
-            );
+            let values = list(&values.0, "      ");
+            block("condition", &[("test", quoted(operator)), ("variable", quoted(key)), ("values", values)]);
         }
     }
     out + "  }\n"
+}
+
+/// Attributes as `terraform fmt` writes them: the signs of those that follow each other are below each other, and a value of
+/// several lines stands for itself (`hclwrite`, format.go).
+fn attributes(indentation: &str, all: &[(&str, String)]) -> String {
+    let (mut out, mut rest) = (String::new(), all);
+    while !rest.is_empty() {
+        let chain = rest.iter().take_while(|(_, value)| !value.contains('\n')).count();
+        let (lines, after) = rest.split_at(chain.max(1));
+        let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or_default();
+        for (name, value) in lines {
+            let _ = writeln!(out, "{indentation}{name:width$} = {value}");
+        }
+        rest = after;
+    }
+    out
 }

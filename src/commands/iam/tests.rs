@@ -24,7 +24,7 @@ fn policy(flags: &str) -> Result<Said, String> {
 }
 
 fn output(flags: &str) -> String {
-    let Said { output, note } = policy(flags).unwrap();
+    let Said { output, note, .. } = policy(flags).unwrap();
     assert_eq!(note, None);
     output
 }
@@ -63,9 +63,9 @@ fn terraform_has_the_same_statements() {
   }
 
   statement {
-    sid    = "WriteRecords"
-    effect = "Allow"
-    actions = ["route53:ChangeResourceRecordSets"]
+    sid       = "WriteRecords"
+    effect    = "Allow"
+    actions   = ["route53:ChangeResourceRecordSets"]
     resources = ["arn:aws:route53:::hostedzone/Z1"]
   }
 }
@@ -84,7 +84,7 @@ resource "aws_iam_policy" "cloudmap_mcs" {
     }
 "#;
     let denied = output("--mode deny --clusterset prod --format terraform");
-    assert!(denied.contains(condition) && denied.contains("effect = \"Deny\""), "{denied}");
+    assert!(denied.contains(condition) && denied.contains(" = \"Deny\""), "{denied}");
     assert_eq!(denied.matches('{').count(), denied.matches('}').count());
     let trusted = said(&format!(
         "cloudmap-mcs iam trust {PLACE} --for account --role-arn arn:aws:iam::444455556666:role/a --format terraform"
@@ -115,22 +115,66 @@ fn cloudformation_has_the_same_document() {
 fn what_is_too_long_for_one_policy_is_several_and_is_said() {
     let services: Vec<_> = (0..60).map(|n| format!("srv-{n:016}")).collect();
     let flags = format!("--clusterset prod --mode instances,joining --services {}", services.join(","));
-    let Said { output, note } = policy(&format!("{flags} --format terraform")).unwrap();
+    let Said { output, note, .. } = policy(&format!("{flags} --format terraform")).unwrap();
     assert!(note.unwrap().contains("these are 2 policies"));
     assert!(
         output.contains("resource \"aws_iam_policy\" \"cloudmap_mcs_2\" {\n  name   = \"cloudmap-mcs-prod-2\""),
         "{output}"
     );
     assert!(policy(&format!("{flags} --format cloudformation")).unwrap().output.contains("CloudmapMcsPolicy2:"));
-    let json = policy(&flags).unwrap().output;
-    assert_eq!(serde_json::Deserializer::from_str(&json).into_iter::<Value>().count(), 2);
-    let more: Vec<_> = (0..100).map(|n| format!("srv-{n:016}")).collect();
-    let error = policy(&format!("--mode joining --services {}", more.join(","))).unwrap_err();
-    assert!(error.contains("the statement JoinServices alone"), "{error}");
+    // Two documents in one stream are none.
+    let error = policy(&flags).unwrap_err();
+    assert!(error.contains("these are 2 policies") && error.contains("--out"), "{error}");
+    let Said { output, files, .. } = policy(&format!("{flags} --out x")).unwrap();
+    let names: Vec<_> = files.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!((output.as_str(), names), ("", vec!["cloudmap-mcs-prod.json", "cloudmap-mcs-prod-2.json"]));
+    assert!(files.iter().all(|(_, text)| serde_json::from_str::<Value>(text).is_ok()));
+
+    // However many there are: the tag is the way for a role, of which IAM keeps ten policies.
+    let more: Vec<_> = (0..1000).map(|n| format!("srv-{n:016}")).collect();
+    let many = policy(&format!("--mode joining,hiding --services {} --format terraform", more.join(","))).unwrap();
+    assert!(many.note.unwrap().contains("the tag joined-by"));
+    let by_tag = self::output("--mode joining,hiding --clusterset prod");
+    assert!(by_tag.contains("\"aws:ResourceTag/joined-by\": \"prod\""), "{by_tag}");
 
     let issuers: Vec<_> = (0..9).map(|n| format!("https://oidc.eks.eu-central-1.amazonaws.com/id/{n:032}")).collect();
     let trust = said(&format!("cloudmap-mcs iam trust {PLACE} --for irsa --oidc-issuer {}", issuers.join(",")));
     assert!(trust.unwrap().note.unwrap().contains("Role trust policy length"));
+}
+
+#[test]
+fn files_are_written_once_and_those_that_are_there_stay() {
+    let folder = std::env::temp_dir().join(format!("cloudmap-mcs-iam-{}", std::process::id()));
+    let inner = folder.join("policies");
+    let files = [("a.json".to_owned(), "one".to_owned())];
+    assert_eq!(super::written(&inner, &files).unwrap(), [inner.join("a.json")]);
+    let error = format!("{:#}", super::written(&inner, &[("a.json".to_owned(), "two".to_owned())]).unwrap_err());
+    assert!(error.contains("a.json: remove it, or name another folder with --out"), "{error}");
+    assert_eq!(std::fs::read_to_string(inner.join("a.json")).unwrap(), "one");
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// What `terraform fmt` would change, as far as it is about signs of attributes: those of lines that follow each other, each
+/// with a whole value, are below each other.
+#[test]
+fn terraform_is_written_as_its_formatter_writes_it() {
+    let flags = [
+        "--clusterset prod",
+        "--clusterset prod --cluster-id a,b",
+        "--mode deny --clusterset prod",
+        "--mode joining --services srv-1,srv-2",
+    ];
+    for flags in flags {
+        let text = output(&format!("{flags} --format terraform"));
+        let mut sign: Option<usize> = None;
+        for line in text.lines() {
+            let at = line.find(" = ").filter(|_| !line.ends_with('['));
+            assert!(sign.zip(at).is_none_or(|(before, at)| before == at), "{line}\nin\n{text}");
+            assert!(line.find(" = ").is_none_or(|at| !line.ends_with('[') || !line[..at].ends_with(' ')), "{line}");
+            assert_eq!(line, line.trim_end());
+            sign = at;
+        }
+    }
 }
 
 #[test]

@@ -26,7 +26,7 @@ pub(super) fn trust(args: &TrustArgs) -> anyhow::Result<Said> {
              length\" raised"
         )
     });
-    Ok(Said { output: print::trust(args.format, &policy)?, note })
+    Ok(Said { output: print::trust(args.format, &policy)?, note, ..Said::default() })
 }
 
 fn statements(args: &TrustArgs) -> Vec<Statement> {
