@@ -34,7 +34,9 @@ use crate::{
         sync::Creation,
         target::validate,
     },
-    model::{Conditions, Endpoint, EndpointPort, IpFamily, Pairs, ServicePort, Target, addresses::check},
+    model::{
+        self, Conditions, Endpoint, EndpointPort, Excerpt, IpFamily, Pairs, ServicePort, Target, addresses::check,
+    },
 };
 
 /// Most instances that are planned for one object, over all its names. Two annotations have room for thousands of names
@@ -43,6 +45,9 @@ const MOST_INSTANCES: usize = 50_000;
 
 /// What an object waits for while its Cloud Map namespaces are not known.
 pub const UNLISTED: &str = "the Cloud Map namespaces are not listed yet";
+
+/// The field with the addresses and names of a load balancer.
+const LOAD_BALANCER: &str = "status.loadBalancer.ingress";
 
 /// Most refusals that are kept of one object. Nobody reads more Events.
 const MOST_REFUSALS: usize = 100;
@@ -95,6 +100,8 @@ struct Backends {
     ttl: u32,
     ttl_asked: bool,
     adopt: Option<Adopt>,
+    /// Whether existing instances stay as they are, because everything that is named instead of them is wrong.
+    keep: bool,
 }
 
 /// Plans an annotated Service. `source` names the Service and its ports; `endpoints` are those of its EndpointSlices,
@@ -281,6 +288,15 @@ impl<'a> Planner<'a> {
             if self.room.is_none() {
                 return;
             }
+            if let Err(no_host) = model::hosts::check(host)
+                && let meant @ [_, ..] = no_host.meant().as_slice()
+            {
+                if !meant.iter().all(|host| zones.leaves(host, self.settings)) {
+                    let message = format!("host name {} {no_host}", Excerpt(host));
+                    self.refuse(EventReason::InvalidAnnotation, message);
+                }
+                continue;
+            }
             if zones.leaves(host, self.settings) {
                 continue;
             }
@@ -293,7 +309,7 @@ impl<'a> Planner<'a> {
             let made = if internal { &mut inside } else { &mut outside };
             let made = made.get_or_insert_with(|| {
                 let (ttl, ttl_asked, adopt) = (hosts.ttl, hosts.ttl_asked, adopt.cloned());
-                let made = self.backends(&hosts.targets, internal);
+                let made = self.backends(hosts.targets.as_deref(), internal);
                 made.map(|backends| Backends { ttl, ttl_asked, adopt, ..backends })
             });
             let backends: &Backends = match made {
@@ -308,7 +324,7 @@ impl<'a> Planner<'a> {
                 }
             };
             if let Origin::Service(Service { headless: true, .. }, endpoints) = self.origin
-                && hosts.targets.is_empty()
+                && hosts.targets.is_none()
             {
                 // Even if the name itself is a domain, which is no service: the pods' names are below it.
                 self.pod_names(host, endpoints, backends, zones);
@@ -373,6 +389,7 @@ impl<'a> Planner<'a> {
                 there.hosts.extend(backends.hosts);
                 there.families.extend(backends.families);
                 there.adopt = there.adopt.take().or(backends.adopt);
+                there.keep |= backends.keep;
             }
         }
     }
@@ -397,35 +414,49 @@ impl<'a> Planner<'a> {
         targets
     }
 
+    /// The backends that a field of the object lists. If they are all wrong, existing instances stay.
+    fn of_texts(&mut self, field: &str, texts: &[Box<str>], ports: &[EndpointPort]) -> Backends {
+        let mut targets = Vec::new();
+        for text in texts {
+            match HostTarget::parse(text) {
+                Ok(target) => targets.push(target),
+                Err(no_host) => {
+                    let message = format!("{field} has {}, which {no_host}. It is left out", Excerpt(text));
+                    self.refuse(EventReason::AddressSkipped, message);
+                }
+            }
+        }
+        let keep = targets.is_empty() && !texts.is_empty();
+        Backends { keep, ..fixed(&self.admit(targets), ports) }
+    }
+
     /// The backends of a host name.
-    fn backends(&mut self, targets: &[HostTarget], internal: bool) -> Result<Backends, String> {
-        if !targets.is_empty() {
-            return Ok(fixed(&self.admit(targets.to_vec()), &[]));
+    fn backends(&mut self, targets: Option<&[HostTarget]>, internal: bool) -> Result<Backends, String> {
+        if let Some(targets) = targets {
+            return Ok(Backends { keep: targets.is_empty(), ..fixed(&self.admit(targets.to_vec()), &[]) });
         }
         let (service, endpoints) = match self.origin {
             Origin::Service(service, endpoints) => (service, endpoints),
             Origin::Ingress(ingress) => {
-                let targets = ingress.load_balancer.iter().map(|text| HostTarget::parse(text)).collect();
-                return Ok(fixed(&self.admit(targets), &[]));
+                return Ok(self.of_texts(LOAD_BALANCER, &ingress.load_balancer, &[]));
             }
         };
         match &service.kind {
             _ if service.headless => Ok(pods(service, endpoints)),
             ServiceKind::LoadBalancer if !internal => {
                 let addresses = service.external_ips.iter().copied().map(HostTarget::Ip).collect::<Vec<_>>();
-                let from_status = || service.load_balancer.iter().map(|text| HostTarget::parse(text)).collect();
-                let targets = if addresses.is_empty() { from_status() } else { addresses };
-                Ok(fixed(&self.admit(targets), &ports(service)))
+                if addresses.is_empty() {
+                    return Ok(self.of_texts(LOAD_BALANCER, &service.load_balancer, &ports(service)));
+                }
+                Ok(fixed(&self.admit(addresses), &ports(service)))
             }
             ServiceKind::ClusterIp | ServiceKind::LoadBalancer if internal => Ok(cluster_ips(service)),
             ServiceKind::ExternalName => {
-                let addresses = service.external_ips.iter().copied().map(HostTarget::Ip);
-                let name = service.external_name.as_deref().map(HostTarget::parse);
-                let mut targets: Vec<_> = addresses.collect();
-                if targets.is_empty() {
-                    targets.extend(name);
+                let addresses: Vec<_> = service.external_ips.iter().copied().map(HostTarget::Ip).collect();
+                if addresses.is_empty() {
+                    return Ok(self.of_texts("spec.externalName", service.external_name.as_slice(), &[]));
                 }
-                Ok(fixed(&self.admit(targets), &[]))
+                Ok(fixed(&self.admit(addresses), &[]))
             }
             ServiceKind::NodePort => Err(format!(
                 "Service {} is of type NodePort, whose node addresses are not registered; make it headless or a LoadBalancer, \
@@ -514,7 +545,7 @@ fn endpoint(ports: &[EndpointPort]) -> Endpoint {
 impl Backends {
     /// The desired state of a target, and a complaint about it.
     fn wanted(self, source: &Source<'_>, custom: &Custom, consent: &Consent) -> (Wanted, Option<String>) {
-        let Self { endpoints, hosts, families, ttl, ttl_asked, adopt } = self;
+        let Self { endpoints, hosts, families, ttl, ttl_asked, adopt, keep } = self;
         let (instances, complaint) = custom::fit(custom, |custom| {
             let mut instances = source.instances_with(&endpoints, custom)?;
             instances.extend(source.hosts(&hosts, custom)?);
@@ -527,7 +558,7 @@ impl Backends {
             address_records(families, ttl)
         };
         let wanted = Wanted {
-            keep: instances.is_none(),
+            keep: keep || instances.is_none(),
             as_is: complaint.is_some(),
             instances: instances.unwrap_or_default().into(),
             // Records cannot be changed later. While they are not known, no service is created.

@@ -438,6 +438,46 @@ fn addresses_that_cannot_be_endpoints_are_left_out_and_reported() {
     );
 }
 
+/// A CNAME to such a text is an answer that nobody can use.
+#[test]
+fn what_is_no_host_is_refused_with_the_remedy_and_what_is_registered_stays() {
+    let ips = json!({"type": "ClusterIP", "clusterIP": "10.96.0.1", "clusterIPs": ["10.96.0.1"]});
+    for (target, remedy) in [
+        ("10.9.0.6:443", "write only \"10.9.0.6\""),
+        ("https://lb.example.org/", "write only \"lb.example.org\""),
+        ("10.9.0.256", "four numbers"),
+    ] {
+        let found = planned(&service(&[(HOSTNAME, "web.internal"), (TARGET, target)], &ips, &json!([])), &[]);
+        assert_eq!(reasons(&found), ["InvalidAnnotation"], "{target}");
+        let message = &found.refusals[0].message;
+        assert!(message.contains(TARGET) && message.contains(remedy), "{message}");
+        let wanted = found.wanted.unwrap().into_values().next().unwrap();
+        assert!(wanted.keep && wanted.instances.is_empty() && !wanted.creation.service, "{target}: {wanted:?}");
+    }
+    // The API server takes such a name, too.
+    let external = json!({"type": "ExternalName", "externalName": "10.0.0.256"});
+    let found = planned(&service(&[(HOSTNAME, "web.internal")], &external, &json!([])), &[]);
+    assert_eq!(reasons(&found), ["AddressSkipped"]);
+    assert!(found.wanted.unwrap().into_values().all(|wanted| wanted.keep && wanted.instances.is_empty()));
+}
+
+#[test]
+fn host_names_that_are_several_in_one_or_no_names_get_a_hint() {
+    for (hostname, hint) in [
+        ("a.internal b.internal", "\"a.internal,b.internal\""),
+        ("a.internal\nb.internal", "\"a.internal,b.internal\""),
+        ("bücher.internal", "\"xn--bcher-kva.internal\""),
+        ("https://web.internal/", "write only \"web.internal\""),
+        ("web.internal:8080", "write only \"web.internal\""),
+    ] {
+        let pods = [pod("10.0.0.1", true, None)];
+        let found = planned(&headless(&[(HOSTNAME, &format!("{hostname},web.internal"))]), &pods);
+        assert_eq!(reasons(&found), ["InvalidAnnotation"], "{hostname}");
+        assert!(found.refusals[0].message.contains(hint), "{:?}", found.refusals);
+        assert_eq!(lines(&found), ["internal/web: 10.0.0.1 (A 300)"], "the others are registered");
+    }
+}
+
 /// Two annotations of 64 KiB, which any user of a namespace may write.
 #[test]
 fn names_and_addresses_are_bounded_together_and_what_is_registered_stays() {

@@ -11,7 +11,10 @@ use crate::{
         EXTERNAL_DNS_INTERNAL_HOSTNAME, EXTERNAL_DNS_SOURCE, EXTERNAL_DNS_TARGET, EXTERNAL_DNS_TTL,
     },
     instances::{Adopt, Traffic, records::MAX_TTL},
-    model::{Excerpt, Pairs, Target},
+    model::{
+        Excerpt, Pairs, Target,
+        hosts::{self, NoHost},
+    },
 };
 
 /// Prefixes of external-dns. The first one takes precedence; it is the default since v0.22.
@@ -57,8 +60,9 @@ pub struct Hosts {
     pub names: BTreeSet<Arc<str>>,
     /// Names for the internal addresses of the object: `internal-hostname`.
     pub internal: BTreeSet<Arc<str>>,
-    /// The annotation `target`: addresses that replace those of the object.
-    pub targets: Vec<HostTarget>,
+    /// The annotation `target`: addresses that replace those of the object. Without it `None`; without a valid address
+    /// in it nothing is left.
+    pub targets: Option<Vec<HostTarget>>,
     /// TTL in seconds.
     pub ttl: u32,
     /// Whether an annotation sets the TTL.
@@ -76,9 +80,13 @@ pub enum HostTarget {
 
 impl HostTarget {
     /// Parses an address or a host name.
-    pub fn parse(text: &str) -> Self {
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn parse(text: &str) -> Result<Self, NoHost> {
+        hosts::check(text)?;
         let text = text.trim().trim_end_matches('.');
-        text.parse().map_or_else(|_| Self::Name(text.to_ascii_lowercase().into()), Self::Ip)
+        Ok(text.parse().map_or_else(|_| Self::Name(text.to_ascii_lowercase().into()), Self::Ip))
     }
 }
 
@@ -209,8 +217,7 @@ fn external_dns(
     if names.is_empty() && internal.is_empty() {
         return None;
     }
-    let list = read(EXTERNAL_DNS_TARGET).map_or("", |(_, list)| list);
-    let targets = list.split(',').filter(|target| !target.trim().is_empty()).map(HostTarget::parse).collect();
+    let targets = read(EXTERNAL_DNS_TARGET).and_then(|(key, list)| read_targets(&key, list, complaints));
     if let Some((key, kind)) = read(EXTERNAL_DNS_ENDPOINTS_TYPE) {
         complaints.push(format!(
             "{key}: {} is not supported, because pod addresses are registered; remove the annotation",
@@ -219,6 +226,25 @@ fn external_dns(
     }
     let (ttl, ttl_asked) = read_ttl(read(EXTERNAL_DNS_TTL), EXTERNAL_DNS_DEFAULT_TTL, complaints);
     Some(Hosts { names, internal, targets, ttl, ttl_asked })
+}
+
+/// Parses the list of addresses and host names in an annotation; `None` if it is empty. What is neither is reported.
+fn read_targets(key: &str, list: &str, complaints: &mut Vec<String>) -> Option<Vec<HostTarget>> {
+    let listed: Vec<_> = list.split(',').map(str::trim).filter(|text| !text.is_empty()).collect();
+    let (mut targets, mut wrong) = (Vec::new(), Vec::new());
+    for text in &listed {
+        match HostTarget::parse(text) {
+            Ok(target) => targets.push(target),
+            Err(no_host) => wrong.push(format!("{key} has {}, which {no_host}", Excerpt(text))),
+        }
+    }
+    let meanwhile = if targets.is_empty() {
+        "existing instances stay as they are, and nothing is registered"
+    } else {
+        "only the rest of the list is registered"
+    };
+    complaints.extend(wrong.into_iter().map(|wrong| format!("{wrong}. Until then, {meanwhile}")));
+    (!listed.is_empty()).then_some(targets)
 }
 
 /// Parses seconds, or a duration in Go's syntax, and returns whether the annotation sets it. Zero means the default, as
@@ -304,8 +330,32 @@ mod tests {
         ]);
         assert_eq!(found.names, set(&["a.example.org", "b.example.org"]));
         assert_eq!(found.internal, set(&["in.example.org"]));
-        let targets = ["10.0.0.1", "lb.example.org", "fd00::1"].map(HostTarget::parse);
-        assert_eq!((found.targets.as_slice(), found.ttl), (&targets[..], 90));
+        let targets = ["10.0.0.1", "lb.example.org", "fd00::1"].map(|text| HostTarget::parse(text).unwrap());
+        assert_eq!((found.targets, found.ttl), (Some(targets.into()), 90));
+    }
+
+    #[test]
+    fn a_target_that_is_no_host_is_reported_with_what_to_write_and_left_out() {
+        let target = "external-dns.alpha.kubernetes.io/target";
+        let read = |list: &str| {
+            let Request { hosts, complaints, .. } = read(&[(ALPHA, "a.example.org"), (target, list)]).unwrap();
+            (hosts.unwrap().targets, complaints)
+        };
+        for (list, write) in [
+            ("10.9.0.6:443", "write only \"10.9.0.6\""),
+            ("https://lb.example.org/", "write only \"lb.example.org\""),
+            ("10.0.0.1 10.0.0.2", "\"10.0.0.1,10.0.0.2\""),
+        ] {
+            let (targets, complaints) = read(list);
+            let [complaint] = complaints.as_slice() else { panic!("{complaints:?}") };
+            assert_eq!(targets, Some(Vec::new()), "{list}: the annotation is there");
+            assert!(complaint.starts_with(target) && complaint.contains(write), "{complaint}");
+            assert!(complaint.contains("existing instances stay"), "{complaint}");
+        }
+        let (targets, complaints) = read("10.0.0.1:80,10.0.0.2");
+        assert_eq!(targets, Some(vec![HostTarget::Ip([10, 0, 0, 2].into())]));
+        assert!(complaints[0].contains("the rest of the list"), "{complaints:?}");
+        assert_eq!(read(" , "), (None, vec![]));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::{
     api::names::{ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE},
     ledger,
-    model::{ServiceKey, Target},
+    model::{Excerpt, ServiceKey, Target, hosts},
 };
 
 /// TTL of the records of services that are created for exports, in seconds, as in ECS and the AWS controller.
@@ -85,7 +85,7 @@ impl<'a> Named<'a> {
 
 /// A name that Cloud Map would refuse. The message has the name and the rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("invalid Cloud Map {what} {name:?}: {rule}")]
+#[error("invalid Cloud Map {what} {}: {rule}{}", Excerpt(name), hosts::check(name).err().map_or_else(String::new, |no_host| no_host.hint()))]
 pub struct InvalidTarget {
     what: &'static str,
     name: Arc<str>,
@@ -206,6 +206,23 @@ mod tests {
         ] {
             let error = validate(&target(namespace, service)).unwrap_err().to_string();
             assert!(error.contains(named), "{error}");
+        }
+    }
+
+    /// What people write into a field that takes one name.
+    #[test]
+    fn several_names_and_names_in_other_scripts_get_a_hint() {
+        for (namespace, service, hint) in [
+            ("shop test", "web", "several names; write one"),
+            ("shop", "web\napi", "several names; write one"),
+            ("shop", "web,api", "several names; write one"),
+            ("shop", "bücher", "\"xn--bcher-kva\""),
+            ("例え", "web", "\"xn--r8jz45g\""),
+            ("shop", "web:80", "write only \"web\""),
+            ("shop", "https://web.shop/", "write only \"web.shop\""),
+        ] {
+            let error = validate(&target(namespace, service)).unwrap_err().to_string();
+            assert!(error.contains(hint), "{error}");
         }
     }
 

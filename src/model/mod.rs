@@ -7,6 +7,7 @@ mod excerpt;
 mod export;
 #[cfg(test)]
 pub(crate) mod fixtures;
+pub mod hosts;
 mod identity;
 mod intern;
 mod keys;
