@@ -248,6 +248,12 @@ condition! {
         "endpoints lack what the service's DNS records require",
         "Give the Service that IP family, or name a Cloud Map service with other records",
         "Or somebody else has registered instances with their ids. The message has the number of endpoints.";
+    PortNotServed => False, "PortNotServed", Some(EventReason::PortNotServed),
+        "the ready endpoints are instances, but no endpoint serves a port of the Service, so nobody gets through there",
+        "Give `targetPort` of the port the number of a container's port, or the name that a container of the pods gives a port of this protocol; or take the port out of the Service",
+        "The EndpointSlice controller of Kubernetes leaves a port out where a pod has no container port of that name and protocol. \
+         The message names the ports. The condition appears after 10 s, and only if the Service has endpoints. A port that some \
+         endpoints serve is no fault: `status` counts them.";
     Throttled => False, "Throttled", Some(EventReason::Throttled),
         "AWS has throttled the calls for this export for some time",
         "Wait; or find what else in the account and region makes many calls (CloudTrail), and have it make fewer",

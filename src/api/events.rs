@@ -77,6 +77,7 @@ events! {
     Conflict => "Conflict", Warning, ["ServiceExport"], "exports of one name differ";
     NameConflict => "NameConflict", Warning, ["ServiceExport"], "another claim holds the target";
     AddressFamilyMissing => "AddressFamilyMissing", Warning, ["ServiceExport"], "endpoints lack what the service's DNS records require";
+    PortNotServed => "PortNotServed", Warning, ["ServiceExport"], "no endpoint serves a port of the Service, mostly because its `targetPort` is a name that no container of the pods has. The message names the port and the remedy. With `--instances=none`, the condition `Valid` has the same text";
     NoClusterSet => "NoClusterSet", Warning, ["ServiceExport", "Namespace"], "this cluster is in no ClusterSet, so nothing is exported, or imported from Cloud Map. Create the ClusterProperty `clusterset.k8s.io`, or set `--clusterset-id`";
     ForeignObject => "ForeignObject", Warning, ["ServiceImport", "Service", "ServiceExport"], "an object that this controller did not create blocks an import: a ServiceImport of this name, or a Service with the name of the derived Service. The Event is on that object and on this cluster's ServiceExport. Stop whatever creates the object, and delete it";
     DerivedNameUnusable => "DerivedNameUnusable", Warning, ["ServiceImport"], "the derived Service cannot have the name that `--derived-name` gives it, because a Service of others has it, or because it is too long or begins with a digit. Its name is `derived-` and a hash instead. Delete the other Service, or choose another template";

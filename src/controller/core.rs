@@ -16,10 +16,24 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    Knowledge, Membership, Mode, Targets, annotated::Annotated, claims::Claims, cutover_writer::Written,
-    cutovers::Cutovers, derived::Derived, gate_writer::Openings, gates::Gates, index::SliceIndex, knowledge::Rules,
-    left_out::LeftOut, orphans::Orphans, peers::Peers, pending::Pending, pods::Pods, runtime::ControllerSettings,
-    subscriptions::Subscriptions, work::Work,
+    Knowledge, Membership, Mode, Targets,
+    annotated::Annotated,
+    claims::Claims,
+    cutover_writer::Written,
+    cutovers::Cutovers,
+    derived::Derived,
+    gate_writer::Openings,
+    gates::Gates,
+    index::SliceIndex,
+    knowledge::Rules,
+    left_out::LeftOut,
+    orphans::Orphans,
+    peers::Peers,
+    pending::{self, Pending},
+    pods::Pods,
+    runtime::ControllerSettings,
+    subscriptions::Subscriptions,
+    work::Work,
 };
 use crate::{
     annotations::Known,
@@ -175,7 +189,10 @@ pub(super) struct Core {
     pub(super) cutovers: Cutovers,
     /// `--hide-tasks`
     pub(super) hide_tasks: bool,
+    /// Exports that are on their way.
     pub(super) pending: Pending,
+    /// Exports with a port that no endpoint serves.
+    pub(super) unserved: Pending,
     /// When names are looked at again whose imports somebody else's object blocks.
     pub(super) blocked: BTreeMap<ServiceKey, Duration>,
     /// Until when exports keep their last plan, because the names of ports in Service and EndpointSlices differ.
@@ -252,7 +269,8 @@ impl Core {
             gates: Gates::new(gate_timeout),
             cutovers: Cutovers::new(settle),
             hide_tasks,
-            pending: Pending::default(),
+            pending: Pending::new(pending::ON_ITS_WAY),
+            unserved: Pending::new(pending::UNSERVED),
             blocked: BTreeMap::new(),
             held: BTreeMap::new(),
             named: BTreeSet::new(),

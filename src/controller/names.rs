@@ -137,12 +137,33 @@ impl Core {
         Some(EventRecord { regarding: export.or_else(namespace)?, reason, action, text })
     }
 
+    /// Which ports of an export no endpoint serves, once that has lasted, with the remedy.
+    fn unserved(&mut self, key: &ServiceKey, export: &ServiceExport, now: Now) -> Option<String> {
+        let planned = self.knowledge.planned(key)?.as_ref().ok();
+        let text = planned.and_then(|local| {
+            let has_selector = self.caches.services.get(key).is_none_or(|service| service.has_selector);
+            export::unserved(key, &local.export.ports, &local.endpoints, has_selector)
+        });
+        let Some(text) = text else {
+            self.unserved.over(key);
+            return None;
+        };
+        let begins = export::unserved_begins(key);
+        let is_said = export.conditions.iter().any(|there| there.message.contains(&begins));
+        if let Some(rest) = self.unserved.wait(key, now.mono).filter(|_| !is_said) {
+            self.out.push(Command::ReconcileIn(key.clone(), rest));
+            return None;
+        }
+        Some(text)
+    }
+
     /// The conditions of this cluster's ServiceExport. `None` if the current ones are right, or if it is too early to
     /// tell.
     fn plan_report(&mut self, key: &ServiceKey, now: Now) -> Option<Report> {
         let member = self.mode == Mode::Member;
         let Some(export) = self.caches.exports.get(key).filter(|export| !export.deleting) else {
             self.pending.over(key);
+            self.unserved.over(key);
             return None;
         };
         // It is not planned yet. It is reconciled again as soon as it is.
@@ -169,6 +190,8 @@ impl Core {
             Publication::Pending(message) if !member => Publication::Outside(message),
             publication => publication,
         };
+        let unserved = self.unserved(key, &export, now);
+        let refusal = self.knowledge.planned(key)?.as_ref().err();
         let traffic = self.traffic(&export);
         let (knowledge, targets) = (&self.knowledge, &self.targets);
         // What was registered is withdrawn, or nobody keeps it up to date.
@@ -185,10 +208,18 @@ impl Core {
             }
             _ => said,
         });
+        let registered = registered.map(|said| with_unserved(said, unserved.as_deref()));
+        let news = unserved.iter().filter(|text| {
+            // The condition `Registered` has an Event of its own.
+            let reported = registered.as_ref().is_some_and(|said| said.0 == RegisteredReason::PortNotServed);
+            !reported && !export.conditions.iter().any(|there| there.message.contains(text.as_str()))
+        });
+        let news: Vec<_> = news.map(|text| (EventReason::PortNotServed, text.clone())).collect();
+        let remarks: Vec<_> = export::remarks(&export).into_iter().chain(unserved).collect();
         let verdicts = verdicts(&Facts {
             local: self.knowledge.local(),
             refusal,
-            remarks: export::remarks(&export),
+            remarks: (!remarks.is_empty()).then(|| remarks.join(" ")),
             publication,
             conflicts: conflicts.as_deref(),
             registered,
@@ -201,13 +232,11 @@ impl Core {
                 && !verdicts.iter().any(|verdict| verdict.type_ == conflict)
         });
         let unsaid: Vec<_> = unsaid.map(Condition::from).collect();
-        let notes = verdicts.iter().filter_map(|verdict| {
-            Some(EventRecord {
-                regarding: events::export(key, &export.uid),
-                reason: verdict.news(&export.conditions)?,
-                action: "Export",
-                text: verdict.message.clone(),
-            })
+        let notes =
+            verdicts.iter().filter_map(|verdict| Some((verdict.news(&export.conditions)?, verdict.message.clone())));
+        let notes = notes.chain(news).map(|(reason, text)| {
+            let regarding = events::export(key, &export.uid);
+            EventRecord { regarding, reason, action: "Export", text }
         });
         let notes = notes.collect();
         let mut conditions = conditions(&export.conditions, verdicts, export.generation, now.wall);
@@ -216,6 +245,18 @@ impl Core {
             return None;
         }
         Some(Report { uid: export.uid.clone(), conditions, notes })
+    }
+}
+
+/// What is said of the instances, if no endpoint serves a port: they are registered, and nobody gets through.
+fn with_unserved(said: (RegisteredReason, String), unserved: Option<&str>) -> (RegisteredReason, String) {
+    match (said, unserved) {
+        ((RegisteredReason::Registered, message), Some(text)) => {
+            // A new leader repeats what the previous one reported.
+            let message = if message.contains(text) { message } else { format!("{message} {text}") };
+            (RegisteredReason::PortNotServed, message)
+        }
+        (said, _) => said,
     }
 }
 

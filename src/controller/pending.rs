@@ -1,27 +1,36 @@
-//! How long an export may be on its way before its ServiceExport reports it. Publishing takes about two seconds, and a
-//! shorter `Pending` would be a write on every ServiceExport that nobody reads.
+//! How long something may be so before a ServiceExport reports it. What is over before would be a write on every
+//! ServiceExport that nobody reads.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::model::ServiceKey;
 
-/// Maximum time that an export may be on its way without a report.
-const UNSAID: Duration = Duration::from_secs(3);
+/// How long an export may be on its way without a report. Publishing takes about two seconds.
+pub(super) const ON_ITS_WAY: Duration = Duration::from_secs(3);
+/// How long no endpoint may serve a port without a report. The EndpointSlice controller follows a Service within about a
+/// second, and later where the API server is busy.
+pub(super) const UNSERVED: Duration = Duration::from_secs(10);
 
-/// Since when exports are on their way.
-#[derive(Debug, Default)]
+/// Since when it is so, by export.
+#[derive(Debug)]
 pub(super) struct Pending {
+    unsaid: Duration,
     since: BTreeMap<ServiceKey, Duration>,
 }
 
 impl Pending {
-    /// The export is on its way. Returns how long not to report it, if any longer.
-    pub(super) fn wait(&mut self, key: &ServiceKey, now: Duration) -> Option<Duration> {
-        let since = *self.since.entry(key.clone()).or_insert(now);
-        Some((since + UNSAID).saturating_sub(now)).filter(|rest| !rest.is_zero())
+    /// Nothing is so yet. It is reported after the time `unsaid`.
+    pub(super) const fn new(unsaid: Duration) -> Self {
+        Self { unsaid, since: BTreeMap::new() }
     }
 
-    /// The export has arrived, or there is no such export.
+    /// It is so. Returns how long not to report it, if any longer.
+    pub(super) fn wait(&mut self, key: &ServiceKey, now: Duration) -> Option<Duration> {
+        let since = *self.since.entry(key.clone()).or_insert(now);
+        Some((since + self.unsaid).saturating_sub(now)).filter(|rest| !rest.is_zero())
+    }
+
+    /// It is over, or there is no such export.
     pub(super) fn over(&mut self, key: &ServiceKey) {
         self.since.remove(key);
     }
@@ -33,7 +42,8 @@ mod tests {
 
     #[test]
     fn only_an_export_that_is_on_its_way_for_long_is_reported() {
-        let mut pending = Pending::default();
+        const UNSAID: Duration = ON_ITS_WAY;
+        let mut pending = Pending::new(UNSAID);
         let (key, start) = (ServiceKey::new("ns", "a"), Duration::from_mins(5));
         assert_eq!(pending.wait(&key, start), Some(UNSAID));
         assert_eq!(pending.wait(&key, start + Duration::from_secs(1)), Some(Duration::from_secs(2)));

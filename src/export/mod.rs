@@ -3,11 +3,13 @@
 mod desired;
 mod endpoints;
 mod plan;
+mod ports;
 mod registrations;
 mod status;
 
 pub use desired::Exports;
 pub(crate) use endpoints::{forbidden, host_names, join};
 pub use plan::{Refusal, hand_over, permit, plan, remarks};
+pub use ports::{Served, partly_served, port_text, unserved, unserved_begins};
 pub use registrations::Dates;
 pub use status::{Facts, Publication, verdicts};

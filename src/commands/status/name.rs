@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -24,8 +25,12 @@ use crate::{
         names,
     },
     cli::shell::quoted,
-    cluster::objects,
+    cluster::{
+        cache::Narrow as _,
+        objects::{self, SourceSlice},
+    },
     commands::ledger_show,
+    export,
     import::is_system,
     ledger::show::ClusterView,
     model::{ClaimOwner, ClaimState, Exported, IpFamily, Registration, ServiceKey, Target},
@@ -51,6 +56,7 @@ pub(super) fn plan(seen: &Cluster, name: &Name) -> Report {
     findings.push(follow.service());
     findings.extend(follow.export());
     findings.extend(follow.endpoints());
+    findings.extend(follow.ports());
     findings.extend(follow.ledger());
     findings.extend(follow.targets());
     findings.extend(follow.import());
@@ -210,6 +216,27 @@ impl<'a> Follow<'a> {
         };
         let text = if count.total == 0 { "the Service has no endpoints".to_owned() } else { count.to_string() };
         Some(Finding::wrong(ABOUT, text, remedy).aged(age))
+    }
+
+    /// Ports that endpoints of the exported Service do not serve, if there are any.
+    fn ports(&self) -> Option<Finding> {
+        const ABOUT: &str = "ports here";
+        let (true, Ok(Some(service)), Ok(slices)) = (self.exported_here(), &self.name.service, &self.name.local) else {
+            return None;
+        };
+        let service = objects::Service::narrow(service.clone())?;
+        let slices: Vec<_> = slices.iter().cloned().filter_map(SourceSlice::narrow).map(Arc::new).collect();
+        let endpoints = export::join(&slices);
+        if let Some(text) = export::unserved(&self.name.key, &service.ports, &endpoints, service.has_selector) {
+            let (what, remedy) = text.split_once(". ").unwrap_or((&text, ""));
+            return Some(Finding::wrong(ABOUT, what, remedy.trim_end_matches('.')));
+        }
+        let (partly, total) = export::partly_served(&service.ports, &endpoints);
+        let partly: Vec<_> = partly
+            .iter()
+            .map(|served| format!("{} by {} of {total} endpoints", export::port_text(served.port), served.endpoints))
+            .collect();
+        (!partly.is_empty()).then(|| Finding::well(ABOUT, format!("served {}", partly.join(", "))))
     }
 
     /// What each cluster's ledger says of the name, this cluster's first.

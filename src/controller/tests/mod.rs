@@ -11,6 +11,7 @@ mod handover;
 mod hindered;
 mod iam;
 mod named;
+mod ports;
 mod registered;
 mod replaced;
 mod restless;
