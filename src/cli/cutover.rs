@@ -246,7 +246,9 @@ fn percent(text: &str) -> Result<u8, String> {
 }
 
 fn share(text: &str) -> Result<u8, String> {
-    if text.trim().trim_end_matches('%') == "0" { Ok(0) } else { percent(text) }
+    let digits = text.trim().trim_end_matches('%');
+    let share = digits.parse().ok().filter(|percent| (0..=100).contains(percent));
+    share.ok_or_else(|| format!("{text:?} is not a percentage from 0 to 100"))
 }
 
 impl CutoverStartArgs {
@@ -300,6 +302,12 @@ mod tests {
         for wrong in ["0", "101", "-1", "x", ""] {
             assert!(percent(wrong).unwrap_err().contains("5,25,50,100"), "{wrong}");
         }
-        assert!(share("101").is_err());
+        for wrong in ["101", "-1", "5,25", ""] {
+            let error = share(wrong).unwrap_err();
+            assert!(
+                error.contains("from 0 to 100") && !error.contains("steps"),
+                "a single share has no steps: {error}"
+            );
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The connection to the API server.
 
-use std::{path::PathBuf, time::Duration};
+use std::{error::Error as _, io, path::PathBuf, time::Duration};
 
 use axum::{
     BoxError,
@@ -10,7 +10,7 @@ use axum::{
 use kube::{
     Client, Config,
     client::{ClientBuilder, DynBody},
-    config::{KubeConfigOptions, Kubeconfig},
+    config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
 use serde_json::json;
 use tower::util::MapResponseLayer;
@@ -25,15 +25,15 @@ pub struct Options {
     pub context: Option<String>,
 }
 
-/// There is no connection.
+/// There is no connection. The texts have the cause, once, and the remedy: the errors of kube repeat their sources.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kubeconfig cannot be used.
-    #[error("failed to read the kubeconfig")]
-    Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
+    #[error("{0}")]
+    Kubeconfig(String),
     /// There is neither a kubeconfig nor a service account.
-    #[error("failed to find a cluster: neither a kubeconfig nor the service account of a pod can be used")]
-    Infer(#[source] Box<kube::config::InferConfigError>),
+    #[error("{0}")]
+    Nowhere(String),
     /// The client cannot be created.
     #[error("failed to set up the client")]
     Client(#[source] Box<kube::Error>),
@@ -98,15 +98,54 @@ where
 async fn configuration(options: &Options) -> Result<Config, Error> {
     let Options { kubeconfig, context } = options;
     if kubeconfig.is_none() && context.is_none() {
-        return Config::infer().await.map_err(|error| Error::Infer(Box::new(error)));
+        return Config::infer().await.map_err(|error| {
+            let cause = error.source().and_then(|cause| cause.downcast_ref::<KubeconfigError>());
+            let cause = cause.map_or_else(|| error.to_string(), |cause| no_kubeconfig(cause, &[]));
+            // Whoever is in a pod expects that its service account is used.
+            let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").and_then(|_| Config::incluster().err());
+            Error::Nowhere(match in_pod {
+                Some(why) => format!(
+                    "the service account of this pod cannot be used: {why}. Let the pod mount its token \
+                     (automountServiceAccountToken), or name a kubeconfig by --kubeconfig"
+                ),
+                None => cause,
+            })
+        });
     }
     let read = match kubeconfig {
         Some(path) => Kubeconfig::read_from(path),
         None => Kubeconfig::read(),
     };
-    let failed = |error| Error::Kubeconfig(Box::new(error));
+    let read = read.map_err(|error| Error::Kubeconfig(no_kubeconfig(&error, &[])))?;
+    let contexts: Vec<_> = read.contexts.iter().map(|context| context.name.clone()).collect();
     let selection = KubeConfigOptions { context: context.clone(), ..KubeConfigOptions::default() };
-    Config::from_custom_kubeconfig(read.map_err(failed)?, &selection).await.map_err(failed)
+    let config = Config::from_custom_kubeconfig(read, &selection).await;
+    config.map_err(|error| Error::Kubeconfig(no_kubeconfig(&error, &contexts)))
+}
+
+/// Why a kubeconfig cannot be used, with the remedy. `contexts` are those that it has.
+fn no_kubeconfig(error: &KubeconfigError, contexts: &[String]) -> String {
+    const NAME_ONE: &str = "name a kubeconfig by --kubeconfig or $KUBECONFIG, or make one, as with \
+                            `aws eks update-kubeconfig --name CLUSTER`";
+    let listed = match contexts {
+        [] => "`kubectl config get-contexts` lists those that exist".to_owned(),
+        all => format!("those that exist are {}", all.join(", ")),
+    };
+    match error {
+        KubeconfigError::ReadConfig(why, path) if why.kind() == io::ErrorKind::NotFound => {
+            format!("there is no kubeconfig {}: {NAME_ONE}", path.display())
+        }
+        KubeconfigError::ReadConfig(why, path) => {
+            format!("the kubeconfig {} cannot be read: {why}. Repair that, or {NAME_ONE}", path.display())
+        }
+        KubeconfigError::FindPath => format!("there is no kubeconfig, because there is no home directory: {NAME_ONE}"),
+        KubeconfigError::CurrentContextNotSet => {
+            format!("the kubeconfig has no current context: name one by --context; {listed}")
+        }
+        KubeconfigError::LoadContext(name) => format!("the kubeconfig has no context {name:?}; {listed}"),
+        // Its text has its sources.
+        other => format!("the kubeconfig cannot be used: {other}. Repair it, or {NAME_ONE}"),
+    }
 }
 
 #[cfg(test)]
@@ -141,7 +180,25 @@ mod tests {
     #[tokio::test]
     async fn the_error_names_a_missing_kubeconfig() {
         let options = Options { kubeconfig: Some("/nonexistent/kubeconfig".into()), context: None };
-        let error = connect(&options).await.unwrap_err();
-        assert!(std::error::Error::source(&error).unwrap().to_string().contains("/nonexistent/kubeconfig"));
+        let error = format!("{:#}", anyhow::Error::from(connect(&options).await.unwrap_err()));
+        assert!(error.contains("there is no kubeconfig /nonexistent/kubeconfig"), "{error}");
+        assert!(error.contains("--kubeconfig") && error.matches("/nonexistent").count() == 1, "{error}");
+    }
+
+    #[tokio::test]
+    async fn an_unknown_context_lists_those_that_exist() {
+        let file = std::env::temp_dir().join(format!("cloudmap-mcs-kubeconfig-{}", std::process::id()));
+        let kubeconfig = r#"{"apiVersion": "v1", "kind": "Config", "clusters": [], "users": [], "contexts": [
+            {"name": "blue", "context": {"cluster": "c", "user": "u"}},
+            {"name": "green", "context": {"cluster": "c", "user": "u"}}]}"#;
+        std::fs::write(&file, kubeconfig).unwrap();
+        let connected = async |context: Option<&str>| {
+            let options = Options { kubeconfig: Some(file.clone()), context: context.map(str::to_owned) };
+            format!("{:#}", anyhow::Error::from(connect(&options).await.unwrap_err()))
+        };
+        let (unknown, none) = (connected(Some("geen")).await, connected(None).await);
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(unknown, "the kubeconfig has no context \"geen\"; those that exist are blue, green");
+        assert!(none.contains("no current context: name one by --context; those that exist are blue, green"), "{none}");
     }
 }

@@ -18,7 +18,11 @@ mod table;
 mod trust;
 mod users;
 
-use std::{io::Write as _, net::SocketAddr, process::ExitCode};
+use std::{
+    io::{self, Write as _},
+    net::SocketAddr,
+    process::ExitCode,
+};
 
 use anyhow::Context as _;
 
@@ -40,6 +44,12 @@ pub fn execute(command: Command) -> anyhow::Result<ExitCode> {
     // One for each processor of a large Node would only take memory.
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(WORKERS).enable_all().build()?.block_on(complete(command))
+}
+
+/// Whether a command ended because nobody reads its output any more. An error of a connection is another type with this one
+/// as its source.
+pub fn reads_nobody(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 async fn complete(command: Command) -> anyhow::Result<ExitCode> {
@@ -102,6 +112,17 @@ fn crds() -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_an_output_that_nobody_reads_ends_a_command_quietly() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        drop(reader);
+        let closed = manual::completions(clap_complete::Shell::Bash, &mut writer).unwrap_err();
+        assert!(reads_nobody(&anyhow::Error::from(closed).context("failed to print")));
+        let refused = kube::Error::Service(Box::new(io::Error::from(io::ErrorKind::BrokenPipe)));
+        assert!(!reads_nobody(&refused.into()), "a connection broke");
+        assert!(!reads_nobody(&io::Error::from(io::ErrorKind::PermissionDenied).into()));
+    }
 
     #[test]
     fn the_page_has_another_address_than_the_probes() {
