@@ -415,6 +415,21 @@ fn bad_values_are_refused_by_name() {
         (json!({"image": {"digest": "latest"}}), "/image/digest"),
         (json!({"replicas": "two"}), "/replicas"),
         (json!({"networkPolicy": {"egressPorts": [0]}}), "/networkPolicy/egressPorts/0"),
+        (json!({"config": {"ledgerTick": "1h"}}), "/config/ledgerTick"),
+        (json!({"config": {"settle": "2h"}}), "/config/settle"),
+        (json!({"config": {"staleClusterTtl": "1m"}}), "/config/staleClusterTtl"),
+        (json!({"config": {"instancesNamespace": "clusterset-prod"}}), "/config/instancesNamespace"),
+        (
+            json!({"clusterProperties": {"clusterId": "a"}, "config": {"clusterId": "b"}}),
+            "clusterProperties.clusterId is \"a\" and config.clusterId is \"b\"",
+        ),
+        (
+            json!({"clusterProperties": {"clustersetId": "a"}, "config": {"clustersetId": "b"}}),
+            "Set only clusterProperties.clustersetId",
+        ),
+        (json!({"config": {"awsMcsCompat": true, "instancesNamespace": "x"}}), "config.instancesNamespace exclude"),
+        (json!({"config": {"assumeRoleExternalId": "x"}}), "config.assumeRoleArn"),
+        (json!({"config": {"pageListen": "127.0.0.1:8080"}}), "the port of config.listen"),
     ] {
         let Some(result) = render(&chart(), &values) else { return };
         let error = result.expect_err(path);

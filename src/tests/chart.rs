@@ -3,7 +3,8 @@
 
 use std::{collections::BTreeSet, fs};
 
-use clap::{Arg, CommandFactory};
+use clap::{Arg, CommandFactory, Parser as _};
+use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::root;
@@ -87,6 +88,115 @@ fn ids_of_discovered_sources_are_no_cluster_ids() {
         for prefix in prefixes {
             assert!(format!("{prefix}prod").parse::<ClusterId>().is_err(), "{prefix}");
         }
+    }
+}
+
+/// Whether a schema of the values takes a text, by the keywords that it has for texts.
+fn takes(schema: &Value, text: &str) -> bool {
+    let fits = |pattern: &Value| Regex::new(pattern.as_str().unwrap()).unwrap().is_match(text);
+    let length = text.chars().count() as u64;
+    schema.get("pattern").is_none_or(fits)
+        && schema.get("not").is_none_or(|not| !fits(&not["pattern"]))
+        && schema["enum"].as_array().is_none_or(|all| all.iter().any(|one| one == text))
+        && schema["minLength"].as_u64().is_none_or(|least| length >= least)
+        && schema["maxLength"].as_u64().is_none_or(|most| length <= most)
+}
+
+/// Otherwise the pods do not start, and helm says that all is well.
+#[test]
+fn the_schema_takes_no_value_that_the_program_refuses() {
+    const DURATIONS: &[&str] = &[
+        "0s",
+        "0h0m",
+        "1ms",
+        "199ms",
+        "200ms",
+        "1500ms",
+        "20000ms",
+        "20001ms",
+        "299999ms",
+        "300000ms",
+        "1s",
+        "20s",
+        "21s",
+        "1s500ms",
+        "299s",
+        "300s",
+        "3600s",
+        "3601s",
+        "1m",
+        "1m30s",
+        "4m59s",
+        "5m",
+        "60m",
+        "61m",
+        "90m",
+        "1h",
+        "1h1s",
+        "1h30m",
+        "1s1h",
+        "1s1s",
+        "999999h",
+        "99999999999999999999h",
+        "",
+        "fast",
+        "5",
+        "-5s",
+        "5 s",
+    ];
+    const ADDRESSES: &[&str] = &[
+        "0.0.0.0:8080",
+        "[::]:8080",
+        "[::1]:65535",
+        "10.0.0.1:65536",
+        "256.0.0.1:80",
+        "1.2:80",
+        "[10.0.0.1]:80",
+        ":80",
+        "0.0.0.0",
+        "0.0.0.0:x",
+    ];
+    const IPS: &[&str] = &["192.0.2.7", "2001:db8::7", "999.1.1.1", "1.2.3", "12", "", "a.b.c.d"];
+    const IDS: &[&str] = &[
+        "blue",
+        "a.b",
+        "a..b",
+        "-a",
+        "a-",
+        "Blue",
+        "ecs-a",
+        "cloudmap-a",
+        "a_b",
+        "",
+        "a.-b",
+        "x.y-",
+        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    ];
+    const NAMES: &[&str] = &["internal", "clusterset-prod", "ClusterSet-a", "arn:aws:x", "a b", "grün", ""];
+    let config = schema()["properties"]["config"]["properties"].clone();
+    for (flag, texts, both) in [
+        ("gateTimeout", DURATIONS, "1h30m"),
+        ("claimDelay", DURATIONS, "1500ms"),
+        ("ledgerTick", DURATIONS, "1s500ms"),
+        ("staleClusterTtl", DURATIONS, "1h30m"),
+        ("settle", DURATIONS, "1m30s"),
+        ("listen", ADDRESSES, "[::]:8080"),
+        ("pageListen", ADDRESSES, "0.0.0.0:8080"),
+        ("clusterId", IDS, "a.b"),
+        ("clustersetId", IDS, "a.b"),
+        ("instancesNamespace", NAMES, "internal"),
+        ("streamAddresses", IPS, "2001:db8::7"),
+    ] {
+        let schema = config[flag].get("items").unwrap_or(&config[flag]);
+        let long = flags().into_iter().find(|it| camel_case(it.get_long().unwrap()) == flag).unwrap();
+        let long = long.get_long().unwrap().to_owned();
+        let starts = |text: &str| Cli::try_parse_from(["cloudmap-mcs", "run", &format!("--{long}={text}")]).is_ok();
+        for text in texts.iter().filter(|text| takes(schema, text)) {
+            assert!(starts(text), "config.{flag} takes {text:?}, and --{long} does not");
+        }
+        assert!(takes(schema, both) && starts(both), "config.{flag}: {both}");
+        let default = config[flag]["default"].as_str();
+        assert!(default.is_none_or(|default| takes(schema, default)), "config.{flag} does not take its default");
     }
 }
 

@@ -50,3 +50,24 @@ Takes a list: the chart's context and the file's text of the object.
 {{- end }}
 {{- toYaml $object }}
 {{- end }}
+
+{{/* Values that only together are wrong, which the schema cannot say: the controller would not start, or would belong to nobody. */}}
+{{- define "cloudmap-mcs.check" -}}
+{{- $config := .Values.config }}
+{{- range $name := list "clusterId" "clustersetId" }}
+{{- $property := index $.Values.clusterProperties $name }}
+{{- $flag := get $config $name }}
+{{- if and $property $flag (ne $property $flag) }}
+{{- fail (printf "clusterProperties.%s is %q and config.%s is %q: the controller does not start with ids that differ. Set only clusterProperties.%s" $name $property $name $flag $name) }}
+{{- end }}
+{{- end }}
+{{- if and $config.awsMcsCompat $config.instancesNamespace }}
+{{- fail "config.awsMcsCompat and config.instancesNamespace exclude each other: set only one of them" }}
+{{- end }}
+{{- if and $config.assumeRoleExternalId (not $config.assumeRoleArn) }}
+{{- fail "config.assumeRoleExternalId is for config.assumeRoleArn: set that, too" }}
+{{- end }}
+{{- if and $config.pageListen (eq ($config.pageListen | splitList ":" | last) (include "cloudmap-mcs.port" .)) }}
+{{- fail "config.pageListen has the port of config.listen: give it another one" }}
+{{- end }}
+{{- end }}
