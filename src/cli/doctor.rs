@@ -1,11 +1,13 @@
+use std::time::Duration;
+
 use clap::{Args, Subcommand};
 
-use super::{OutputFormat, PlaceArgs};
+use super::{OutputFormat, PlaceArgs, values::duration};
 
 /// Flags of `doctor`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 if nothing failed; 1 if something failed. What could not be checked is SKIP, and does not count as failed.\n\
+    after_help = "Exit status: 0 if nothing failed; 1 if something failed. What could not be checked is SKIP, and does not count as failed. With --wait, that of the last report.\n\
                         It needs credentials for AWS, and what the ClusterRole and the Role cloudmap-mcs-reader allow. The temporary pods need more: see docs/doctor.md."
 )]
 pub struct DoctorArgs {
@@ -22,6 +24,10 @@ pub struct DoctorArgs {
     /// How to try the network with temporary pods.
     #[command(flatten)]
     pub probe: ProbeArgs,
+    /// For scripts: check again every 15 s until nothing fails, at most for this time. Temporary pods are created only when
+    /// nothing else fails. What is waited for is said on stderr; the last report is printed.
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub wait: Option<Duration>,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = OutputFormat::Table)]
     pub output: OutputFormat,

@@ -3,12 +3,13 @@
 use std::{
     fmt::Display,
     io::{self, Write},
+    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
 use k8s_openapi::{api::core::v1::Pod, jiff::SignedDuration};
 use kube::{Client, ResourceExt as _};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     app::connect,
@@ -30,21 +31,83 @@ pub(super) const SAY: Duration = Duration::from_secs(10);
 
 const ASKING_CLUSTER: &str = "asking the API server who this cluster is, again where it does not answer";
 
+/// How far work has come, for those who watch it.
+#[derive(Debug, Default)]
+pub(super) struct Progress(Mutex<String>);
+
+impl Progress {
+    /// Sets what is said next.
+    pub(super) fn set(&self, text: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
+    }
+
+    /// What is said, after a comma; empty if nothing is known yet.
+    fn said(&self) -> String {
+        let text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if text.is_empty() { String::new() } else { format!(", {text}") }
+    }
+}
+
 /// Does work that may take minutes, and says meanwhile `what` it does, because silence looks like a hang.
-pub(super) async fn aloud<T>(out: &mut impl Write, what: &str, mut work: impl Future<Output = T> + Unpin) -> T {
+pub(super) async fn aloud<T>(out: &mut impl Write, what: &str, work: impl Future<Output = T> + Unpin) -> T {
+    counted(out, what, &Progress::default(), work).await
+}
+
+/// The same, and how far the work has come.
+async fn counted<T>(
+    out: &mut impl Write,
+    what: &str,
+    progress: &Progress,
+    mut work: impl Future<Output = T> + Unpin,
+) -> T {
     let begun = Instant::now();
     loop {
         if let Ok(done) = timeout(SAY, &mut work).await {
             return done;
         }
         // The work is worth more than these words.
-        drop(writeln!(out, "{what}: {} s so far", begun.elapsed().as_secs()));
+        drop(writeln!(out, "{what}: {} s so far{}", begun.elapsed().as_secs(), progress.said()));
     }
 }
 
+/// Looks again and again until all is well, at most for `patience`, if there is any. Returns what it saw last. `wrong` says
+/// what is wrong, if anything is. Says what it waits for on `out`, each thing once.
+///
+/// # Errors
+/// Those of a look.
+pub(super) async fn until_well<T>(
+    out: &mut impl Write,
+    patience: Option<Duration>,
+    pause: Duration,
+    mut look: impl AsyncFnMut() -> anyhow::Result<T>,
+    wrong: impl Fn(&T) -> Option<String>,
+) -> anyhow::Result<T> {
+    let begun = Instant::now();
+    let deadline = begun + patience.unwrap_or_default();
+    let mut said = None;
+    loop {
+        let seen = look().await?;
+        let Some(why) = wrong(&seen).filter(|_| Instant::now() + pause <= deadline) else { return Ok(seen) };
+        if said.as_ref() != Some(&why) {
+            // What is waited for is worth more than these words.
+            drop(writeln!(out, "after {} s, waiting: {why}", begun.elapsed().as_secs()));
+            said = Some(why);
+        }
+        sleep(pause).await;
+    }
+}
+
+const ASKING_CLOUD_MAP: &str = "asking Cloud Map, again where AWS throttles or does not answer";
+
 /// Does work that asks Cloud Map, however long that takes, and says so meanwhile on stderr.
 pub(super) fn patiently<T>(work: impl Future<Output = T>) -> impl Future<Output = T> {
-    on_stderr("asking Cloud Map, again where AWS throttles or does not answer", work)
+    on_stderr(ASKING_CLOUD_MAP, work)
+}
+
+/// The same for work that takes many calls, of which `progress` says how many were made.
+pub(super) fn patiently_counted<T>(progress: &Progress, work: impl Future<Output = T>) -> impl Future<Output = T> {
+    let work = Box::pin(work);
+    async move { counted(&mut io::stderr(), ASKING_CLOUD_MAP, progress, work).await }
 }
 
 /// The ClusterSet of a command, like [`connect::clusterset`]; says meanwhile on stderr that the API server does not answer.
@@ -126,9 +189,27 @@ pub(super) fn workload(pod: &Pod) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::sleep;
-
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_looked_at_until_all_is_well_or_the_time_is_over() {
+        let (second, minute) = (Duration::from_secs(1), Duration::from_mins(1));
+        let waited = async |patience, bad: u32| {
+            let (mut out, mut looks) = (Vec::<u8>::new(), 0);
+            let look = async || {
+                looks += 1;
+                Ok(looks)
+            };
+            let wrong = |looks: &u32| (*looks <= bad).then(|| format!("look {}", looks.div_ceil(10)));
+            let last = until_well(&mut out, patience, second, look, wrong).await.unwrap();
+            (last, String::from_utf8(out).unwrap())
+        };
+        assert_eq!(waited(None, 9).await, (1, String::new()), "nobody waits");
+        assert_eq!(waited(Some(minute), 0).await, (1, String::new()));
+        let said = "after 0 s, waiting: look 1\nafter 10 s, waiting: look 2\n";
+        assert_eq!(waited(Some(minute), 12).await, (13, said.to_owned()));
+        assert_eq!(waited(Some(minute), 999).await.0, 61, "the last look counts");
+    }
 
     /// Calls that AWS throttles are repeated for half a minute each.
     #[tokio::test(start_paused = true)]
@@ -139,5 +220,16 @@ mod tests {
         assert!(said.is_empty(), "it is done soon");
         aloud(&mut said, "waiting", Box::pin(work(25))).await;
         assert_eq!(String::from_utf8(said).unwrap(), "waiting: 10 s so far\nwaiting: 20 s so far\n");
+
+        let (mut said, progress) = (Vec::<u8>::new(), Progress::default());
+        let counting = async {
+            for done in 1..=3 {
+                sleep(Duration::from_secs(8)).await;
+                progress.set(format!("{done} of 3 services"));
+            }
+        };
+        counted(&mut said, "waiting", &progress, Box::pin(counting)).await;
+        let lines = "waiting: 10 s so far, 1 of 3 services\nwaiting: 20 s so far, 2 of 3 services\n";
+        assert_eq!(String::from_utf8(said).unwrap(), lines);
     }
 }

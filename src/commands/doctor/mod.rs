@@ -14,6 +14,7 @@ mod tests;
 use std::{
     collections::{BTreeMap, BTreeSet},
     process::ExitCode,
+    time::Duration,
 };
 
 use futures::future::{BoxFuture, join_all};
@@ -24,12 +25,15 @@ use self::{
     observe::{Cluster, HERE, Observation, Seen},
     probe::Member,
     registry::Wanted,
-    report::{Report, State},
+    report::Report,
 };
 use crate::{
     app::connect,
     cli::{ClusterArgs, DoctorArgs, ProbeArgs, ProbeCommand},
-    commands::{asking::aloud, table},
+    commands::{
+        asking::{aloud, until_well},
+        table,
+    },
     env,
     iam::Mode,
 };
@@ -41,15 +45,29 @@ const FLAGS: [(&str, Mode); 3] = [
     ("CLOUDMAP_MCS_HIDE_TASKS", Mode::Hiding),
 ];
 
+/// How long `--wait` pauses between two reports.
+const PAUSE: Duration = Duration::from_secs(15);
+
 pub(super) async fn probe(command: ProbeCommand) -> anyhow::Result<()> {
     probe::run(command).await
 }
 
 pub(super) async fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     let what = "checking the clusters and AWS, with temporary pods if they are wanted";
-    let report = aloud(&mut std::io::stderr(), what, Box::pin(examine(&args))).await?;
+    let look = async || {
+        if args.wait.is_some() && probes(&args) {
+            // Pods for the network only where nothing else is in the way.
+            let report = aloud(&mut std::io::stderr(), what, Box::pin(examine(&args, false))).await?;
+            if report.first_failed().is_some() {
+                return Ok(report);
+            }
+        }
+        aloud(&mut std::io::stderr(), what, Box::pin(examine(&args, true))).await
+    };
+    let failed = |report: &Report| report.first_failed().map(|it| format!("{} {}: {}", it.place, it.subject, it.what));
+    let report = until_well(&mut std::io::stderr(), args.wait, PAUSE, look, failed).await?;
     table::print(args.output, || report.table(), || report.json())?;
-    Ok(if report.count(State::Fail) == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report.first_failed().is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The report of `doctor -o json`.
@@ -57,7 +75,7 @@ pub(super) async fn doctor(args: DoctorArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// If it was interrupted.
 pub fn report(args: &DoctorArgs) -> BoxFuture<'_, anyhow::Result<serde_json::Value>> {
-    Box::pin(async { Ok(examine(args).await?.json()) })
+    Box::pin(async { Ok(examine(args, true).await?.json()) })
 }
 
 /// Everything that `doctor` reads in a cluster without temporary pods.
@@ -66,7 +84,8 @@ pub(super) async fn read(client: &Client, own: &str) {
     drop(observe::observe(client, own).await);
 }
 
-async fn examine(args: &DoctorArgs) -> anyhow::Result<Report> {
+/// Checks everything, with temporary pods if they are wanted and `probing`.
+async fn examine(args: &DoctorArgs, probing: bool) -> anyhow::Result<Report> {
     let (clusters, clients): (Vec<_>, Vec<_>) =
         join_all(contexts(args).into_iter().map(|it| look(it, args))).await.into_iter().unzip();
     let registry = if args.no_aws {
@@ -77,7 +96,7 @@ async fn examine(args: &DoctorArgs) -> anyhow::Result<Report> {
             Err(error) => Err(format!("{error:#}")),
         })
     };
-    let probed = if probes(args) {
+    let probed = if probing && probes(args) {
         let run = format!("{:016x}", env::random());
         let members: Vec<_> = clusters
             .iter()

@@ -95,6 +95,11 @@ impl Report {
         self.0.iter().filter(|finding| finding.state == state).count()
     }
 
+    /// The first thing that does not work.
+    pub(super) fn first_failed(&self) -> Option<&Finding> {
+        self.0.iter().find(|finding| finding.state == State::Fail)
+    }
+
     /// The answer first, then all findings, each with its remedy.
     pub(super) fn table(&self) -> String {
         let [failed, warned, skipped] = [State::Fail, State::Warn, State::Skip].map(|state| self.count(state));
