@@ -98,7 +98,8 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_TXT_OWNER_ID", value_name = "ID")]
     pub txt_owner_id: Option<String>,
     /// Whether to withdraw names that no annotated Service requests any more. With `upsert-only` they keep their last
-    /// addresses. Names that are requested follow their endpoints in both cases. As in external-dns.
+    /// addresses. Names that are requested follow their endpoints in both cases. As in external-dns. With `--instances=none`,
+    /// all are withdrawn.
     #[arg(long, env = "CLOUDMAP_MCS_POLICY", value_enum, default_value_t = Policy::Sync)]
     pub policy: Policy,
     /// Register nothing for annotated Services, and log what would be registered. Does not apply to ServiceExports.

@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use k8s_openapi::api::{core::v1::Service, discovery::v1::EndpointSlice};
 use kube::{Api, Client, Resource, ResourceExt as _, api::ListParams};
 use serde::de::DeserializeOwned;
-use tokio::time::{Instant, sleep};
+use tokio::time::{sleep, timeout};
 
 use super::asking::{self, aloud, patiently};
 use crate::{
@@ -28,6 +28,10 @@ use crate::{
 
 /// How often `leave` asks the registry whether the leader is done.
 const POLL: Duration = Duration::from_secs(2);
+/// How many looks at the registry in a row may fail.
+const FAILURES: usize = 5;
+const UNKNOWN: &str = "the flag is set, and the leader withdraws everything by itself, but whether it is done cannot be read: run \
+                       this again later";
 /// How many objects that are left are named.
 const NAMED: usize = 5;
 
@@ -75,18 +79,30 @@ async fn wait(
     cluster: &ClusterId,
     patience: Duration,
 ) -> anyhow::Result<Option<Result<Vec<String>, Unread>>> {
-    let deadline = Instant::now() + patience;
-    let mut here = None;
-    while Instant::now() < deadline {
-        if here.is_some() || has_left(cloudmap, clusterset, cluster).await? {
-            let left = Box::pin(imported(client)).await;
-            let is_known = left.as_ref().map_or_else(|why| matches!(why, Unread::Forbidden(_)), Vec::is_empty);
-            here = Some(left);
-            if is_known {
-                break;
+    let (mut here, mut failures) = (None, 0);
+    let looks = async {
+        loop {
+            let left = if here.is_some() { Ok(true) } else { has_left(cloudmap, clusterset, cluster).await };
+            match left {
+                Ok(true) => {
+                    let left = Box::pin(imported(client)).await;
+                    let is_known = left.as_ref().map_or_else(|why| matches!(why, Unread::Forbidden(_)), Vec::is_empty);
+                    here = Some(left);
+                    if is_known {
+                        return Ok(());
+                    }
+                }
+                Ok(false) => failures = 0,
+                // AWS throttles everybody while a large cluster withdraws.
+                Err(_) if failures < FAILURES => failures += 1,
+                Err(error) => return Err(error.context(UNKNOWN)),
             }
+            sleep(POLL).await;
         }
-        sleep(POLL).await;
+    };
+    // Each look repeats throttled calls, for longer than somebody may want to wait.
+    if let Ok(Err(error)) = timeout(patience, looks).await {
+        return Err(error);
     }
     Ok(here)
 }
@@ -166,8 +182,8 @@ fn to_leave(identity: &Identity, member: Option<&Member>, registered: usize) -> 
         }
         format!(
             "{nothing}. But its annotated Services and Ingresses are registered in {registered} Cloud Map service(s), and nobody \
-             withdraws that once the controller is gone: start the controller with --instances=none, without --dry-run and \
-             --policy=upsert-only, and remove it when `cloudmap-mcs leave` no longer says this"
+             withdraws that once the controller is gone: start the controller with --instances=none and without --dry-run, and \
+             remove it when `cloudmap-mcs leave` no longer says this"
         )
     })
 }
@@ -234,7 +250,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        cloudmap::{Attributes, NamespaceKind, fake::Fake},
+        cloudmap::{
+            Attributes, ErrorKind, NamespaceKind, Operation,
+            fake::{Fake, Fault},
+        },
         cluster::fake_api::FakeApi,
     };
 
@@ -274,6 +293,30 @@ mod tests {
         assert!(!left().await, "it is not shown");
         fake.registry().instances.remove(&head);
         assert!(left().await, "it was purged");
+    }
+
+    /// Each call to a throttled registry is repeated for half a minute.
+    #[tokio::test(start_paused = true)]
+    async fn waiting_for_the_leader_ends_in_time_and_outlasts_some_failures() {
+        let fake = Fake::new();
+        let namespace = fake.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
+        let heads = fake.registry().add_service(&namespace, CLUSTERS, "cloudmap-mcs", "");
+        fake.registry().instances.insert((heads, "blue".into()), Attributes::new());
+        let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+        let (api, clusterset, blue) = (FakeApi::default(), "prod".parse().unwrap(), "blue".parse().unwrap());
+        let wait = async |seconds| {
+            let (begun, client) = (tokio::time::Instant::now(), api.client());
+            let waited = wait(&client, &cloudmap, &clusterset, &blue, Duration::from_secs(seconds)).await;
+            (waited, begun.elapsed().as_secs())
+        };
+        let (here, took) = wait(7).await;
+        assert!(here.unwrap().is_none() && took == 7, "it took {took} s");
+        for _ in 0..1_000 {
+            fake.fault(Operation::ListNamespaces, Fault::Refused(ErrorKind::Throttled));
+        }
+        let (failed, took) = wait(600).await;
+        let error = format!("{:#}", failed.unwrap_err());
+        assert!(error.contains("by itself") && error.contains("run this again later") && took < 60, "{took}: {error}");
     }
 
     /// Its id may come from a flag of the controller, which a workstation does not have.

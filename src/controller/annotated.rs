@@ -74,6 +74,10 @@ pub(super) struct Change {
 
 impl Annotated {
     pub(super) fn new(settings: AnnotationSettings, targets: Targets) -> Self {
+        // Names that nobody requests may keep their addresses. If nothing is to be registered at all, nobody would know of
+        // them any more.
+        let upsert_only = settings.upsert_only && targets.policy != Selection::None;
+        let settings = AnnotationSettings { upsert_only, ..settings };
         let (objects, wanting, said, trouble, noticed) = Default::default();
         let (zones, unrecorded, held_up, notes) = Default::default();
         Self { settings, targets, zones, objects, wanting, said, trouble, unrecorded, held_up, noticed, notes }

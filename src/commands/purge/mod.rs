@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    asking::{self, patiently},
+    asking::{self, Progress, patiently_counted},
     forget::refuse_if_alive,
 };
 use crate::{
@@ -74,7 +74,8 @@ pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
         return patiently(namespaces::purge(cloudmap, &clusterset, names, args.dry_run, &mut out)).await;
     }
     let cluster = args.cluster.as_ref();
-    let remains = patiently(Remains::find(&cloudmap, &clusterset, cluster)).await?;
+    let progress = Progress::default();
+    let remains = patiently_counted(&progress, Remains::find(&cloudmap, &clusterset, cluster, &progress)).await?;
     remains.list(&mut out)?;
     if args.dry_run {
         return Ok(());
@@ -83,7 +84,8 @@ pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
     if remains.headless || !remains.ledger.is_empty() {
         refuse_if_alive(&cloudmap, &clusterset, cluster, remains.headless).await?;
     }
-    patiently(remains.remove(&*cloudmap, &mut out)).await
+    progress.set(String::new());
+    patiently_counted(&progress, remains.remove(&*cloudmap, &mut out, &progress)).await
 }
 
 /// Whether another cluster says that this one is gone for good.
@@ -97,6 +99,7 @@ impl Remains {
         cloudmap: &Arc<dyn CloudMap>,
         clusterset: &ClusterSetId,
         cluster: Option<&ClusterId>,
+        progress: &Progress,
     ) -> anyhow::Result<Self> {
         let (all, mut views) = match show::belongings(Arc::clone(cloudmap), clusterset, None).await {
             Ok(all) => (all, show::read_all(Arc::clone(cloudmap), clusterset).await?),
@@ -147,7 +150,8 @@ impl Remains {
             held,
             headless: false,
         };
-        remains.look_around(&**cloudmap, clusterset, cluster, &claimed(&views, &remains.staying)).await?;
+        let claimed = claimed(&views, &remains.staying);
+        remains.look_around(&**cloudmap, (clusterset, cluster), &claimed, progress).await?;
         let has_none = |id: &str| !views.iter().any(|view| *view.id == *id);
         let registered = remains.leftovers.iter().any(|leftover| !leftover.instances.is_empty());
         remains.headless = remains.ledger.iter().filter_map(|belonging| belonging.cluster.as_deref()).any(has_none)
@@ -168,9 +172,9 @@ impl Remains {
     async fn look_around(
         &mut self,
         cloudmap: &dyn CloudMap,
-        clusterset: &ClusterSetId,
-        cluster: Option<&ClusterId>,
+        (clusterset, cluster): (&ClusterSetId, Option<&ClusterId>),
         claimed: &BTreeSet<Target>,
+        progress: &Progress,
     ) -> anyhow::Result<()> {
         // Instances name their cluster. Services and namespaces belong to the ClusterSet as a whole.
         let identity = Owner {
@@ -179,7 +183,9 @@ impl Remains {
             cluster_uid: "".into(),
         };
         let ledger_name = ledger::namespace_name(clusterset.as_str());
-        for namespace in cloudmap.list_namespaces(Lane::Instances).await? {
+        let (namespaces, mut looked) = (cloudmap.list_namespaces(Lane::Instances).await?, 0);
+        let all = namespaces.len();
+        for (done, namespace) in namespaces.into_iter().enumerate() {
             let services = cloudmap.list_services(&namespace.id, Lane::Instances).await?;
             if *namespace.name == *ledger_name {
                 let removed: BTreeSet<&str> = self.ledger.iter().map(|belonging| &*belonging.service_id).collect();
@@ -193,6 +199,8 @@ impl Remains {
             }
             let mut stays = services.iter().map(|service| service.id.clone()).collect::<BTreeSet<_>>();
             for service in services {
+                progress.set(format!("looked into {looked} services, in {done} of {all} namespaces"));
+                looked += 1;
                 let instances = match cloudmap.list_instances(&service.id).await {
                     // Others delete services meanwhile: this takes minutes in an account with many.
                     Err(error) if error.kind == ErrorKind::NotFound => continue,
@@ -255,11 +263,12 @@ impl Remains {
         Ok(())
     }
 
-    async fn remove(&self, cloudmap: &dyn CloudMap, out: &mut impl Write) -> anyhow::Result<()> {
+    async fn remove(&self, cloudmap: &dyn CloudMap, out: &mut impl Write, progress: &Progress) -> anyhow::Result<()> {
         let registered = self.leftovers.iter().flat_map(|l| l.instances.iter().map(|id| (&l.service.id, id)));
         let recorded = self.ledger.iter().flat_map(|b| b.instances.iter().map(|id| (&b.service_id, id)));
         let instances: Vec<_> = registered.chain(recorded).collect();
-        for batch in instances.chunks(BATCH) {
+        for (done, batch) in instances.chunks(BATCH).enumerate() {
+            progress.set(format!("deregistered {} of {} instances", done * BATCH, instances.len()));
             deregister(cloudmap, batch).await?;
         }
         let superfluous = self.leftovers.iter().filter(|leftover| leftover.superfluous);
@@ -269,6 +278,7 @@ impl Remains {
         let of_ledger = of_ledger.map(|b| (b.service.to_string(), &*b.service_id));
         let mut left = Vec::new();
         for (name, id) in emptied.chain(of_ledger) {
+            progress.set(format!("deleting the service {name}"));
             if !delete(out, "service", &name, async || cloudmap.delete_service(id).await).await? {
                 left.push(format!("the service {name}"));
             }

@@ -103,12 +103,12 @@ fn shop(fake: &Fake) {
 async fn purge(fake: &Fake, cluster: Option<&str>) -> String {
     let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
     let cluster = cluster.map(|id| id.parse().unwrap());
-    let remains = Remains::find(&cloudmap, &clusterset(), cluster.as_ref()).await.unwrap();
+    let remains = Remains::find(&cloudmap, &clusterset(), cluster.as_ref(), &Progress::default()).await.unwrap();
     let mut out = Vec::new();
     let before = fake.registry().calls.len();
     remains.list(&mut out).unwrap();
     assert_eq!(fake.registry().calls.len(), before);
-    remains.remove(&*cloudmap, &mut out).await.unwrap();
+    remains.remove(&*cloudmap, &mut out, &Progress::default()).await.unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -175,7 +175,11 @@ async fn the_document_shows_what_is_printed() {
     let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
     let cluster = "my-dead-cluster".parse().unwrap();
     let mut out = Vec::new();
-    Remains::find(&cloudmap, &clusterset(), Some(&cluster)).await.unwrap().list(&mut out).unwrap();
+    Remains::find(&cloudmap, &clusterset(), Some(&cluster), &Progress::default())
+        .await
+        .unwrap()
+        .list(&mut out)
+        .unwrap();
     let said = String::from_utf8(out).unwrap();
     let document = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/leaving.md");
     let document = std::fs::read_to_string(document).unwrap();
@@ -190,7 +194,7 @@ async fn a_cluster_that_is_still_a_member_must_be_forgotten_first() {
     let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
     let refused = async |cluster: Option<&str>| {
         let cluster = cluster.map(|id| id.parse().unwrap());
-        let remains = Remains::find(&cloudmap, &clusterset(), cluster.as_ref()).await.unwrap();
+        let remains = Remains::find(&cloudmap, &clusterset(), cluster.as_ref(), &Progress::default()).await.unwrap();
         remains.refuse_if_held(cluster.as_ref()).err().map(|error| error.to_string())
     };
     let message = refused(Some("blue")).await.unwrap();
@@ -291,19 +295,20 @@ async fn nothing_is_superfluous_while_the_claims_of_a_member_cannot_be_read() {
     fake.registry().undiscovered.extend(pages);
     let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
     let (clusterset, blue) = (clusterset(), "blue".parse().unwrap());
-    let found = Remains::find(&cloudmap, &clusterset, Some(&blue)).await;
+    let found = Remains::find(&cloudmap, &clusterset, Some(&blue), &Progress::default()).await;
     let message = found.err().unwrap().to_string();
     assert!(message.contains("cannot read what cluster green claims"), "{message}");
     // Who is to be purged need not be readable, and nothing is left to claim anything after all.
     let green = "green".parse().unwrap();
-    assert!(Remains::find(&cloudmap, &clusterset, Some(&green)).await.is_ok());
-    assert!(Remains::find(&cloudmap, &clusterset, None).await.is_ok());
+    assert!(Remains::find(&cloudmap, &clusterset, Some(&green), &Progress::default()).await.is_ok());
+    assert!(Remains::find(&cloudmap, &clusterset, None, &Progress::default()).await.is_ok());
 
     let show_again = async {
         tokio::time::sleep(Duration::from_secs(3)).await;
         fake.registry().undiscovered.clear();
     };
-    let (found, ()) = tokio::join!(Remains::find(&cloudmap, &clusterset, Some(&blue)), show_again);
+    let progress = Progress::default();
+    let (found, ()) = tokio::join!(Remains::find(&cloudmap, &clusterset, Some(&blue), &progress), show_again);
     let superfluous = found.unwrap().leftovers.into_iter().filter(|leftover| leftover.superfluous);
     assert!(superfluous.map(|leftover| leftover.service.name).all(|name| *name != *"claimed"));
 }
@@ -317,14 +322,14 @@ async fn nothing_is_superfluous_while_the_head_of_a_member_is_not_shown() {
     let head = (heads(&fake), "green".into());
     fake.registry().undiscovered.insert(head);
     let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
-    let found = Remains::find(&cloudmap, &clusterset(), Some(&"blue".parse().unwrap())).await;
+    let found = Remains::find(&cloudmap, &clusterset(), Some(&"blue".parse().unwrap()), &Progress::default()).await;
     let message = found.err().unwrap().to_string();
     assert!(message.contains("what cluster green claims: discovery does not show its head"), "{message}");
     // Nor may green be purged: its head may say that it is a member.
-    let found = Remains::find(&cloudmap, &clusterset(), Some(&"green".parse().unwrap())).await;
+    let found = Remains::find(&cloudmap, &clusterset(), Some(&"green".parse().unwrap()), &Progress::default()).await;
     let message = found.err().unwrap().to_string();
     assert!(message.contains("run `cloudmap-mcs forget green` first"), "{message}");
-    assert!(Remains::find(&cloudmap, &clusterset(), None).await.is_ok());
+    assert!(Remains::find(&cloudmap, &clusterset(), None, &Progress::default()).await.is_ok());
 }
 
 /// The service of all heads.
@@ -358,7 +363,7 @@ async fn a_head_that_appears_while_watching_prevents_the_purge() {
     let head = fake.registry().instances.remove(&key).unwrap();
     let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
     let (clusterset, blue): (_, ClusterId) = (clusterset(), "blue".parse().unwrap());
-    let remains = Remains::find(&cloudmap, &clusterset, Some(&blue)).await.unwrap();
+    let remains = Remains::find(&cloudmap, &clusterset, Some(&blue), &Progress::default()).await.unwrap();
     assert!(remains.headless, "its pages are there");
     let watched = async || refuse_if_alive(&cloudmap, &clusterset, Some(&blue), remains.headless).await;
     watched().await.unwrap();
@@ -370,7 +375,7 @@ async fn a_head_that_appears_while_watching_prevents_the_purge() {
     let message = refused.unwrap_err().to_string();
     assert!(message.contains("blue is alive"), "{message}");
     let green: ClusterId = "green".parse().unwrap();
-    assert!(!Remains::find(&cloudmap, &clusterset, Some(&green)).await.unwrap().headless);
+    assert!(!Remains::find(&cloudmap, &clusterset, Some(&green), &Progress::default()).await.unwrap().headless);
 }
 
 #[tokio::test(start_paused = true)]
@@ -380,7 +385,7 @@ async fn a_service_that_somebody_deletes_meanwhile_stops_no_purge() {
     let foreign = fake.registry().services.values().find(|service| &*service.name == "foreign").unwrap().id.clone();
     fake.registry().failing.insert(foreign, ErrorKind::NotFound);
     let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
-    let remains = Remains::find(&cloudmap, &clusterset(), None).await.unwrap();
+    let remains = Remains::find(&cloudmap, &clusterset(), None, &Progress::default()).await.unwrap();
     assert!(remains.leftovers.iter().all(|leftover| *leftover.service.name != *"foreign"));
     // Its namespace stays: a listing shows it.
     assert!(!remains.leftovers.is_empty() && remains.namespaces.is_empty());
@@ -391,11 +396,11 @@ async fn purge_fails_if_something_is_not_empty() {
     let fake = Fake::new();
     shop(&fake);
     let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
-    let remains = Remains::find(&cloudmap, &clusterset(), None).await.unwrap();
+    let remains = Remains::find(&cloudmap, &clusterset(), None, &Progress::default()).await.unwrap();
     let empty = fake.registry().services.values().find(|service| &*service.name == "empty").unwrap().id.clone();
     fake.registry().instances.insert((empty, "ecs".into()), [("ECS_CLUSTER_NAME".to_owned(), "x".to_owned())].into());
     let mut out = Vec::new();
-    let error = remains.remove(&*cloudmap, &mut out).await.unwrap_err().to_string();
+    let error = remains.remove(&*cloudmap, &mut out, &Progress::default()).await.unwrap_err().to_string();
     assert!(error.contains("the service shop/empty is left"), "{error}");
     let said = String::from_utf8(out).unwrap();
     assert!(said.contains("not empty") && !said.contains("Removed."), "{said}");
@@ -407,10 +412,11 @@ async fn an_instance_that_aws_does_not_remove_is_named() {
     let fake = Fake::new();
     shop(&fake);
     let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
-    let remains = Remains::find(&cloudmap, &clusterset(), None).await.unwrap();
+    let remains = Remains::find(&cloudmap, &clusterset(), None, &Progress::default()).await.unwrap();
     for operation in [Operation::DeregisterInstance, Operation::GetOperation] {
         fake.fault(operation, Fault::Refused(ErrorKind::AccessDenied));
-        let error = format!("{:#}", remains.remove(&*cloudmap, &mut std::io::sink()).await.unwrap_err());
+        let error =
+            format!("{:#}", remains.remove(&*cloudmap, &mut std::io::sink(), &Progress::default()).await.unwrap_err());
         assert!(error.contains(" k8s-") && error.contains(operation.name()), "{error}");
     }
 }

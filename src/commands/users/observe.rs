@@ -1,11 +1,12 @@
 //! What `users` reads besides the logs: who has which address in the clusters and in Cloud Map. Each part may fail by
 //! itself; the report says what was left out.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, Client, api::ListParams};
+use tokio::time::timeout;
 
 use super::{
     holders::{Holders, addresses},
@@ -16,11 +17,13 @@ use crate::{
     cli::{ClusterArgs, TaskAddress, UsersArgs},
     cloudmap::{CloudMap, Lane, Namespace, Operation, attributes},
     cluster::reader::{Unread, each},
-    commands::asking::{answered, in_time, is_away, patiently},
+    commands::asking::{Progress, answered, in_time, is_away, patiently_counted},
 };
 
 /// How many services are asked at once.
 const AT_ONCE: usize = 8;
+/// How long Cloud Map is read at most. Where AWS throttles, each of hundreds of services may take half a minute.
+const LONGEST: Duration = Duration::from_mins(3);
 
 /// What was read.
 #[derive(Debug, Default)]
@@ -48,7 +51,10 @@ pub(super) async fn observe(args: &UsersArgs, subject: &mut Subject) -> Surround
         }
     }
     match connect::registry_for_status(&args.aws).await {
-        Ok(cloudmap) => patiently(registry(&*cloudmap, subject, &mut seen)).await,
+        Ok(cloudmap) => {
+            let progress = Progress::default();
+            patiently_counted(&progress, registry(&*cloudmap, subject, &mut seen, &progress)).await;
+        }
         Err(error) => seen.left_out.push(format!("Cloud Map: {error:#}")),
     }
     seen
@@ -73,8 +79,24 @@ pub(super) async fn cluster(client: &Client, name: Option<&str>, seen: &mut Surr
     }
 }
 
-/// Adds the instances of the name's Cloud Map namespace: the tasks behind the name, and others that may use it.
-pub(super) async fn registry(cloudmap: &dyn CloudMap, subject: &mut Subject, seen: &mut Surroundings) {
+/// Adds the instances of the name's Cloud Map namespace: the tasks behind the name, and others that may use it. What takes
+/// longer than [`LONGEST`] is left out: the logs are worth more than the names of all addresses.
+pub(super) async fn registry(
+    cloudmap: &dyn CloudMap,
+    subject: &mut Subject,
+    seen: &mut Surroundings,
+    progress: &Progress,
+) {
+    if timeout(LONGEST, registered(cloudmap, subject, seen, progress)).await.is_err() {
+        seen.left_out.push(format!(
+            "a part of Cloud Map: it was not read within {} s, because AWS throttles calls or has much to list; addresses of \
+             the rest have no names. Try again when fewer others call Cloud Map",
+            LONGEST.as_secs()
+        ));
+    }
+}
+
+async fn registered(cloudmap: &dyn CloudMap, subject: &mut Subject, seen: &mut Surroundings, progress: &Progress) {
     let namespaces = match in_time(cloudmap.list_namespaces(Lane::Instances)).await {
         Ok(namespaces) => namespaces,
         Err(why) => return seen.left_out.push(format!("Cloud Map: {why}")),
@@ -87,7 +109,7 @@ pub(super) async fn registry(cloudmap: &dyn CloudMap, subject: &mut Subject, see
         match in_time(cloudmap.list_services(&namespace.id, Lane::Instances)).await {
             Ok(services) => {
                 let services = services.into_iter().map(|service| service.name).collect();
-                instances(cloudmap, namespace, services, subject, seen).await;
+                instances(cloudmap, namespace, services, (subject, seen), progress).await;
             }
             Err(why) => {
                 listed = false;
@@ -108,9 +130,10 @@ async fn instances(
     cloudmap: &dyn CloudMap,
     namespace: &Namespace,
     services: Vec<Arc<str>>,
-    subject: &mut Subject,
-    seen: &mut Surroundings,
+    (subject, seen): (&mut Subject, &mut Surroundings),
+    progress: &Progress,
 ) {
+    let (all, mut asked) = (services.len(), 0);
     let wanted: Vec<_> = services.iter().filter(|service| subject.is(&namespace.name, service)).cloned().collect();
     subject.found.extend(wanted.iter().map(|service| (namespace.http_name.to_string(), service.to_string())));
     let none = BTreeMap::new();
@@ -123,6 +146,8 @@ async fn instances(
         })
         .buffered(AT_ONCE);
     while let Some((service, found)) = answers.next().await {
+        asked += 1;
+        progress.set(format!("asked for {asked} of {all} services of the namespace {}", namespace.name));
         let wanted = wanted.contains(&service);
         let discovery = match found {
             Ok(discovery) => discovery,

@@ -11,6 +11,7 @@ use crate::{
     api::events::Severity,
     cloudmap::{Attributes, NamespaceKind, Operation, RecordType, Service},
     cluster::events::EventRecord,
+    instances::Selection,
 };
 
 pub(super) const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
@@ -355,6 +356,27 @@ async fn upsert_only_withdraws_no_name_and_dry_run_registers_none() {
     until("it is withdrawn", || world.holds("internal", "web").is_empty()).await;
     until("the cluster has left", || world.has_left("blue")).await;
     assert!(world.service("internal", "late").is_none());
+}
+
+/// Otherwise the record would go and the instances would stay, and nobody would withdraw them when the controller is removed.
+#[tokio::test(start_paused = true)]
+async fn without_any_instances_upsert_only_withdraws_what_is_registered_too() {
+    for member in [true, false] {
+        let world = World::new();
+        world.add_namespace("internal", NamespaceKind::DnsPrivate);
+        let mut blue = world.cluster("blue");
+        blue.kill();
+        blue.member = member;
+        blue.annotations =
+            annotations::AnnotationSettings { upsert_only: true, ..annotations::AnnotationSettings::default() };
+        blue.lead();
+        blue.headless("web", &[(HOSTNAME, "web.internal")], &["10.0.0.1"]);
+        until("it is registered", || world.holds("internal", "web") == ["10.0.0.1"]).await;
+        blue.kill();
+        blue.instances = Selection::None;
+        blue.lead();
+        until("it is withdrawn", || world.holds("internal", "web").is_empty()).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

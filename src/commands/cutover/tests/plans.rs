@@ -34,6 +34,10 @@ fn the_pods_of_other_clusters_and_hidden_tasks_count_beside_the_pods() {
     assert_eq!(reached(&several, &[25, 50]), [(25, 8, "25 %".to_owned()), (50, 12, "33.33 %".to_owned())]);
     assert_eq!(capacity(&several).text, "12 ready pods beside 12 tasks and 12 pods of other clusters");
 
+    // Now 12 tasks and 12 pods elsewhere have the traffic. With 6 pods instead of the tasks, each of 18 has a third more.
+    let few = capacity(&Facts { pods: Ok(pods(6)), ..several.clone() });
+    assert_eq!((few.grade, few.remedy.as_deref()), (Grade::Warning, Some("scale the pods to 12")));
+
     let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
     cutover.status.as_mut().unwrap().hidden = Some(12);
     let all_hidden = Registry { ill: 12, ..registry(0, 60) };

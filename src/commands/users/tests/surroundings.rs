@@ -1,5 +1,7 @@
 //! What is read of a cluster and of Cloud Map, and what is left out of it.
 
+use std::time::Duration;
+
 use super::*;
 use crate::{
     cloudmap::{
@@ -7,6 +9,7 @@ use crate::{
         fake::{Fake, Fault},
     },
     cluster::fake_api::FakeApi,
+    commands::asking::Progress,
     commands::users::{
         observe::{self, Surroundings},
         record::How,
@@ -52,7 +55,7 @@ async fn cloud_map_gives_the_tasks_of_the_name_and_others_of_its_namespace() {
     }
     let mut seen = Surroundings::default();
     let mut subject = Subject::new("orders.internal");
-    observe::registry(&fake, &mut subject, &mut seen).await;
+    observe::registry(&fake, &mut subject, &mut seen, &Progress::default()).await;
     assert_eq!(seen.left_out, Vec::<String>::new());
     assert_eq!(subject.tasks.keys().map(ToString::to_string).collect::<Vec<_>>(), ["192.0.2.10"]);
     assert_eq!(subject.found.len(), 1);
@@ -60,7 +63,7 @@ async fn cloud_map_gives_the_tasks_of_the_name_and_others_of_its_namespace() {
     assert!(format!("{held:?}").contains("t2"), "{held:?}");
 
     let mut seen = Surroundings::default();
-    observe::registry(&fake, &mut Subject::new("internal/carts"), &mut seen).await;
+    observe::registry(&fake, &mut Subject::new("internal/carts"), &mut seen, &Progress::default()).await;
     assert!(seen.left_out[0].contains("no such service"), "{:?}", seen.left_out);
 }
 
@@ -84,10 +87,27 @@ async fn a_registry_that_does_not_answer_is_not_asked_for_each_service_and_not_t
             fake.fault(operation, Fault::Refused(kind.clone()));
         }
         let (mut seen, mut subject) = (Surroundings::default(), Subject::new("orders.internal"));
-        observe::registry(&fake, &mut subject, &mut seen).await;
+        observe::registry(&fake, &mut subject, &mut seen, &Progress::default()).await;
         let asked = fake.registry().count(DiscoverInstances);
         assert!(asked <= most, "{operation:?} {kind:?}: {asked}");
         assert_eq!(seen.left_out.len(), lines, "{:?}", seen.left_out);
         assert!(!seen.left_out.iter().any(|why| why.contains("no such service")), "{:?}", seen.left_out);
     }
+}
+
+/// Each of hundreds of services may take half a minute where AWS throttles.
+#[tokio::test(start_paused = true)]
+async fn a_slow_registry_is_left_after_some_minutes_and_what_was_read_counts() {
+    let fake = Fake::new().with_call(Duration::from_secs(20));
+    let internal = fake.registry().add_namespace("internal", NamespaceKind::DnsPrivate);
+    for number in 0..500 {
+        fake.registry().add_service(&internal, &format!("other-{number}"), "x", "");
+    }
+    fake.registry().add_service(&internal, "orders", "x", "");
+    let (mut seen, mut subject) = (Surroundings::default(), Subject::new("orders.internal"));
+    let begun = tokio::time::Instant::now();
+    observe::registry(&fake, &mut subject, &mut seen, &Progress::default()).await;
+    assert_eq!(begun.elapsed(), Duration::from_mins(3));
+    assert_eq!(subject.found.len(), 1);
+    assert!(seen.left_out.iter().any(|why| why.contains("not read within 180 s")), "{:?}", seen.left_out);
 }
