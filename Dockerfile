@@ -1,5 +1,6 @@
 # Builds for linux/amd64 and linux/arm64 on either, by cross-compilation:
-#   docker buildx build --platform linux/amd64,linux/arm64 --tag <registry>/cloudmap-mcs:0.1.0 --push .
+#   docker buildx build --platform linux/amd64,linux/arm64 --tag <registry>/cloudmap-mcs:0.1.0 \
+#     --build-arg CLOUDMAP_MCS_BUILD_COMMIT="$(git rev-parse HEAD)" --push .
 # With --target emulator: the emulator of Cloud Map.
 # Commit and date of the build are arguments, because the sources come without git: see build_facts in integration/stages.sh.
 ARG RUST_VERSION=1.95.0
@@ -51,6 +52,9 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
 
 # CA certificates, no libraries and no shell; user 65532.
 FROM gcr.io/distroless/static-debian12:nonroot AS controller
+ARG CLOUDMAP_MCS_BUILD_COMMIT
+ARG CLOUDMAP_MCS_BUILD_DATE
+LABEL org.opencontainers.image.revision=$CLOUDMAP_MCS_BUILD_COMMIT org.opencontainers.image.created=$CLOUDMAP_MCS_BUILD_DATE
 COPY --from=build /cloudmap-mcs /usr/local/bin/cloudmap-mcs
 COPY LICENSE /LICENSE
 USER 65532:65532

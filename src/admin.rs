@@ -10,6 +10,7 @@ use std::{
 use anyhow::Context as _;
 use axum::{Router, extract::State, http::StatusCode, routing::get};
 use prometheus::{Registry, TextEncoder};
+use tokio::sync::watch;
 
 use crate::cluster::{self, Caches};
 pub(crate) use server::serve;
@@ -23,6 +24,8 @@ pub struct Admin {
     caches: Arc<OnceLock<(Caches, cluster::Metrics)>>,
     /// Why there are no caches yet.
     before: Arc<Mutex<String>>,
+    /// Why this installation must not lead, if so.
+    beside: Arc<OnceLock<watch::Receiver<Option<String>>>>,
     registry: Registry,
 }
 
@@ -30,7 +33,13 @@ impl Admin {
     /// An admin server for the metrics of `registry`. It is not ready before [`Self::watch`].
     pub fn new(registry: Registry) -> Self {
         let before = Arc::new(Mutex::new("the API server has not answered yet".to_owned()));
-        Self { caches: Arc::default(), before, registry }
+        Self { caches: Arc::default(), before, beside: Arc::default(), registry }
+    }
+
+    /// Lets readiness depend on whether this installation may lead, too: a second one in a cluster is not ready.
+    pub fn beside(&self, obstacle: watch::Receiver<Option<String>>) {
+        // This is called once.
+        let _ = self.beside.set(obstacle);
     }
 
     /// Notes why there are no caches yet, as a text for people.
@@ -79,6 +88,7 @@ async fn ready(State(admin): State<Admin>) -> (StatusCode, String) {
         Some((caches, _)) => caches.trouble(),
         None => Some(admin.before.lock().unwrap_or_else(PoisonError::into_inner).clone()),
     };
+    let trouble = trouble.or_else(|| admin.beside.get()?.borrow().clone());
     match trouble {
         None => (StatusCode::OK, "ok\n".to_owned()),
         Some(trouble) => (StatusCode::SERVICE_UNAVAILABLE, format!("{trouble}\n")),
@@ -125,6 +135,11 @@ mod tests {
 
         writers.sync();
         assert_eq!(asks(&admin).await, (StatusCode::OK, "ok\n".to_owned()));
+        let (obstacle, beside) = watch::channel(Some("another installation leads".to_owned()));
+        admin.beside(beside);
+        assert_eq!(asks(&admin).await.1, "another installation leads\n");
+        obstacle.send_replace(None);
+        assert_eq!(asks(&admin).await.0, StatusCode::OK);
         tokio::time::advance(cluster::cache::STALE_AFTER).await;
         writers.namespaces.apply(Event::Init);
         writers.namespaces.apply(Event::InitDone);

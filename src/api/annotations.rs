@@ -143,6 +143,10 @@ table! {
     ANNOTATION_STREAMS = "cloudmap-mcs/streams" on "Lease":
         "cluster ids, separated by spaces"; ""; "the clusters with whose leaders the leader is connected by \
         [stream](../stream.md), as of the last renewal. Without the annotation, leaders do not talk to each other";
+    /// On the Lease: which build the leader is.
+    ANNOTATION_BUILD = "cloudmap-mcs/build" on "Lease":
+        "version, commit and date"; ""; "which build the leader is, as `--version` says it. [doctor](../doctor.md) compares it \
+        between the clusters";
     /// On ServiceImports and derived Services that this project created. The label is in this project's domain, because a
     /// ServiceImport also has the labels that users export, and `app.kubernetes.io/managed-by` may be one of them.
     LABEL_MANAGED_BY = "cloudmap-mcs/managed-by" on "ServiceImport", "Service":

@@ -19,7 +19,8 @@ use crate::{
         events::Publisher,
         identity,
         keys::KeyStore,
-        lease::{self, Elector, KubernetesLease, Timing},
+        lease::{self, Elector, KubernetesLease, Leadership, Timing},
+        neighbours,
         record::{HiddenObject, RecordObject},
         service_network,
     },
@@ -80,6 +81,24 @@ pub struct Replica {
     pub metrics: Metrics,
 }
 
+/// Waits until this replica leads beside another installation that is older: both began at the same time. It starts
+/// anew, and then waits. Returns why.
+async fn leads_beside(mut beside: watch::Receiver<Option<String>>, leadership: Leadership) -> String {
+    loop {
+        leadership.acquired().await;
+        let why = beside.borrow_and_update().clone();
+        if let Some(why) = why.filter(|_| leadership.is_leader()) {
+            return why;
+        }
+        tokio::select! {
+            () = leadership.lost() => {}
+            changed = beside.changed() => if changed.is_err() {
+                std::future::pending::<()>().await;
+            },
+        }
+    }
+}
+
 impl Replica {
     /// Keeps the caches warm, takes part in the election and leads while elected, until `stop` becomes true.
     ///
@@ -124,6 +143,10 @@ impl Replica {
             uid.clone(),
             known,
         )));
+        let (obstacle, beside) = watch::channel(None);
+        let (looked, mut looks) = watch::channel(false);
+        watches.spawn(env::task(neighbours::follow(client.clone(), namespace.clone(), obstacle, looked)));
+        admin.beside(beside.clone());
         let (ranges, service_ranges) = watch::channel(service_ranges);
         watches.spawn(env::task(service_network::follow_ranges(client.clone(), ranges)));
 
@@ -131,8 +154,8 @@ impl Replica {
         let holder = format!("{pod}_{:08x}", env::random() as u32);
         let lease = KubernetesLease::new(client.clone(), &namespace);
         let trouble = Arc::new({
-            let caches = caches.clone();
-            move || caches.trouble()
+            let (caches, beside) = (caches.clone(), beside.clone());
+            move || caches.trouble().or_else(|| beside.borrow().clone())
         });
         let reached = Some(lease::Registry::new(Arc::clone(&cloudmap), metrics.cloudmap));
         let (elector, leadership) =
@@ -143,13 +166,18 @@ impl Replica {
             biased;
             _ = stopping.wait_for(|stop| *stop) => return Ok(()),
             ended = watches.join_next() => anyhow::bail!("a watch ended: {ended:?}"),
-            () = caches.synced() => {}
+            () = async {
+                caches.synced().await;
+                // Whoever does not know whether another installation leads must not take the Lease.
+                let _ = looks.wait_for(|looked| *looked).await;
+            } => {}
         }
         info!("caches are synced");
         // Not earlier: a replica that cannot act must not hold the Lease.
         let (taking_part, mut over) = watch::channel(());
         let mut election = env::spawn(elector.run(async move { while over.changed().await.is_ok() {} }));
 
+        let leading = leadership.clone();
         let publisher = Publisher::new(client.clone(), &pod, metrics.cluster.clone());
         let leader = Leader {
             writer: Arc::new(KubernetesWriter::new(client.clone(), leadership.clone(), metrics.cluster, publisher)),
@@ -179,6 +207,7 @@ impl Replica {
             }
             ended = &mut election => anyhow::bail!("the election ended: {ended:?}"),
             ended = watches.join_next() => Err(anyhow::anyhow!("a watch ended: {ended:?}")),
+            why = leads_beside(beside, leading) => Err(anyhow::anyhow!(why)),
             part = leader.run() => Err(anyhow::anyhow!("{part} ended")),
         };
         // Whatever the reason is, nothing is written any more, and the other replica continues at once.

@@ -19,6 +19,7 @@ pub mod lease;
 #[allow(dead_code, reason = "for the tests of export and import")]
 pub(crate) mod memory;
 pub mod metrics;
+pub mod neighbours;
 pub mod objects;
 #[cfg(test)]
 pub(crate) mod rbac;

@@ -15,6 +15,7 @@ use super::{
     keys::{self, KeyStore, StoredKey},
     lease::{self, KubernetesLease, Leadership, LeaseStore, Record},
     metrics::Metrics,
+    neighbours,
     objects::ObjectKey,
     record::{self, HiddenObject, HiddenStore, RecordObject, RecordStore},
     service_network,
@@ -184,6 +185,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     identity::kube_system_uid(&client).await.unwrap();
     service_network::ip_families(&client, OWN).await.unwrap();
     service_network::service_ranges(&client, OWN).await.unwrap();
+    neighbours::look(&client).await.unwrap();
 
     let mut tasks = JoinSet::new();
     let caches = Caches::start(&client, &metrics, None, false, false, &mut tasks);

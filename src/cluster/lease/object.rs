@@ -12,8 +12,8 @@ use kube::{Api, Client, api::PostParams};
 
 use super::{Error, LEASE, LeaseStore, Record, Timing};
 use crate::{
-    api::names::{ANNOTATION_BID, ANNOTATION_STREAMS, ANNOTATION_YIELDS},
-    env,
+    api::names::{ANNOTATION_BID, ANNOTATION_BUILD, ANNOTATION_STREAMS, ANNOTATION_YIELDS},
+    env, release,
 };
 
 /// The Lease in Kubernetes.
@@ -53,8 +53,14 @@ impl LeaseStore for KubernetesLease {
     }
 
     async fn write(&self, record: &Record, version: Option<&str>) -> Result<String, Error> {
-        let annotations =
-            [(ANNOTATION_YIELDS, &record.yields), (ANNOTATION_BID, &record.bid), (ANNOTATION_STREAMS, &record.streams)];
+        // Who offers to lead instead writes its own until the next renewal.
+        let build = record.holder.as_ref().map(|_| release::version().to_owned());
+        let annotations = [
+            (ANNOTATION_YIELDS, &record.yields),
+            (ANNOTATION_BID, &record.bid),
+            (ANNOTATION_STREAMS, &record.streams),
+            (ANNOTATION_BUILD, &build),
+        ];
         let annotations: BTreeMap<_, _> =
             annotations.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))).collect();
         let (number, uid) = version.map_or(("", ""), |version| version.split_once('/').unwrap_or((version, "")));

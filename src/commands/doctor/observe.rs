@@ -113,6 +113,8 @@ pub(super) struct Controller {
     /// The pods that a roll-out has not replaced yet.
     pub(super) former: i32,
     pub(super) image: String,
+    /// What the nodes pulled under the name of the image, of all running pods, as far as it was read.
+    pub(super) pulled: BTreeSet<String>,
     pub(super) account: String,
     pub(super) settings: Settings,
     pub(super) template: PodSpec,
@@ -237,9 +239,20 @@ async fn controller(client: &Client, own: &str) -> Read<Option<Controller>> {
         former,
         settings: installed::settings(client, own, &container).await,
         image: container.image.unwrap_or_default(),
+        pulled: pulled(client, own).await,
         account,
         template,
     }))
+}
+
+/// The digests of the images that the controller's pods run; none if the pods are not shown.
+async fn pulled(client: &Client, own: &str) -> BTreeSet<String> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), own);
+    let ours = ListParams::default().labels(&format!("app.kubernetes.io/name={DEPLOYMENT}"));
+    let Ok(pods) = read(pods.list(&ours)).await else { return BTreeSet::new() };
+    let running = pods.items.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none());
+    let containers = running.filter_map(|pod| pod.status).flat_map(|it| it.container_statuses.unwrap_or_default());
+    containers.map(|container| container.image_id).filter(|id| !id.is_empty()).collect()
 }
 
 /// The addresses of which the leader tells others: those of the flag, or of its pod.

@@ -196,7 +196,7 @@ async fn a_part_of_a_cluster_that_is_refused_hides_no_other() {
     assert_eq!(find("coredns").state, State::Skip, "a cluster without a CoreDNS that can be seen");
     assert_eq!((find("leader").state, &*find("leader").what), (State::Fail, "nobody holds the Lease"));
     assert_eq!(find("crds").state, State::Fail);
-    assert!(find("rbac").what.starts_with("the controller lacks 3"), "{}", find("rbac").what);
+    assert!(find("rbac").what.starts_with("the controller lacks 40 of 40"), "{}", find("rbac").what);
 }
 
 #[test]
@@ -232,8 +232,10 @@ async fn the_pod_of_the_leader_is_read_with_what_readers_may_do() {
     drop(observe(&api.client(), OWN).await);
     let path = format!("/api/v1/namespaces/{OWN}/pods");
     let requests: Vec<_> = api.requests().into_iter().filter(|request| request.path.starts_with(&path)).collect();
-    let [listed] = requests.as_slice() else { panic!("{requests:?}") };
-    assert!(listed.path == path && listed.query.contains("metadata.name"), "{listed:?}");
+    // The images of all, and the addresses of one.
+    let [all, leader] = requests.as_slice() else { panic!("{requests:?}") };
+    assert!(all.path == path && all.query.contains("labelSelector"), "{all:?}");
+    assert!(leader.path == path && leader.query.contains("metadata.name"), "{leader:?}");
 }
 
 /// One answer with thousands of Nodes takes longer than a read may.

@@ -71,6 +71,8 @@ pub(in crate::commands) struct Leader {
     pub(in crate::commands) yields: Option<String>,
     /// The clusters with whose leaders it is connected; `None` where leaders do not talk to each other.
     pub(in crate::commands) streams: Option<BTreeSet<String>>,
+    /// Which build it is: version, commit and date.
+    pub(in crate::commands) build: Option<String>,
 }
 
 /// The registry was not read.
@@ -338,6 +340,7 @@ impl From<Lease> for Leader {
             renewed: spec.renew_time.map(|time| time.0),
             transitions: spec.lease_transitions.unwrap_or(0),
             yields: annotations.remove(names::ANNOTATION_YIELDS),
+            build: annotations.remove(names::ANNOTATION_BUILD),
             streams: annotations
                 .get(names::ANNOTATION_STREAMS)
                 .map(|streams| streams.split_whitespace().map(str::to_owned).collect()),

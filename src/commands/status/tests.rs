@@ -110,6 +110,7 @@ pub(in crate::commands) fn cluster() -> Cluster {
         transitions: 3,
         yields: None,
         streams: Some(["two".to_owned()].into()),
+        build: None,
     };
     Cluster {
         now: now(),
@@ -173,6 +174,13 @@ fn slice(source: &str, family: &str, ready: &[bool]) -> Value {
             "endpointslice.kubernetes.io/managed-by": "cloudmap-mcs",
             "multicluster.kubernetes.io/source-cluster": source}},
         "addressType": family, "endpoints": endpoints})
+}
+
+/// What the EndpointSlice controller writes for a pod.
+fn of_pod(address: &str, ports: &[&str]) -> Value {
+    let ports: Vec<_> = ports.iter().map(|name| json!({"name": name, "port": 8080, "protocol": "TCP"})).collect();
+    json!({"metadata": {"namespace": "shop", "name": format!("web-{address}")}, "addressType": "IPv4",
+        "ports": ports, "endpoints": [{"addresses": [address], "conditions": {"ready": true}}]})
 }
 
 /// Everything is well, seen from a pod.
@@ -313,6 +321,12 @@ fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
             "endpoints here",
             "0 of 1 endpoints ready",
             "get pods -l app=web",
+        ),
+        (
+            |_, name| name.local = Ok(vec![parsed(of_pod("10.0.0.1", &[]))]),
+            "ports here",
+            "No endpoint of Service shop/web serves its port http (80/TCP)",
+            "targetPort",
         ),
         (
             |seen, _| seen.ledger.as_mut().unwrap()[0].catalog.exports.clear(),
@@ -472,6 +486,18 @@ fn a_name_that_is_well_says_so_at_every_stage() {
 }
 
 /// While a derived Service with another name takes over, each of the two has slices of its own.
+/// As with mail, where some pods serve one port and some another.
+#[test]
+fn ports_that_only_some_endpoints_serve_are_counted_and_nothing_is_wrong() {
+    let mut name = followed();
+    let slices = [of_pod("10.0.0.1", &["http"]), of_pod("10.0.0.2", &["http"]), of_pod("10.0.0.3", &["other"])];
+    name.local = Ok(slices.into_iter().map(parsed).collect());
+    let report = name::plan(&cluster(), &name);
+    let ports = report.findings.iter().find(|finding| finding.about == "ports here").unwrap();
+    assert_eq!((ports.state, &*ports.text), (State::Well, "served http (80/TCP) by 2 of 3 endpoints"));
+    assert_eq!(report.first_wrong(), None);
+}
+
 #[test]
 fn an_endpoint_that_several_slices_list_counts_once() {
     let mut name = followed();

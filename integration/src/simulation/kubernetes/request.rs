@@ -18,6 +18,8 @@ pub(super) struct Request {
     pub(super) status: bool,
     pub(super) query: BTreeMap<String, String>,
     pub(super) selector: Selector,
+    /// Only objects of this name are listed.
+    pub(super) only: Option<String>,
     /// Only `metadata` is asked for.
     pub(super) metadata_only: bool,
     pub(super) body: Value,
@@ -56,9 +58,12 @@ impl Request {
         let text =
             |name: header::HeaderName| headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default();
         let selector = Selector::parse(query.get("labelSelector").map_or("", String::as_str)).map_err(Some)?;
-        if query.get("fieldSelector").is_some_and(|fields| !fields.is_empty()) {
-            return Err(Some(Refusal::bad_request("the simulated API server has no field selectors")));
-        }
+        let only = match query.get("fieldSelector").map_or("", String::as_str) {
+            "" => None,
+            fields => Some(fields.strip_prefix("metadata.name=").map(str::to_owned).ok_or_else(|| {
+                Some(Refusal::bad_request("the simulated API server selects only the field metadata.name"))
+            })?),
+        };
         Ok(Self {
             verb: verb(method, name.is_some(), &query, text(header::CONTENT_TYPE))?,
             resource,
@@ -66,6 +71,7 @@ impl Request {
             name,
             status,
             selector,
+            only,
             metadata_only: text(header::ACCEPT).contains("as=PartialObjectMetadata"),
             body: parse_body(body)?,
             query,

@@ -252,6 +252,7 @@ fn list(state: &State, replica: &str, request: &Request) -> Result<Value, Refusa
         .iter()
         .filter(|(key, _)| after.as_ref().is_none_or(|after| *key > after))
         .filter(|(key, _)| request.namespace.as_ref().is_none_or(|namespace| key.0 == *namespace))
+        .filter(|(key, _)| request.only.as_ref().is_none_or(|only| key.1 == *only))
         .filter(|(_, object)| request.selector.matches(object))
         .collect();
     let limit = request.number("limit").filter(|limit| *limit > 0).map_or(usize::MAX, |limit| limit as usize);

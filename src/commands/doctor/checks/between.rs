@@ -92,21 +92,39 @@ fn version(image: &str) -> &str {
     name.find(['@', ':']).map_or("", |at| &name[at + 1..])
 }
 
+/// Compares what the leaders say of their build, which has the commit. A tag can be built again, and nothing shows it.
 fn versions(clusters: &Clusters<'_>) -> Finding {
     let image = |seen: &Seen| Some(seen.controller.as_ref().ok()?.as_ref()?.image.clone());
-    let images: Vec<_> =
-        clusters.iter().filter_map(|(cluster, seen)| Some((cluster.name.as_str(), image(seen)?))).collect();
-    let versions = by(images.iter().map(|(name, image)| (*name, version(image))));
+    let build = |seen: &Seen| seen.lease.as_ref().ok()?.as_ref()?.build.clone();
     let all = names(clusters.iter().map(|(cluster, _)| cluster.name.as_str()));
-    match versions.len() {
-        0 => Finding::skip(&all, "versions", "no controller was read", "correct what was found before"),
-        1 => Finding::ok(&all, "versions", "all controllers that were read have the same version"),
+    let each = |of: &dyn Fn(&Seen) -> Option<String>| -> Vec<(&str, String)> {
+        clusters.iter().filter_map(|(cluster, seen)| Some((cluster.name.as_str(), of(seen)?))).collect()
+    };
+    let (images, builds) = (each(&image), each(&build));
+    let tags = by(images.iter().map(|(name, image)| (*name, version(image))));
+    let knows_builds = !builds.is_empty() && builds.len() >= images.len();
+    let versions =
+        if knows_builds { by(builds.iter().map(|(name, build)| (*name, build.as_str()))) } else { tags.clone() };
+    let mut kinds = versions.keys();
+    match (kinds.next(), kinds.next()) {
+        (None, _) => Finding::skip(&all, "versions", "no controller was read", "correct what was found before"),
+        (Some(build), None) if knows_builds => {
+            Finding::ok(&all, "versions", format!("all controllers that were read are the same build, {build}"))
+        }
+        (Some(_), None) => Finding::ok(&all, "versions", "all controllers that were read have the same version"),
         _ => {
             let which: Vec<_> = versions
                 .iter()
                 .map(|(version, members)| format!("{version}: {}", names(members.iter().copied())))
                 .collect();
-            let what = format!("the controllers have different versions ({})", which.join("; "));
+            let which = which.join("; ");
+            if knows_builds && tags.len() == 1 {
+                let what = format!("the images have the same tag, and the controllers are different builds ({which})");
+                let remedy =
+                    "give each build a tag of its own, and roll it out in all clusters (docs/operations.md#upgrades)";
+                return Finding::warn(&all, "versions", what, remedy);
+            }
+            let what = format!("the controllers have different versions ({which})");
             Finding::warn(&all, "versions", what, "complete the upgrade (docs/operations.md#upgrades)")
         }
     }

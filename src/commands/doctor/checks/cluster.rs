@@ -162,6 +162,17 @@ fn controller(cluster: &Cluster, seen: &Seen) -> Finding {
                         format!("kubectl{flags} -n {own} describe replicasets: their Events say what refuses new pods");
                     Finding::warn(place, "controller", what, remedy)
                 }
+                _ if controller.pulled.len() > 1 => {
+                    let what = format!(
+                        "{what}; but the pods run {} different images of this name, because it was built again",
+                        controller.pulled.len()
+                    );
+                    let remedy = format!(
+                        "give each build a tag of its own, or name the image by its digest; for now: kubectl{flags} -n {own} \
+                         rollout restart deployment/cloudmap-mcs"
+                    );
+                    Finding::warn(place, "controller", what, remedy)
+                }
                 _ => Finding::ok(place, "controller", what),
             }
         }

@@ -6,6 +6,23 @@ use crate::iam::Mode;
 /// A breakage; and the state, the place, and words of the one finding and of its remedy.
 type Case = (fn(&mut Observation), State, &'static str, &'static str, &'static str);
 
+/// What the leaders of both clusters say of their build.
+fn build(it: &mut Observation, builds: [&str; 2]) {
+    lease(it).build = Some(builds[0].to_owned());
+    second(it).lease.as_mut().unwrap().as_mut().unwrap().build = Some(builds[1].to_owned());
+}
+
+/// A mirror of the registry may give it another name.
+#[test]
+fn the_same_build_under_two_tags_is_one_version() {
+    let mut observation = healthy();
+    controller(&mut observation).image = "mirror.example/cloudmap-mcs:stable".to_owned();
+    build(&mut observation, ["0.1.0 (commit a, built x)"; 2]);
+    let report = plan(&observation);
+    let versions = report.0.iter().find(|finding| finding.subject == "versions").unwrap();
+    assert_eq!((versions.state, versions.what.contains("commit a")), (State::Ok, true), "{}", versions.what);
+}
+
 #[test]
 fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
     use State::{Fail, Skip, Warn};
@@ -92,6 +109,30 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
         (|it| controller(it).ready = 1, Warn, "a", "1 of 2 ready", "describe pods"),
         (|it| controller(it).former = 2, Warn, "a", "2 of the pods are still those before", "describe replicasets"),
         (|it| controller(it).wanted = 0, Fail, "a", "2 of 0 ready", "--replicas=2"),
+        (
+            |it| controller(it).pulled = ["r@sha256:a".to_owned(), "r@sha256:b".to_owned()].into(),
+            Warn,
+            "a",
+            "the pods run 2 different images of this name",
+            "rollout restart",
+        ),
+        (
+            |it| build(it, ["0.1.0 (commit a, built x)", "0.1.0 (commit b, built x)"]),
+            Warn,
+            "a, b",
+            "the same tag, and the controllers are different builds (0.1.0 (commit a, built x): a; 0.1.0 (commit b",
+            "a tag of its own",
+        ),
+        (
+            |it| {
+                controller(it).image = "cloudmap-mcs:0.2.0".to_owned();
+                build(it, ["0.2.0 (commit a, built x)", "0.1.0 (commit b, built x)"]);
+            },
+            Warn,
+            "a, b",
+            "different versions (0.1.0 (commit b, built x): b; 0.2.0",
+            "upgrade",
+        ),
         (|it| controller(it).image = "cloudmap-mcs:0.2.0".to_owned(), Warn, "a, b", "0.1.0: b; 0.2.0: a", "upgrade"),
         (
             |it| drop(controller(it).settings.values.insert("CLOUDMAP_MCS_REGION".to_owned(), "eu-west-1".to_owned())),
