@@ -14,6 +14,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . integration/stages.sh
+. integration/observe.sh
 arguments_check "$@"
 readonly CLUSTERS=(cloudmap-1 cloudmap-2) EMULATOR=cloudmap-emulator
 COREDNS_IMAGE=${COREDNS_IMAGE:-docker.io/coredns/coredns:1.12.4}
@@ -55,7 +56,17 @@ if [ -z "${EMULATOR_IMAGE:-}" ]; then
 fi
 
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+finish() {
+	local n
+	rm -rf "$work"
+	if [ "$1" -ne 0 ] && [ "${INTERRUPTED:-}" != yes ]; then
+		for n in 1 2; do
+			objects_print "kind-cloudmap-$n" example
+			objects_print "kind-cloudmap-$n" cloudmap-mcs-system
+		done
+	fi
+}
+finally finish
 
 # The pods of both reach each other by IP: their ranges differ, and each node has a route to the other's.
 for n in 1 2; do
@@ -106,14 +117,15 @@ in_cluster 2 apply -k samples/client
 in_cluster 1 -n example rollout status deployment/my-service --timeout 180s
 in_cluster 2 -n example rollout status deployment/client --timeout 180s
 readonly NAME=my-service.example.svc.clusterset.local
-for attempt in {1..60}; do
-	! in_cluster 2 -n example exec deployment/client -- /agnhost connect "$NAME:80" --timeout 5s >/dev/null 2>&1 || break
-	[ "$attempt" -lt 60 ] || fail "the client does not reach $NAME: cloudmap-mcs status my-service -n example says where it is held up"
-	sleep 2
-done
+# An answer, and not only a connection: it names the pod, and no pod of cloudmap-2 has this name.
+answer() { in_cluster 2 -n example exec deployment/client -- curl --silent --show-error --fail --max-time 5 "http://$NAME/hostname"; }
+within "the client in cloudmap-2 has an answer from http://$NAME/hostname (cloudmap-mcs status my-service -n example says where
+it is held up)" answer
+SERVER=$(answer)
+in_cluster 1 -n example get pod "$SERVER" >/dev/null || fail "'$SERVER' answered, but cloudmap-1 has no such pod"
 cat <<TEXT
 
-$NAME answers in cloudmap-2, from pods in cloudmap-1. Look around:
+$NAME answers in cloudmap-2, from the pod $SERVER in cloudmap-1. Look around:
 
   kubectl --context kind-cloudmap-1 -n example describe serviceexport my-service
   kubectl --context kind-cloudmap-2 -n example get serviceimports,endpointslices

@@ -95,3 +95,46 @@ fn a_script_clears_up_once_however_it_ends_and_a_lost_terminal_does_not_stop_tha
         assert_eq!(script(end), (Some(status), printed.to_owned()), "{end}");
     }
 }
+
+/// Runs what scripts observe clusters with, beside a kubectl that knows only the EndpointSlices of cluster 1 and cluster 2,
+/// written as `address pod` lines.
+fn observe(own: &str, imported: &str, script: &str) -> bool {
+    let script = format!(
+        "set -euo pipefail; . integration/stages.sh; . integration/observe.sh
+        kubectl() {{ case \"$*\" in *\"--context one\"*) echo '{own}' ;; *\"--context two\"*) echo '{imported}' ;; *) return 1 ;; esac; }}
+        {script}"
+    );
+    Command::new("bash").args(["-c", &script]).current_dir(root()).output().unwrap().status.success()
+}
+
+#[test]
+fn scripts_count_pods_and_not_their_addresses() {
+    let two_pods_of_both_families = "10.0.0.1 a\nfd00::1 a\n10.0.0.2 b\nfd00::2 b";
+    assert!(observe(two_pods_of_both_families, "", "serves one example my-service 2"));
+    assert!(!observe(two_pods_of_both_families, "", "serves one example my-service 4"));
+    let one_family_late = "10.0.0.1 a\nfd00::1 a\n10.0.0.2 b";
+    assert!(!observe(one_family_late, "", "serves one example my-service 2"), "the slice of the other family is not complete");
+    assert!(!observe(two_pods_of_both_families, "", "serves one example my-service 2 a"), "the pod that was killed is still there");
+    assert!(observe(two_pods_of_both_families, "", "serves one example my-service 2 c"));
+    assert!(!observe("", "", "serves one example my-service 1"), "there is none");
+}
+
+#[test]
+fn scripts_take_an_import_as_complete_only_if_it_has_all_addresses_and_no_other() {
+    let imports = |own: &str, imported: &str| observe(own, imported, "imports_all two one example my-service");
+    assert!(imports("10.0.0.1 a\nfd00::1 a", "fd00::1\n10.0.0.1"));
+    assert!(!imports("10.0.0.1 a\nfd00::1 a", "10.0.0.1"), "the other family is missing");
+    assert!(!imports("10.0.0.1 a", "10.0.0.1\n10.0.0.9"), "the address of a dead pod is still there");
+    assert!(!imports("", ""), "nothing is not everything");
+}
+
+#[test]
+fn scripts_take_no_failure_for_an_answer() {
+    assert!(observe("", "", "nothing true"));
+    assert!(!observe("", "", "nothing echo something"));
+    assert!(!observe("", "", "nothing false"), "who could not look has not seen that there is nothing");
+    assert!(!observe("", "", "serves three example my-service 0"), "kubectl failed");
+    assert!(observe("", "", "show echo answer; [ \"$SHOWN\" = answer ]"), "what is printed is what is checked");
+    assert!(!observe("", "", "show false"));
+    assert!(!observe("", "", "PATIENCE=0 within 'the end' false"));
+}
