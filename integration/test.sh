@@ -6,7 +6,8 @@
 #   CONTEXTS=a,b[,c]  run the conformance suite and the end-to-end tests on clusters one has: see clusters.sh;
 #                     CLOUDMAP_ENDPOINT must then name an emulator that both the pods and this machine reach
 #   TESTS=...         only the checks and end-to-end tests whose names contain this, and no others
-#   SUITES=name       only this suite on clusters, conformance or e2e, and nothing else
+#   SUITES=name       only this suite on clusters, conformance or e2e, and nothing else; docker runs the Dockerfile and the
+#                     quick start with kind, see docker.sh
 #   KUBERNETES=1.30   clusters of this version: see the testbed's README.md
 #   THREADS=n         so many of them at once
 #   REPORT=path       the conformance report is written to <path>.md and <path>.json
@@ -18,7 +19,8 @@ arguments_check "$@"
 
 case ${SUITES:-} in
 '' | conformance | e2e) ;;
-*) misused "SUITES is '$SUITES'; there are conformance and e2e, and without it both" ;;
+docker) exec integration/docker.sh ;;
+*) misused "SUITES is '$SUITES'; there are conformance, e2e and docker, and without it the first two" ;;
 esac
 clusters_check
 [ -z "$GIVEN_CONTEXTS" ] || [ -n "${CLOUDMAP_ENDPOINT:-}" ] ||

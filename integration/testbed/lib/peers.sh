@@ -1,4 +1,4 @@
-# Peers: programs that others wrote, which tests run: controllers beside ours, and helm. Compiled when somebody asks for them,
+# Peers: programs that others wrote, which tests run: controllers beside ours, helm, and kubeadm. Compiled when somebody asks for them,
 # from the Go module in go/<peer> whose go.mod names the program as its only tool; kept as the components are.
 
 # peers: their names. A module with a program of its own is none.
@@ -32,7 +32,8 @@ peer_compile() {
 	local version
 	version=$(peer_version "$1")
 	say "compiling $1 $version (2 to 3 minutes on 2 cores, once)"
-	with_progress "$1" "$CACHE/logs/$1.log" go_build "$1" "$2/$1" tool ''
+	# Programs of Kubernetes take it for their own version.
+	with_progress "$1" "$CACHE/logs/$1.log" go_build "$1" "$2/$1" tool "-X k8s.io/component-base/version.gitVersion=$version"
 }
 
 # peer_version PEER: of the module that its program is in.
