@@ -4,8 +4,12 @@
 # With --target emulator: the emulator of Cloud Map.
 # Commit and date of the build are arguments, because the sources come without git: see build_facts in integration/stages.sh.
 ARG RUST_VERSION=1.95.0
+# A release gives each of them by digest: see step_image in integration/release.sh.
+ARG RUST_IMAGE=rust:${RUST_VERSION}-bookworm
+ARG CC_IMAGE=gcr.io/distroless/cc-debian12:nonroot
+ARG STATIC_IMAGE=gcr.io/distroless/static-debian12:nonroot
 
-FROM --platform=$BUILDPLATFORM rust:${RUST_VERSION}-bookworm AS sources
+FROM --platform=$BUILDPLATFORM ${RUST_IMAGE} AS sources
 ARG BUILDARCH
 ARG TARGETARCH
 WORKDIR /source
@@ -32,7 +36,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     cargo build --release --locked --package cloudmap-mcs-integration --bin cloudmap-emulator --target "$(cat /target)" \
     && cp "target/$(cat /target)/release/cloudmap-emulator" /cloudmap-emulator
 
-FROM gcr.io/distroless/cc-debian12:nonroot AS emulator
+FROM ${CC_IMAGE} AS emulator
 COPY --from=build-emulator /cloudmap-emulator /usr/local/bin/cloudmap-emulator
 COPY LICENSE /LICENSE
 USER 65532:65532
@@ -51,7 +55,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
     && cp "target/$(cat /target)/dist/cloudmap-mcs" /cloudmap-mcs
 
 # CA certificates, no libraries and no shell; user 65532.
-FROM gcr.io/distroless/static-debian12:nonroot AS controller
+FROM ${STATIC_IMAGE} AS controller
 ARG CLOUDMAP_MCS_BUILD_COMMIT
 ARG CLOUDMAP_MCS_BUILD_DATE
 LABEL org.opencontainers.image.revision=$CLOUDMAP_MCS_BUILD_COMMIT org.opencontainers.image.created=$CLOUDMAP_MCS_BUILD_DATE

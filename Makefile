@@ -14,7 +14,7 @@ IMAGE ?= cloudmap-mcs:dev
 EMULATOR_IMAGE ?= cloudmap-emulator:dev
 CLUSTERS ?= 2
 # What a release consists of; the workflow makes the binaries on machines of both architectures.
-STEPS ?= notes binary image chart sbom provenance sign
+STEPS ?= audit notes binary image chart sbom provenance sign
 
 .PHONY: help demo kind-quickstart kind-quickstart-down test conformance conformance-testbed upstream-conformance aws-smoke check soak bench cutover-bench site docs build image emulator-image release release-dry-run testbed-up testbed-down clean-testbed clean
 

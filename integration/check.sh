@@ -29,11 +29,12 @@ stage "cargo doc"
 RUSTDOCFLAGS="--deny warnings --allow rustdoc::private_intra_doc_links" cargo doc --quiet --workspace --no-deps --document-private-items
 
 stage "cargo deny: bans, licences, sources, advisories"
-cargo_deny=$(cargo_tool cargo-deny 0.20.2)
+cargo_deny=$(cargo_tool cargo-deny "$CARGO_DENY_VERSION")
 # deny CHECK...: runs these checks of cargo-deny.
 deny() { "$cargo_deny" --all-features check --hide-inclusion-graph "$@"; }
 deny bans licenses sources
-# The database of advisories is on the network. If it cannot be reached, everything else is still checked.
+# The database of advisories is on the network. If it cannot be reached, everything else is still checked. A release fails then
+# (step audit of release.sh).
 if output=$(timeout 60 "$cargo_deny" --all-features fetch db 2>&1); then
 	deny --disable-fetch advisories
 else

@@ -3,6 +3,7 @@
 #
 # Usage: integration/release.sh STEP...
 #
+#   audit       checks the dependencies against the database of advisories, and fails if it cannot be reached
 #   notes       prints the notes of the release: what CHANGELOG.md says of this version
 #   binary      the program for this machine's architecture, linked statically, with its licence, man pages and completions,
 #               and its name as a plugin of kubectl, as .tar.gz
@@ -63,6 +64,34 @@ step_notes() {
 	tee "$work/notes.md" <<<"$notes"
 }
 
+step_audit() {
+	local cargo_deny
+	cargo_deny=$(cargo_tool cargo-deny "$CARGO_DENY_VERSION")
+	if ! timeout 120 "$cargo_deny" --all-features fetch db; then
+		missing "the database of advisories cannot be reached: dependencies were not checked for known vulnerabilities"
+		return 0
+	fi
+	"$cargo_deny" --all-features check --hide-inclusion-graph --disable-fetch advisories
+}
+
+# bases: writes which base images there are by digest, once for all images of a release, and prints them as arguments of the
+# Dockerfile. A name may mean another image tomorrow, a digest may not.
+bases() {
+	local name image digest RUST_VERSION
+	RUST_VERSION=$(sed -n 's/^ARG RUST_VERSION=//p' Dockerfile)
+	if [ ! -s "$RELEASE/bases.json" ]; then
+		for name in RUST_IMAGE CC_IMAGE STATIC_IMAGE; do
+			image=$(sed -n "s/^ARG $name=//p" Dockerfile)
+			image=${image/\${RUST_VERSION\}/$RUST_VERSION}
+			digest=$(docker buildx imagetools inspect "$image" --format '{{.Manifest.Digest}}')
+			[[ $digest =~ ^sha256:[0-9a-f]{64}$ ]] || fail "the digest of the base image $image is unknown: '$digest'"
+			jq -n --arg name "$name" --arg image "$image@$digest" '{($name): $image}'
+		done | jq -s add >"$work/bases.json" || return
+		mv "$work/bases.json" "$RELEASE/bases.json"
+	fi
+	jq -r 'to_entries[] | "--build-arg\n\(.key)=\(.value)"' "$RELEASE/bases.json"
+}
+
 docker_works() { command -v docker >/dev/null && docker info >/dev/null 2>&1; }
 
 step_binary() {
@@ -114,12 +143,15 @@ image() { echo "${REGISTRY:+$REGISTRY/}$1:$VERSION"; }
 
 # image_build TARGET FLAG...: by the Dockerfile, with what BuildKit knows of its provenance and contents.
 image_build() {
-	local target=$1
+	local target=$1 arguments
 	shift
+	# Not in the command below, which would not fail.
+	arguments=$(bases)
+	mapfile -t arguments <<<"$arguments"
 	docker buildx build --builder cloudmap-mcs --platform linux/amd64,linux/arm64 --target "$target" \
 		--tag "$(image "${IMAGES[$target]}")" --provenance mode=max --sbom true \
 		--build-arg CLOUDMAP_MCS_BUILD_COMMIT --build-arg CLOUDMAP_MCS_BUILD_DATE \
-		--build-arg SOURCE_DATE_EPOCH "$@" .
+		--build-arg SOURCE_DATE_EPOCH "${arguments[@]}" "$@" .
 }
 
 # helm ARGUMENTS...: the one that is installed, or the one that tests use.

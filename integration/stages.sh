@@ -12,6 +12,8 @@ export CLOUDMAP_MCS_CACHE=${CLOUDMAP_MCS_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}
 # A plain `su` leaves these folders out of root's PATH, and nft is there.
 export PATH=$PATH:/usr/sbin:/sbin
 
+readonly CARGO_DENY_VERSION=0.20.2
+
 # Settings of the user's shell for AWS must not leak into tests, and the SDK must not look for a machine's role.
 readonly OFFLINE_AWS=(AWS_ACCESS_KEY_ID=emulator AWS_SECRET_ACCESS_KEY=emulator AWS_REGION=eu-central-1
 	AWS_EC2_METADATA_DISABLED=true AWS_CONFIG_FILE=/dev/null AWS_SHARED_CREDENTIALS_FILE=/dev/null)

@@ -189,7 +189,7 @@ fn every_flag_is_every_flag_of_the_schema() {
 #[test]
 fn it_passes_helms_own_checks() {
     let Some(mut helm) = helm() else { return };
-    let values = Values::new(&json!({"config": every_flag(), "networkPolicy": {"enabled": true}}));
+    let values = Values::new(&json!({"config": every_flag(), "networkPolicy": {"egress": true}}));
     output(helm.args(["lint", "--strict", &chart(), "--values"]).arg(&values.0)).unwrap();
 }
 
@@ -291,7 +291,7 @@ fn pods_start_anew_when_settings_change_and_listen_where_they_are_asked() {
     let Some(of_5s) = annotations(&json!({"config": {"ledgerTick": "5s"}})) else { return };
     assert_ne!(Some(of_5s), annotations(&json!({"config": {"ledgerTick": "10s"}})));
 
-    let objects = rendered(&json!({"config": {"listen": "[::]:9090"}, "networkPolicy": {"enabled": true}})).unwrap();
+    let objects = rendered(&json!({"config": {"listen": "[::]:9090"}})).unwrap();
     let deployment = find(&objects, "Deployment", "cloudmap-mcs").unwrap();
     assert_eq!(deployment["spec"]["template"]["spec"]["containers"][0]["ports"][0]["containerPort"], 9090);
     let service = find(&objects, "Service", "cloudmap-mcs").unwrap();
@@ -312,7 +312,7 @@ fn the_network_policy_lets_in_who_looks_at_the_page_unless_it_is_for_port_forwar
         (json!({}), vec![8080]),
     ] {
         let from = json!([{"podSelector": {}}]);
-        let values = json!({"config": config, "networkPolicy": {"enabled": true, "from": from}});
+        let values = json!({"config": config, "networkPolicy": {"from": from}});
         let Some(objects) = rendered(&values) else { return };
         let ingress = &find(&objects, "NetworkPolicy", "cloudmap-mcs").unwrap()["spec"]["ingress"];
         let open = ingress[0]["ports"].as_array().unwrap().iter().map(|port| port["port"].as_i64().unwrap());
@@ -320,6 +320,51 @@ fn the_network_policy_lets_in_who_looks_at_the_page_unless_it_is_for_port_forwar
         assert_eq!(ingress[0]["from"], from);
         assert_eq!(ingress.as_array().unwrap().len(), 2, "{ingress}");
     }
+}
+
+#[test]
+fn alerts_tell_clusters_apart_by_their_label_and_link_nowhere_until_the_owner_is_known() {
+    let rules = |values: Value| {
+        let objects = rendered(&values)?;
+        let rules = &find(&objects, "PrometheusRule", "cloudmap-mcs")?["spec"]["groups"][0]["rules"];
+        Some(rules.as_array()?.clone())
+    };
+    let monitoring = json!({"enabled": true, "clusterLabel": "cluster"});
+    let Some(many) = rules(json!({"monitoring": monitoring})) else { return };
+    assert!(many.len() > 20);
+    for rule in &many {
+        let expression = rule["expr"].as_str().unwrap();
+        for grouped in ["by (", "on ("] {
+            for labels in expression.split(grouped).skip(1) {
+                assert!(labels.starts_with("cluster"), "two clusters would count as one: {expression}");
+            }
+        }
+        assert!(rule["annotations"].get("runbook_url").is_none(), "{rule}");
+    }
+    let down = many.iter().find(|rule| rule["alert"] == "CloudmapMcsDown").unwrap()["expr"].as_str().unwrap();
+    assert!(down.contains("unless on (cluster)"), "one of many clusters may be missing: {down}");
+
+    let one = rules(json!({"monitoring": {"enabled": true}})).unwrap();
+    assert!(one.iter().all(|rule| !rule["expr"].as_str().unwrap().contains("cluster,")));
+}
+
+#[test]
+fn by_default_only_namespaces_that_scrape_reach_the_admin_port_and_nothing_limits_what_the_controller_reaches() {
+    let policy = |values: &Value| Some(find(&rendered(values)?, "NetworkPolicy", "cloudmap-mcs")?["spec"].clone());
+    let Some(spec) = policy(&json!({})) else { return };
+    let scrapes = json!([{"namespaceSelector": {"matchLabels": {"cloudmap-mcs/scrapes": "true"}}}]);
+    assert_eq!(spec["ingress"][0]["from"], scrapes);
+    assert!(spec["ingress"][1].get("from").is_none(), "leaders of other clusters prove who they are: {spec}");
+    assert_eq!(spec["policyTypes"], json!(["Ingress"]));
+    assert!(spec.get("egress").is_none(), "{spec}");
+
+    let open = policy(&json!({"networkPolicy": {"from": []}})).unwrap();
+    assert!(open["ingress"][0].get("from").is_none(), "{open}");
+    let both = policy(&json!({"networkPolicy": {"egress": true}})).unwrap();
+    assert_eq!(both["policyTypes"], json!(["Ingress", "Egress"]));
+    assert_eq!(both["egress"].as_array().unwrap().len(), 4, "{both}");
+    let off = rendered(&json!({"networkPolicy": {"enabled": false}})).unwrap();
+    assert!(find(&off, "NetworkPolicy", "cloudmap-mcs").is_none());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::{
 use k8s_openapi::{
     api::{
         coordination::v1::Lease,
-        core::v1::{Node, Pod, PodSpec},
+        core::v1::{Namespace, Node, Pod, PodSpec},
         discovery::v1::EndpointSlice,
     },
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -44,6 +44,8 @@ pub(super) type Read<T> = Result<T, Unread>;
 
 /// How a cluster is called if nothing names its context.
 pub(super) const HERE: &str = "this cluster";
+/// The label by which Kubernetes enforces a level of Pod Security in a namespace.
+pub(super) const POD_SECURITY: &str = "pod-security.kubernetes.io/enforce";
 /// How many objects of a kind are looked at: enough for an example.
 const SOME: u32 = 500;
 
@@ -78,6 +80,8 @@ pub(super) struct Seen {
     pub(super) ahead: Option<SignedDuration>,
     pub(super) crds: Vec<(String, Read<Option<Crd>>)>,
     pub(super) controller: Read<Option<Controller>>,
+    /// The level of Pod Security that the controller's namespace enforces, if it has the label.
+    pub(super) enforced: Read<Option<String>>,
     pub(super) lease: Read<Option<Leader>>,
     /// When the Lease was read, by the API server's clock if it is known.
     pub(super) read: Timestamp,
@@ -179,9 +183,10 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
             ranges(client),
             pods(client),
             imports(client),
+            enforced(client, own),
         )
     };
-    let (crds, lease, uid, properties, exports, access, dns, ranges, pods, imports) = Box::pin(all).await;
+    let (crds, lease, uid, properties, exports, access, dns, ranges, pods, imports, enforced) = Box::pin(all).await;
     let lease = lease.map(|lease| lease.map(Leader::from));
     let leader = lease.as_ref().ok().and_then(Option::as_ref);
     let streams = streams(client, own, deployed, leader).await;
@@ -191,6 +196,7 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
         ahead,
         crds,
         controller,
+        enforced,
         lease,
         read: env::timestamp().checked_add(ahead.unwrap_or_default()).unwrap_or_default(),
         uid: uid.map_err(Unread::from),
@@ -308,6 +314,14 @@ async fn pods(client: &Client) -> Read<BTreeSet<IpAddr>> {
     let endpoints = slices.items.into_iter().flat_map(|slice| slice.endpoints);
     let pods = endpoints.filter(|it| it.target_ref.as_ref().is_some_and(|it| it.kind.as_deref() == Some("Pod")));
     Ok(pods.flat_map(|pod| pod.addresses).filter_map(|address| address.parse().ok()).collect())
+}
+
+async fn enforced(client: &Client, own: &str) -> Read<Option<String>> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    // Readers may list namespaces, and not get one.
+    let only = ListParams::default().fields(&format!("metadata.name={own}"));
+    let found = read(namespaces.list(&only)).await?.items.into_iter().next();
+    Ok(found.and_then(|namespace| namespace.labels().get(POD_SECURITY).cloned()))
 }
 
 async fn exports(client: &Client) -> Read<bool> {

@@ -8,7 +8,7 @@ use k8s_openapi::{
 
 use super::{
     super::{
-        observe::{Cluster, Seen},
+        observe::{Cluster, POD_SECURITY, Seen},
         report::Finding,
     },
     gates,
@@ -43,6 +43,7 @@ pub(super) fn plan(cluster: &Cluster, standalone: bool) -> Vec<Finding> {
     found.extend(clock(place, seen));
     found.extend(crds(cluster, seen));
     found.push(controller(cluster, seen));
+    found.extend(pod_security(cluster, seen));
     found.push(lease(cluster, seen));
     found.push(ids(cluster, seen, standalone));
     found.push(rbac(cluster, seen));
@@ -177,6 +178,23 @@ fn controller(cluster: &Cluster, seen: &Seen) -> Finding {
             }
         }
     }
+}
+
+/// Whether Kubernetes would refuse other pods with more rights beside the controller's, which could use its role.
+fn pod_security(cluster: &Cluster, seen: &Seen) -> Option<Finding> {
+    let (place, own, flags) = (cluster.name.as_str(), &cluster.own, &cluster.flags);
+    // Without a controller there is another finding.
+    seen.controller.as_ref().ok()?.as_ref()?;
+    let what = match &seen.enforced {
+        Err(why) => return Some(Finding::unread(place, "pod security", why, flags)),
+        Ok(Some(level)) if level == "restricted" => return None,
+        Ok(Some(level)) => {
+            format!("the namespace {own} enforces {level}, and the controller needs no more than restricted")
+        }
+        Ok(None) => format!("the namespace {own} enforces no level of Pod Security"),
+    };
+    let remedy = format!("kubectl{flags} label --overwrite namespace {own} {POD_SECURITY}=restricted");
+    Some(Finding::warn(place, "pod security", what, remedy))
 }
 
 fn lease(cluster: &Cluster, seen: &Seen) -> Finding {

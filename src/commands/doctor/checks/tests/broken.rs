@@ -249,6 +249,28 @@ fn every_broken_set_up_is_named_with_its_remedy_and_nothing_else_is() {
             "not read: you may not ask",
             "cloudmap-mcs-reader",
         ),
+        // Who may run beside the controller.
+        (
+            |it| first(it).enforced = Ok(None),
+            Warn,
+            "a",
+            "cloudmap-mcs-system enforces no level of Pod Security",
+            "kubectl --context a label --overwrite namespace cloudmap-mcs-system pod-security.kubernetes.io/enforce=restricted",
+        ),
+        (
+            |it| first(it).enforced = Ok(Some("baseline".to_owned())),
+            Warn,
+            "a",
+            "enforces baseline",
+            "pod-security.kubernetes.io/enforce=restricted",
+        ),
+        (
+            |it| first(it).enforced = Err(Unread::Forbidden("you may not list namespaces".to_owned())),
+            Skip,
+            "a",
+            "not read: you may not list namespaces",
+            "cloudmap-mcs-reader",
+        ),
         // CoreDNS.
         (
             |it| {

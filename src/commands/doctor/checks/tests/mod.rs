@@ -71,6 +71,7 @@ fn seen(number: u8) -> Seen {
         ahead: Some(SignedDuration::from_millis(400)),
         crds: api::needed_crds(false).iter().map(|it| (it.metadata.name.clone().unwrap(), Ok(Some(crd())))).collect(),
         controller: Ok(Some(controller)),
+        enforced: Ok(Some("restricted".to_owned())),
         lease: Ok(Some(Leader { holder: Some("pod-a".to_owned()), renewed, ..Leader::default() })),
         read,
         uid: Ok(format!("uid-{number}").into()),
