@@ -113,12 +113,15 @@ fn every_alert_has_a_runbook_and_a_test() {
     }
     let headings: Vec<_> = runbooks.lines().filter_map(|line| line.strip_prefix("## ")).collect();
     assert_eq!(headings, alerts, "runbooks, then alerts, in the same order");
-    assert!(runbooks.lines().find(|line| line.starts_with("    ")).unwrap().contains("cloudmap-mcs status"), "the first command");
+    assert!(
+        runbooks.lines().find(|line| line.starts_with("    ")).unwrap().contains("cloudmap-mcs status"),
+        "the first command"
+    );
     for (section, rule) in runbooks.split("\n## ").skip(1).zip(rules) {
         let urgent = rule["labels"]["severity"] == "critical";
         let when = if urgent { "\n\n**Now.** " } else { "\n\n**In the morning.** " };
         assert!(section.contains(when), "when somebody has to look: {section}");
-        let command = ["kubectl ", "cloudmap-mcs ", "curl "].iter().any(|it| section.contains(it));
+        let command = ["kubectl ", "cloudmap-mcs ", "curl ", "aws "].iter().any(|it| section.contains(it));
         assert!(command || section.contains("Do the same as"), "it has no command: {section}");
     }
 }

@@ -113,8 +113,14 @@ fn scripts_count_pods_and_not_their_addresses() {
     assert!(observe(two_pods_of_both_families, "", "serves one example my-service 2"));
     assert!(!observe(two_pods_of_both_families, "", "serves one example my-service 4"));
     let one_family_late = "10.0.0.1 a\nfd00::1 a\n10.0.0.2 b";
-    assert!(!observe(one_family_late, "", "serves one example my-service 2"), "the slice of the other family is not complete");
-    assert!(!observe(two_pods_of_both_families, "", "serves one example my-service 2 a"), "the pod that was killed is still there");
+    assert!(
+        !observe(one_family_late, "", "serves one example my-service 2"),
+        "the slice of the other family is not complete"
+    );
+    assert!(
+        !observe(two_pods_of_both_families, "", "serves one example my-service 2 a"),
+        "the pod that was killed is still there"
+    );
     assert!(observe(two_pods_of_both_families, "", "serves one example my-service 2 c"));
     assert!(!observe("", "", "serves one example my-service 1"), "there is none");
 }
