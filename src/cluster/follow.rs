@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
-use futures::StreamExt as _;
+use futures::{AsyncReadExt as _, StreamExt as _};
 use kube::{
     Api, Resource,
     api::{ListParams, WatchEvent, WatchParams},
-    core::{ObjectList, Status, error_boundary::InvalidObject},
+    core::{ObjectList, Request, Status, error_boundary::InvalidObject},
     runtime::watcher::Event,
 };
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
@@ -26,6 +26,13 @@ use super::{
 
 /// Number of objects on a page of a list, which are in memory in full at the same time.
 const PAGE: u32 = 250;
+
+/// Maximum size of a page in bytes. Ordinary objects take a few KiB each, but every user of a namespace may write objects of more
+/// than a megabyte. A page that is larger is not read to its end, and requested again with fewer objects.
+const MAX_PAGE_BYTES: usize = 8 << 20;
+
+/// The same for a page with one object. No API server stores so much.
+const MAX_OBJECT_BYTES: usize = 64 << 20;
 
 /// Maximum page size, used after lists that expired before their end.
 const MAX_PAGE: u32 = 4000;
@@ -73,7 +80,7 @@ pub(super) struct Scope<K, F> {
 pub(super) async fn follow<T, K, F>(scope: Scope<K, F>, writer: Writer<T>, metrics: Metrics, seed: u64)
 where
     T: Narrow,
-    K: Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     F: Fn(K) -> Result<T::Kind, Box<InvalidObject>> + Send + Sync,
     T::Kind: Send,
 {
@@ -102,6 +109,8 @@ enum Failure {
     Late,
     #[error("no data for {} s", SILENCE.as_secs())]
     Silent,
+    #[error("a page with {objects} objects has more than {} MiB", MAX_PAGE_BYTES >> 20)]
+    Large { objects: u32 },
     #[error("the API server ends the watch at once")]
     Brief,
     #[error("an object or a list without a resourceVersion")]
@@ -138,7 +147,7 @@ impl Failure {
         let code = match self {
             Self::Late => return ("timeout", ""),
             Self::Silent => return ("silence", ""),
-            Self::Brief | Self::NoVersion => return ("api", ""),
+            Self::Brief | Self::NoVersion | Self::Large { .. } => return ("api", ""),
             Self::Call(_) => return ("connection", ""),
             Self::Server(status) => status.code,
         };
@@ -170,7 +179,7 @@ enum End {
 impl<T, K, F> Follower<T, K, F>
 where
     T: Narrow,
-    K: Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + std::fmt::Debug + Send + 'static,
     F: Fn(K) -> Result<T::Kind, Box<InvalidObject>> + Send + Sync,
     T::Kind: Send,
 {
@@ -202,6 +211,15 @@ where
                             (None, None) => Failure::NoVersion,
                         }
                     }
+                    Err(Failure::Large { objects }) if objects > 1 => {
+                        self.page = (objects / 4).max(1);
+                        debug!(
+                            kind = T::CACHE,
+                            objects = self.page,
+                            "a page was too large: listing on with smaller ones"
+                        );
+                        continue;
+                    }
                     Err(failure) => failure,
                 };
                 let expired = failure.is_expired();
@@ -217,7 +235,7 @@ where
         }
     }
 
-    async fn get_page(&self, next: Option<String>) -> Result<ObjectList<K>, Failure> {
+    async fn get_page(&mut self, next: Option<String>) -> Result<ObjectList<K>, Failure> {
         // Without a version the list is as fresh as the API server has it, and never comes from the cache of a server
         // that lags.
         let params = ListParams {
@@ -226,7 +244,25 @@ where
             continue_token: next,
             ..ListParams::default()
         };
-        Ok(timeout(DEADLINE, self.scope.api.list(&params)).await.map_err(|_| Failure::Late)??)
+        let text = timeout(DEADLINE, self.read_page(&params)).await.map_err(|_| Failure::Late)??;
+        if self.page < PAGE && text.len() < MAX_PAGE_BYTES / 4 {
+            self.page = (self.page * 2).min(PAGE);
+        }
+        Ok(serde_json::from_slice(&text).map_err(kube::Error::SerdeError)?)
+    }
+
+    /// The text of a page, of which no more is read than may be in memory.
+    async fn read_page(&self, params: &ListParams) -> Result<Vec<u8>, Failure> {
+        let request = Request::new(self.scope.api.resource_url());
+        let request = if K::metadata_api() { request.list_metadata(params) } else { request.list(params) };
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        request.extensions_mut().insert("list");
+        let most = if self.page == 1 { MAX_OBJECT_BYTES } else { MAX_PAGE_BYTES };
+        let body = self.scope.api.clone().into_client().request_stream(request).await?;
+        let mut text = Vec::new();
+        let read = std::pin::pin!(body).take(most as u64 + 1).read_to_end(&mut text).await;
+        read.map_err(kube::Error::ReadEvents)?;
+        if text.len() > most { Err(Failure::Large { objects: self.page }) } else { Ok(text) }
     }
 
     /// Watches from a version on, with as many watches as this takes, until a new list is needed.

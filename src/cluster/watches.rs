@@ -8,7 +8,7 @@ use futures::{
 };
 use k8s_openapi::api::core::v1;
 use kube::{
-    Api, Client,
+    Api, Client, Resource,
     core::{DeserializeGuard, PartialObjectMeta, error_boundary::InvalidObject},
 };
 use serde::de::DeserializeOwned;
@@ -324,7 +324,7 @@ impl Watches<'_> {
     where
         T: Narrow,
         T::Kind: Send,
-        K: Clone + Debug + DeserializeOwned + Send + 'static,
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
         F: Fn(K) -> Result<T::Kind, Box<InvalidObject>> + Send + Sync + 'static,
     {
         let (cache, writer) = Cache::new();

@@ -400,3 +400,53 @@ async fn the_same_seed_gives_the_same_requests_at_the_same_times() {
     }
     assert_eq!(runs[0], runs[1]);
 }
+
+/// A page of objects with so much in them.
+fn heavy(names: &[&str], bytes: usize, next: Option<&str>) -> Answer {
+    let items: Vec<_> = names
+        .iter()
+        .map(|name| {
+            let mut service = service(name, 1);
+            service["metadata"]["annotations"] = json!({"example.org/text": "x".repeat(bytes)});
+            service
+        })
+        .collect();
+    let metadata = json!({"resourceVersion": "1", "continue": next.unwrap_or_default()});
+    Answer::Json(200, json!({"kind": "ServiceList", "apiVersion": "v1", "metadata": metadata, "items": items}))
+}
+
+/// Every user of a namespace may write 250 objects of a megabyte each.
+#[tokio::test(start_paused = true)]
+async fn a_page_that_is_too_large_is_requested_again_with_fewer_objects_and_those_before_it_are_kept() {
+    let world = World::new([
+        page(&["a"], 1, Some("after-a")),
+        heavy(&["b", "c", "d"], MAX_PAGE_BYTES / 2, Some("after-d")),
+        heavy(&["b"], 1_000_000, Some("after-b")),
+        heavy(&["c"], MAX_PAGE_BYTES - 1_000, Some("after-c")),
+        heavy(&["d"], 1_000, None),
+        quiet(),
+    ]);
+    world.request(6).await;
+    world.cache.synced().await;
+    assert_eq!(world.names(), ["a", "b", "c", "d"]);
+    let limits: Vec<_> = world.requests().into_iter().take(5).map(|(_, query)| query).collect();
+    let limit = |n: usize| {
+        let digits = limits[n].split("limit=").nth(1).unwrap();
+        digits.split('&').next().unwrap().parse::<u32>().unwrap()
+    };
+    assert_eq!((0..5).map(limit).collect::<Vec<_>>(), [250, 250, 62, 124, 124], "smaller, then larger again");
+    assert!(limits[2].contains("after-a"), "where it was: {limits:?}");
+    assert_eq!(world.errors("api"), 0, "nothing is wrong with the server");
+    // One object may have more.
+    let world = World::new([
+        heavy(&["a", "b"], MAX_PAGE_BYTES, None),
+        heavy(&["a", "b"], MAX_PAGE_BYTES, None),
+        heavy(&["a", "b"], MAX_PAGE_BYTES, None),
+        heavy(&["a", "b"], MAX_PAGE_BYTES, None),
+        heavy(&["a"], MAX_PAGE_BYTES, Some("after-a")),
+        heavy(&["b"], 10, None),
+        quiet(),
+    ]);
+    world.request(7).await;
+    assert_eq!(world.names(), ["a", "b"]);
+}

@@ -103,28 +103,44 @@ pub fn is_managed_slice(metadata: &ObjectMeta) -> bool {
     label(metadata, names::LABEL_SLICE_MANAGED_BY) == Some(names::MANAGED_BY)
 }
 
+/// Maximum number of addresses of a load balancer, or of external IPs, that are kept: one more than a Cloud Map service has
+/// instances, so that its limit is what is reported.
+const MAX_ADDRESSES: usize = 1_001;
+
 /// The annotations that this project reads (see [`names::ANNOTATION_PREFIXES`]).
 fn known_annotations(metadata: &ObjectMeta) -> Pairs {
     let known = |name: &String| names::ANNOTATION_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
+    let mut room = MAX_ANNOTATIONS;
     metadata
         .annotations
         .iter()
         .flatten()
         .filter(|(name, _)| known(name))
-        .map(|(name, value)| (intern(name), annotation_value(value)))
+        .take(MOST_ANNOTATIONS)
+        .map(|(name, value)| {
+            let kept = annotation_value(value, room.min(MAX_ANNOTATION));
+            room = room.saturating_sub(value.len());
+            (intern(name), kept)
+        })
         .collect()
 }
+
+/// Maximum number of annotations of an object that are kept: far more than this project reads.
+const MOST_ANNOTATIONS: usize = 100;
 
 /// Maximum length of an annotation's value that is kept, in bytes. A list of 1,000 host names or addresses is shorter.
 const MAX_ANNOTATION: usize = 64 * 1024;
 
-/// The value as it is kept. If it is too large, its size replaces it, in a form that is never a valid value of an
-/// annotation: the code that reads the annotation reports this on the object.
-fn annotation_value(value: &str) -> Arc<str> {
-    if value.len() <= MAX_ANNOTATION {
+/// The same of all annotations of an object together.
+const MAX_ANNOTATIONS: usize = 2 * MAX_ANNOTATION;
+
+/// The value as it is kept, if there is so much room. If it is too large, its size replaces it, in a form that is never a valid
+/// value of an annotation: the code that reads the annotation reports this on the object.
+fn annotation_value(value: &str, room: usize) -> Arc<str> {
+    if value.len() <= room {
         return value.into();
     }
-    format!("<too large: {} bytes where {MAX_ANNOTATION} are read>", value.len()).into()
+    format!("<too large: {} bytes where {room} are read>", value.len()).into()
 }
 
 /// The labels and annotations that this project's import applied (according to `managedFields`), with their current
@@ -156,7 +172,7 @@ fn applied(metadata: &ObjectMeta) -> (Pairs, Pairs) {
 
 /// The valid addresses. IPv4 addresses with leading zeros, which old API servers accept, are not valid.
 fn addresses(texts: &[String]) -> Box<[IpAddr]> {
-    texts.iter().filter_map(|text| text.parse().ok()).collect()
+    texts.iter().filter_map(|text| text.parse().ok()).take(MAX_ADDRESSES).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::core::PartialObjectMeta;
 
-use super::{annotation_value, uid};
+use super::{MAX_ANNOTATION, annotation_value, uid};
 use crate::{api::names, cluster::cache::Narrow, model::intern};
 
 /// A namespace. Imports exist only in existing namespaces (KEP-1645, namespace sameness).
@@ -40,7 +40,7 @@ impl Narrow for Namespace {
     fn narrow(object: Self::Kind) -> Option<Self> {
         let terminating = object.metadata.deletion_timestamp.is_some();
         let annotations = object.metadata.annotations.as_ref();
-        let read = |name: &str| annotations?.get(name).map(|value| annotation_value(value));
+        let read = |name: &str| annotations?.get(name).map(|value| annotation_value(value, MAX_ANNOTATION));
         Some(Self {
             name: intern(object.metadata.name.as_deref()?),
             uid: uid(&object.metadata),

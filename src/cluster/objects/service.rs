@@ -2,7 +2,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
-use super::{addresses, created, is_managed, known_annotations, label, service_key, service_port, uid};
+use super::{MAX_ADDRESSES, addresses, created, is_managed, known_annotations, label, service_key, service_port, uid};
 use crate::{
     api::names,
     cluster::cache::Narrow,
@@ -28,9 +28,9 @@ pub struct Service {
     /// The allocated cluster IPs in the order of `ip_families`. Empty for headless and ExternalName Services, and for a
     /// moment after creation.
     pub cluster_ips: Box<[IpAddr]>,
-    /// `spec.externalIPs`.
+    /// `spec.externalIPs`, cut in the same way.
     pub external_ips: Box<[IpAddr]>,
-    /// Addresses and host names in `status.loadBalancer.ingress`.
+    /// Addresses and host names in `status.loadBalancer.ingress`, cut if there are more than a Cloud Map service takes.
     pub load_balancer: Box<[Box<str>]>,
     /// `spec.externalName`.
     pub external_name: Option<Box<str>>,
@@ -119,6 +119,7 @@ impl Narrow for Service {
                 .flat_map(|ingress| [ingress.ip, ingress.hostname])
                 .flatten()
                 .filter(|text| !text.is_empty())
+                .take(MAX_ADDRESSES)
                 .map(String::into_boxed_str)
                 .collect(),
             external_name: spec.external_name.filter(|name| !name.is_empty()).map(String::into_boxed_str),

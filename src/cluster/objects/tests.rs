@@ -286,6 +286,39 @@ fn the_size_replaces_an_annotation_that_is_too_large() {
     assert_eq!(known.get("cloudmap-mcs/attributes"), Some("<too large: 200000 bytes where 65536 are read>"));
 }
 
+#[test]
+fn all_annotations_of_an_object_together_are_bounded() {
+    let annotations = (0..1_000).map(|n| (format!("cloudmap-mcs/{n:03}"), "x".repeat(2_000))).collect();
+    let known = known_annotations(&ObjectMeta { annotations: Some(annotations), ..ObjectMeta::default() });
+    let bytes: usize = known.iter().map(|(_, value)| value.len()).sum();
+    assert!(bytes <= MAX_ANNOTATIONS + 100 * MOST_ANNOTATIONS, "{bytes}");
+    assert_eq!(known.get("cloudmap-mcs/064").map(str::len), Some(2_000));
+    assert!(known.get("cloudmap-mcs/070").unwrap().starts_with("<too large: 2000 bytes"));
+}
+
+/// The API server accepts more than a megabyte of hosts in one Ingress, and every replica would keep them.
+#[test]
+fn hosts_and_addresses_of_an_ingress_are_cut_and_it_says_so() {
+    let ingress = |hosts: usize, length: usize| {
+        let rules: Vec<_> = (0..hosts).map(|n| json!({"host": format!("{n:0length$}.example.org")})).collect();
+        narrow::<Ingress>(json!({
+            "metadata": {"namespace": "ns", "name": "web", "annotations": {"external-dns.kubernetes.io/ttl": "60"}},
+            "spec": {"rules": rules},
+            "status": {"loadBalancer": {"ingress": vec![json!({"ip": "192.0.2.1"}); 5_000]}},
+        }))
+        .unwrap()
+    };
+    let bytes = |ingress: &Ingress| ingress.hosts.iter().map(|host| host.len()).sum::<usize>();
+    let few = ingress(500, 4);
+    assert_eq!((few.hosts.len(), few.has_more_hosts), (500, false));
+    for (hosts, length) in [(501, 4), (20_000, 4), (5_000, 200)] {
+        let many = ingress(hosts, length);
+        assert!(many.has_more_hosts && many.hosts.len() <= 500 && bytes(&many) <= 32 * 1024, "{hosts} of {length}");
+        assert!(many.hosts.iter().next().unwrap().starts_with('0'), "the first ones, whoever reads them");
+    }
+    assert_eq!(few.load_balancer.len(), MAX_ADDRESSES);
+}
+
 /// Else the status of such an import would be written again and again, and nothing would change.
 #[test]
 fn lists_in_the_status_of_an_import_are_equal_in_any_order() {
