@@ -43,6 +43,7 @@ pub mod model;
 pub mod queue;
 pub mod release;
 pub mod shared_map;
+mod steps;
 pub mod telemetry;
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ const ORDER: [&str; 29] = [
     "metrics",
     "release",
     "shared_map",
+    "steps",
     "model",
     "api",
     "cloudmap",

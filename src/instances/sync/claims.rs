@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{
     ClaimsStatus, Contender, Reason, TargetDesired, Verdict,
     engine::Engine,
-    places::{REFUSED_AGAIN, has_namesake, in_listing},
+    places::{REFUSED_AGAIN, has_namesake},
     state::{Phase, Seen, State, Want},
 };
 use crate::{
@@ -82,7 +82,7 @@ impl Engine {
         let Some(services) = listing.fresh(REFUSED_AGAIN, now) else {
             return self.want_services(namespace_id, target, now);
         };
-        match in_listing(services, &target.service, kind) {
+        match services.get(&target.service, kind) {
             Some(listed) if listed.owner != ServiceOwner::Ours => Some(Want::Inspect { service_id: listed.id.clone() }),
             _ => {
                 self.look_later(target, now);
@@ -126,7 +126,7 @@ impl Engine {
             };
             let listing = self.services.entry(namespace_id.clone()).or_default();
             let Some((_, services)) = &listing.rows else { return self.want_services(namespace_id, target, now) };
-            match in_listing(services, &target.service, kind).map(|listed| listed.unproven(now)) {
+            match services.get(&target.service, kind).map(|listed| listed.unproven(now)) {
                 Some(place) => self.resolved(target, place),
                 None => self.found_nothing(target),
             }
@@ -165,7 +165,7 @@ impl Engine {
             return Some(self.may_make_namespace(target, creates_namespace).map_err(|why| (Reason::NoNamespace, why)));
         };
         let (_, services) = self.services.get(&namespace.id)?.rows.as_ref()?;
-        let owner = match in_listing(services, &target.service, namespace.kind) {
+        let owner = match services.get(&target.service, namespace.kind) {
             None => &ServiceOwner::Ours,
             Some(listed) if listed.owner == ServiceOwner::Ours => &ServiceOwner::Ours,
             Some(_) => self.targets.get(target)?.owner.as_ref()?,

@@ -17,7 +17,7 @@ use super::{
     failure::back_off,
     hiding::Hiding,
     listing::Listing,
-    places::Services,
+    places::{Namesakes, Services},
     polls::Poll,
     readback::Unpolled,
     state::{Class, Counts, Phase, Reading, Seen, State, Unread, Want},
@@ -36,6 +36,8 @@ pub(super) struct Engine {
     pub(super) desired: Desired,
     /// Boxed, because the nodes of a map have room for more entries than they hold.
     pub(super) targets: BTreeMap<Target, Box<State>>,
+    /// The active ones by the name that they have in a DNS namespace.
+    pub(super) namesakes: Namesakes,
     pub(super) namespaces: Listing<BTreeMap<Arc<str>, Namespace>>,
     /// By namespace id.
     pub(super) services: BTreeMap<Arc<str>, Listing<Services>>,
@@ -72,6 +74,7 @@ impl Engine {
             settings,
             desired: Desired::default(),
             targets: BTreeMap::new(),
+            namesakes: Namesakes::default(),
             namespaces: Listing::default(),
             services: BTreeMap::new(),
             creating: BTreeMap::new(),
@@ -100,6 +103,7 @@ impl Engine {
     pub(super) fn desire(&mut self, desired: &Desired, now: Instant) {
         let before = std::mem::replace(&mut self.desired, desired.clone());
         for (target, old, wanted) in before.difference(desired) {
+            self.namesakes.note(target, wanted.is_some_and(|wanted| wanted.active));
             let Some(wanted) = wanted else {
                 self.drop_unwanted(target);
                 continue;

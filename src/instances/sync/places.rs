@@ -1,7 +1,11 @@
 //! Finds, creates and deletes the service of a target, with listings that targets share, and a closer look at foreign
 //! services.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -21,6 +25,7 @@ use crate::{
         target::validate,
     },
     model::Target,
+    steps,
 };
 
 /// How long a listing counts that lacks something. People create namespaces and services, too.
@@ -36,7 +41,80 @@ pub(super) const REFUSED_AGAIN: Duration = Duration::from_mins(5);
 const DELETE_ATTEMPTS: u32 = 5;
 
 /// The services of a Cloud Map namespace, by name.
-pub(super) type Services = BTreeMap<Arc<str>, Listed>;
+#[derive(Debug, Default)]
+pub(super) struct Services {
+    by_name: BTreeMap<Arc<str>, Listed>,
+    /// The first name of those that are one in DNS.
+    folded: BTreeMap<Box<str>, Arc<str>>,
+}
+
+impl Services {
+    /// The service of this name in a namespace of this kind.
+    pub(super) fn get(&self, name: &str, kind: NamespaceKind) -> Option<&Listed> {
+        let alike = || {
+            let found = self.folded.get(&*name.to_ascii_lowercase())?;
+            self.by_name.get(found).filter(|_| kind.is_same_service(found, name))
+        };
+        self.by_name.get(name).or_else(alike)
+    }
+
+    /// Number of services.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    fn insert(&mut self, name: Arc<str>, listed: Listed) {
+        let first = self.folded.entry(name.to_ascii_lowercase().into()).or_insert_with(|| Arc::clone(&name));
+        if name < *first {
+            *first = Arc::clone(&name);
+        }
+        self.by_name.insert(name, listed);
+    }
+}
+
+impl FromIterator<(Arc<str>, Listed)> for Services {
+    fn from_iter<I: IntoIterator<Item = (Arc<str>, Listed)>>(listed: I) -> Self {
+        let mut services = Self::default();
+        listed.into_iter().for_each(|(name, listed)| services.insert(name, listed));
+        services
+    }
+}
+
+/// Active targets by namespace and name, in which AWS does not tell upper from lower case if it is a DNS namespace. To look for
+/// them among all targets would take as many steps as there are, for each of them.
+#[derive(Debug, Default)]
+pub(super) struct Namesakes(BTreeMap<(Arc<str>, Box<str>), BTreeSet<Target>>);
+
+impl Namesakes {
+    fn key(target: &Target) -> (Arc<str>, Box<str>) {
+        (Arc::clone(&target.namespace), target.service.to_ascii_lowercase().into())
+    }
+
+    /// Number of targets.
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.values().map(BTreeSet::len).sum()
+    }
+
+    /// Notes whether a target is active.
+    pub(super) fn note(&mut self, target: &Target, active: bool) {
+        let key = Self::key(target);
+        if active {
+            self.0.entry(key).or_default().insert(target.clone());
+        } else if let Some(alike) = self.0.get_mut(&key) {
+            alike.remove(target);
+            if alike.is_empty() {
+                self.0.remove(&key);
+            }
+        }
+    }
+
+    /// The active targets that have the name of this one, or its name in other letters.
+    fn of(&self, target: &Target) -> impl Iterator<Item = &Target> {
+        self.0.get(&Self::key(target)).into_iter().flatten().inspect(|_| steps::count())
+    }
+}
 
 /// A service in a listing, reduced to what is needed.
 #[derive(Debug, Clone)]
@@ -68,7 +146,7 @@ impl Engine {
         // that is ours stays ours; any other one is looked at again.
         let Some((_, services)) = &listing.rows else { return self.want_services(namespace_id, target, now) };
         // Each of the two would withdraw what the other one registers.
-        let is_named = |name: &Arc<str>| services.contains_key(name);
+        let is_named = |name: &Arc<str>| services.by_name.contains_key(name);
         let is_first = |other: &Target| is_named(&other.service) && !is_named(&target.service);
         if let Some((other, may)) = namesake
             && may.unwrap_or_else(|| is_first(&other))
@@ -77,7 +155,7 @@ impl Engine {
             return None;
         }
         let unseen = self.targets.get(target).is_some_and(|state| state.seen == Seen::Never);
-        match in_listing(services, &target.service, kind) {
+        match services.get(&target.service, kind) {
             None if desired.retiring => {
                 let certain = self.certain_from(target);
                 if self.services.get(&namespace_id).is_some_and(|listing| listing.began_since(certain)) {
@@ -267,12 +345,11 @@ impl Engine {
     /// DNS namespaces AWS does not tell upper from lower case, so two targets can have one service.
     pub(super) fn namesake(&self, target: &Target) -> Option<(Target, Option<bool>)> {
         let (_, namespaces) = self.namespaces.rows.as_ref()?;
-        let kind = namespaces.get(&target.namespace)?.kind;
-        let first = Target { namespace: target.namespace.clone(), service: "".into() };
-        let there = self.targets.range(first..).take_while(|(other, _)| other.namespace == target.namespace);
-        let mut active = there.filter(|(other, _)| self.desired.get(*other).is_some_and(|desired| desired.active));
-        let (other, state) =
-            active.find(|(other, _)| *other != target && kind.is_same_service(&other.service, &target.service))?;
+        if namespaces.get(&target.namespace)?.kind == NamespaceKind::Http {
+            return None;
+        }
+        let mut others = self.namesakes.of(target).filter(|other| *other != target);
+        let (other, state) = others.find_map(|other| Some((other, self.targets.get(other)?)))?;
         let may = || state.place().is_none_or(|place| !place.refused);
         Some((other.clone(), state.service_id.is_some().then(may)))
     }
@@ -419,8 +496,7 @@ impl Engine {
             let Some(services) = listing.fresh(LISTING_AGE, now) else {
                 return listing.may_load(now).then_some(Want::Services { namespace_id });
             };
-            let same =
-                in_listing(services, &target.service, kind).filter(|listed| Some(&listed.id) == service_id.as_ref());
+            let same = services.get(&target.service, kind).filter(|listed| Some(&listed.id) == service_id.as_ref());
             if let Some(listed) = same.filter(|listed| listed.owner != ServiceOwner::Ours && !desired.retiring) {
                 return Some(Want::Inspect { service_id: listed.id.clone() });
             }
@@ -465,7 +541,7 @@ impl Engine {
         let Some(namespace) = namespaces.get(&target.namespace) else { return false };
         let listing = self.services.get(&namespace.id).and_then(|listing| listing.rows.as_ref());
         listing.is_none_or(|(_, services)| {
-            in_listing(services, &target.service, namespace.kind).is_some_and(|listed| listed.id == *service_id)
+            services.get(&target.service, namespace.kind).is_some_and(|listed| listed.id == *service_id)
         })
     }
 
@@ -517,12 +593,6 @@ pub(super) fn listed(service: &Service, identity: &ownership::Owner) -> Listed {
         owner: service_owner(service, &BTreeMap::new(), identity),
         unmarked: service.dns.is_none() && service.description.as_deref().is_none_or(str::is_empty),
     }
-}
-
-/// The service of this name in a listing.
-pub(super) fn in_listing<'a>(services: &'a Services, name: &str, kind: NamespaceKind) -> Option<&'a Listed> {
-    let alike = || services.iter().find(|(other, _)| kind.is_same_service(other, name)).map(|(_, listed)| listed);
-    services.get(name).or_else(alike)
 }
 
 /// If several namespaces have one name, the first one by [`Namespace::precedence`]. Host names follow the same order

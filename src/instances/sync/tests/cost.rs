@@ -247,3 +247,27 @@ async fn a_role_that_may_not_ask_for_operations_asks_once_a_minute_however_many_
 fn what_is_said_of_a_target_without_a_share_is_small() {
     assert!(size_of::<TargetStatus>() <= 128, "{} bytes", size_of::<TargetStatus>());
 }
+
+/// Each target looks whether another one has its name in other letters. With the 12,000 names of one tenant, to look at all of
+/// them for each of them took minutes.
+#[tokio::test(start_paused = true)]
+async fn the_steps_to_find_services_are_in_proportion_to_the_number_of_targets() {
+    let mut counts = Vec::new();
+    for targets in [50, 400] {
+        let fake = Fake::new();
+        fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
+        let world = World::new(fake);
+        let names: Vec<_> = (0..targets).map(|n| format!("s-{n}")).collect();
+        steps::take();
+        world.desire(names.iter().map(|name| (target("shop", name), active(specs("uid-1", name, 1..=1, "a")))));
+        while world.handle.figures().borrow().registered < targets {
+            sleep(Duration::from_secs(1)).await;
+        }
+        world.desire(names.iter().map(|name| (target("shop", name), retiring())));
+        for name in &names {
+            world.until(&target("shop", name), |status| status.done).await;
+        }
+        counts.push(steps::take());
+    }
+    assert!(counts[0] >= 50 && counts[1] <= counts[0] * 12, "{counts:?} steps for 50 and 400 targets");
+}

@@ -62,11 +62,20 @@ impl Bench {
 
     /// Number of entries in memory.
     fn kept(&self) -> usize {
-        let Engine { targets, namespaces: _, services, creating, queues, timers, polls, in_flight, .. } = &self.engine;
+        let Engine { targets, namesakes, namespaces: _, services, creating, queues, timers, polls, in_flight, .. } =
+            &self.engine;
         let listed: usize = services.values().filter_map(|l| l.rows.as_ref()).map(|(_, rows)| 1 + rows.len()).sum();
         let queued: usize = queues.values().map(std::collections::VecDeque::len).sum();
         let flying: usize = in_flight.values().sum();
-        targets.len() + services.len() + listed + creating.len() + queued + timers.len() + polls.len() + flying
+        targets.len()
+            + namesakes.len()
+            + services.len()
+            + listed
+            + creating.len()
+            + queued
+            + timers.len()
+            + polls.len()
+            + flying
     }
 }
 

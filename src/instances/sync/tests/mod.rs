@@ -33,6 +33,7 @@ use crate::{
     instances::{Source, ownership::is_ours},
     ledger::{driver::Status, writer::Stage},
     model::{Conditions, Endpoint, ServiceKey, fixtures},
+    steps,
 };
 
 fn identity(uid: &str) -> Owner {
