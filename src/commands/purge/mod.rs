@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    asking::{self, Progress, patiently_counted},
+    asking::{self, Progress, patiently, patiently_counted},
     forget::refuse_if_alive,
 };
 use crate::{

@@ -71,6 +71,12 @@ impl Services {
         }
         self.by_name.insert(name, listed);
     }
+
+    /// Removes the services of this name, and of those that are one with it in DNS.
+    pub(super) fn remove(&mut self, name: &str) {
+        self.folded.remove(&*name.to_ascii_lowercase());
+        self.by_name.retain(|other, _| !other.eq_ignore_ascii_case(name));
+    }
 }
 
 impl FromIterator<(Arc<str>, Listed)> for Services {

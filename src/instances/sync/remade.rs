@@ -103,7 +103,7 @@ impl Engine {
         };
         debug_assert!(kind != NamespaceKind::Http, "only services with records are made again");
         if let Some((_, services)) = self.services.get_mut(&id).and_then(|listing| listing.rows.as_mut()) {
-            services.retain(|name, _| !kind.is_same_service(name, &target.service));
+            services.remove(&target.service);
         }
     }
 }
