@@ -195,13 +195,12 @@ pub async fn observe_pods(client: &Client, place: &Place) -> Result<Observed, As
     }
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &place.namespace);
     for (daemon_set, config_map) in workload::node_locals(client, place).await? {
-        match observed.node_locals.iter_mut().find(|it| it.config_map == config_map) {
-            Some(known) => known.daemon_set = Some(daemon_set),
-            None => {
-                let found = get(maps.clone(), "read the ConfigMap of NodeLocal DNSCache", &config_map).await?;
-                let found = found.and_then(narrow).map(|it| Corefile { daemon_set: Some(daemon_set), ..it });
-                observed.node_locals.extend(found);
-            }
+        if let Some(known) = observed.node_locals.iter_mut().find(|it| it.config_map == config_map) {
+            known.daemon_set = Some(daemon_set);
+        } else {
+            let found = get(maps.clone(), "read the ConfigMap of NodeLocal DNSCache", &config_map).await?;
+            let found = found.and_then(narrow).map(|it| Corefile { daemon_set: Some(daemon_set), ..it });
+            observed.node_locals.extend(found);
         }
     }
     Ok(observed)

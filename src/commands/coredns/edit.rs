@@ -101,8 +101,9 @@ pub(super) fn reloads(text: &str) -> bool {
 /// The port on which CoreDNS answers for the zone by plain DNS.
 pub(super) fn port(text: &str, zone: &str) -> u16 {
     let port = |corefile: Corefile| {
-        let sockets = answering(&corefile, zone).ok()?.into_iter().flat_map(Server::zones).map(|(_, socket)| socket);
-        sockets.filter_map(|socket| socket.strip_prefix("dns:")?.parse().ok()).next()
+        let mut sockets =
+            answering(&corefile, zone).ok()?.into_iter().flat_map(Server::zones).map(|(_, socket)| socket);
+        sockets.find_map(|socket| socket.strip_prefix("dns:")?.parse().ok())
     };
     Corefile::parse(text).ok().and_then(port).unwrap_or(53)
 }

@@ -155,7 +155,8 @@ fn edited(action: Action, text: &str) -> Result<Edited, String> {
 }
 
 fn said(text: &str) -> String {
-    offline::check(text, ZONE).iter().map(|finding| format!("{finding}\n")).collect()
+    let findings: Vec<_> = offline::check(text, ZONE).iter().map(ToString::to_string).collect();
+    findings.join("\n")
 }
 
 #[test]

@@ -53,13 +53,13 @@ pub(super) fn whole() -> Observed {
 pub(super) async fn coredns(command: CorednsCommand) -> anyhow::Result<()> {
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
     match command {
-        CorednsCommand::Check(args) => match &args.corefile {
-            Some(file) => report(&offline::check(&read(file)?, &args.zone), &args.zone, &mut out),
-            None => {
-                let (client, place) = connect(&args).await?;
-                check(&coredns::observe_pods(&client, &place).await?, &args, &mut out)
+        CorednsCommand::Check(args) => {
+            if let Some(file) = &args.corefile {
+                return report(&offline::check(&read(file)?, &args.zone), &args.zone, &mut out);
             }
-        },
+            let (client, place) = connect(&args).await?;
+            check(&coredns::observe_pods(&client, &place).await?, &args, &mut out)
+        }
         CorednsCommand::Apply(args) => write(Action::Apply, &args, &mut out, &mut err).await,
         CorednsCommand::Remove(args) => write(Action::Remove, &args, &mut out, &mut err).await,
     }

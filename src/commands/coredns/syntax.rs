@@ -81,7 +81,7 @@ pub(super) fn parse(text: &str) -> Result<Parsed, Refusal> {
             let below = snippet.block.open.line;
             let what =
                 format!("the snippet ({name}) is below, on line {below}, so CoreDNS looks for a file of this name");
-            reader.fault(line, what, "put the snippet before the server blocks that import it".to_owned());
+            reader.fault(line, &what, "put the snippet before the server blocks that import it".to_owned());
         }
     }
     Ok(reader.parsed)
@@ -249,14 +249,14 @@ impl Reader {
             let first = first.block.open.line;
             self.fault(
                 snippet.block.open.line,
-                format!("the snippet ({name}) is there already, on line {first}"),
+                &format!("the snippet ({name}) is there already, on line {first}"),
                 "remove one of the two".to_owned(),
             );
         }
         self.snippets.insert(name, snippet);
     }
 
-    fn fault(&mut self, line: usize, what: String, remedy: String) {
+    fn fault(&mut self, line: usize, what: &str, remedy: String) {
         self.parsed.faults.push(Fault { what: format!("line {line}: {what}"), remedy });
     }
 
@@ -287,7 +287,7 @@ impl Reader {
                 Some([name]) => match self.snippets.get(&name.text).map(|snippet| snippet.block.directives.clone()) {
                     Some(_) if self.inside.contains(&name.text) || self.imports >= MOST_IMPORTS => {
                         let what = format!("the snippet ({}) imports itself, or is imported too often", name.text);
-                        self.fault(line, what, "remove this line".to_owned());
+                        self.fault(line, &what, "remove this line".to_owned());
                     }
                     Some(imported) => {
                         self.imports += 1;
@@ -305,7 +305,7 @@ impl Reader {
                 },
                 Some(args) => {
                     let what = format!("`import` has {} arguments, and takes one", args.len());
-                    self.fault(line, what, "write one `import` for each of them".to_owned());
+                    self.fault(line, &what, "write one `import` for each of them".to_owned());
                 }
                 None => {
                     let Directive { words, block } = directive;

@@ -402,6 +402,9 @@ fn corefile() -> impl Strategy<Value = String> {
         |((others, zones, options, cache, first), indentation, line_break, one, two, ends)| {
             let mut lines = vec![format!(".:53 {{{one}")];
             let mut say = |depth: usize, text: &str| lines.push(format!("{}{text}", indentation.repeat(depth)));
+            // CoreDNS takes a plugin once in a server block.
+            let mut seen = std::collections::BTreeSet::new();
+            let others: Vec<_> = others.into_iter().filter(|lines| seen.insert(lines.clone())).collect();
             let cut = others.len() / 2;
             for line in others[..cut].iter().flatten() {
                 say(1, line);

@@ -55,11 +55,11 @@ impl Table {
 
     /// A row as an object; `None` if the line is none.
     pub(super) fn row(&self, line: &str) -> Option<Object> {
-        self.object(cells(line, self.separator)?)
+        self.object(&cells(line, self.separator)?)
     }
 
     /// The same from its cells.
-    pub(super) fn object(&self, cells: Vec<String>) -> Option<Object> {
+    pub(super) fn object(&self, cells: &[String]) -> Option<Object> {
         let pairs = || self.columns.iter().cloned().zip(cells.iter().cloned().map(Value::String));
         (cells.len() == self.columns.len()).then(|| pairs().collect())
     }
@@ -67,7 +67,7 @@ impl Table {
 
 /// Whether a quote that begins a cell is still open at the end of a text, so that the row goes on in the next line.
 pub(super) fn is_open(text: &[u8]) -> bool {
-    text.iter().filter(|byte| **byte == b'"').count() % 2 == 1
+    text.iter().fold(false, |open, byte| open != (*byte == b'"'))
 }
 
 /// The cells of a line; `None` if a quote is where none can be.

@@ -51,6 +51,7 @@ const OTHERS: [&str; 26] = [
 
 /// What is known of a query.
 #[derive(Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Query {
     name: Option<(Relation, String)>,
     /// There is a name that has nothing to do with the one that is wanted.

@@ -164,7 +164,7 @@ impl Seen {
             Said::Suffixed(name) => self.suffixed.add(name),
             Said::Below(name) => self.below.add(name),
             Said::Named(why) | Said::Mentioned(why) => {
-                self.named.add(&mut file.named, file.name, place, why.to_owned())
+                self.named.add(&mut file.named, file.name, place, why.to_owned());
             }
             Said::Unnamed => self.unnamed += 1,
             Said::Skipped => self.skipped += 1,

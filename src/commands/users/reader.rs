@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         let object = fields::undotted(object);
         let at = fields::time(&object).or(at);
         if let Some(cells) = fields::cells(&object) {
-            return self.cells(cells, at, depth);
+            return self.cells(&cells, at, depth);
         }
         let (found, unread) = self.whole(&object, at, depth);
         if !found.is_empty() {
@@ -167,7 +167,7 @@ impl<'a> Reader<'a> {
                     let object = fields::undotted(object);
                     let at = fields::time(&object).or(at);
                     match fields::cells(&object) {
-                        Some(cells) => self.cells(cells, at, depth + 1),
+                        Some(cells) => self.cells(&cells, at, depth + 1),
                         None if any => self.beside(&object, at, true, depth + 1),
                         None => self.whole(&object, at, depth + 1).0,
                     }
@@ -190,8 +190,10 @@ impl<'a> Reader<'a> {
             .or_else(|| flow::of_object(object, at, self.subject))
     }
 
-    fn cells(&mut self, cells: Vec<String>, at: Option<Timestamp>, depth: usize) -> Found {
-        if let Some(table) = Table::of(',', cells.clone()) {
+    fn cells(&mut self, cells: &[String], at: Option<Timestamp>, depth: usize) -> Found {
+        if cells.iter().all(|cell| self.may_be_header(cell))
+            && let Some(table) = Table::of(',', cells.to_vec())
+        {
             self.table = Some(table);
             return Vec::new();
         }
@@ -227,13 +229,15 @@ impl<'a> Reader<'a> {
                 return found;
             }
         }
-        if depth == 0
+        let header = self.may_be_header(line);
+        if header
+            && depth == 0
             && let Some(table) = Table::header(line)
         {
             self.table = Some(table);
             return Vec::new();
         }
-        if let Some(columns) = flow::Columns::header(line) {
+        if header && let Some(columns) = flow::Columns::header(line) {
             return vec![columns.map(|columns| {
                 self.columns = Some(columns);
                 Read { kind: Kind::Flow, at: None, said: Said::Nothing }
@@ -249,6 +253,11 @@ impl<'a> Reader<'a> {
                 None => vec![Err(self.unknown(UNKNOWN, line))],
             },
         }
+    }
+
+    /// What has the name or an address of a task is no header, whatever else it looks like.
+    fn may_be_header(&self, text: &str) -> bool {
+        self.subject.in_text(text).is_none() && self.subject.task_in_text(text).is_none()
     }
 
     /// What is wrong with a record of no log that is known.

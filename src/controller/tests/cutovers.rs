@@ -461,7 +461,7 @@ async fn tasks_are_hidden_only_where_an_administrator_allows_it() {
     assert!(blue.objects.take_notes().iter().any(|note| note.reason == "TasksNotHidden"));
     blue.objects.annotate_namespace("shop", &[(ANNOTATION_MAY_REGISTER, "shop/*")]);
     until_hidden_says(&blue, "True", "Hidden").await;
-    assert_eq!(world.fake.registry().unhealthy.len(), 1);
+    until("it is hidden", || world.fake.registry().unhealthy.len() == 1).await;
     blue.objects.annotate_namespace("shop", &[]);
     until("it is shown again", || world.fake.registry().unhealthy.is_empty()).await;
     until_hidden_says(&blue, "False", "NotGranted").await;

@@ -102,8 +102,11 @@ impl Engine {
     /// Sets the latest desired state. What an earlier one wanted and was not sent yet is forgotten.
     pub(super) fn desire(&mut self, desired: &Desired, now: Instant) {
         let before = std::mem::replace(&mut self.desired, desired.clone());
-        for (target, old, wanted) in before.difference(desired) {
+        // All of them first: a target may get its service from one that gives it up in the same step.
+        for (target, _, wanted) in before.difference(desired) {
             self.namesakes.note(target, wanted.is_some_and(|wanted| wanted.active));
+        }
+        for (target, old, wanted) in before.difference(desired) {
             let Some(wanted) = wanted else {
                 self.drop_unwanted(target);
                 continue;

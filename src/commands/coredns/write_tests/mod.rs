@@ -462,5 +462,6 @@ async fn node_local_dns_cache_is_checked_and_changed_too() {
     let [write] = &writes[..] else { panic!("{writes:?}") };
     assert!(write.path.ends_with("/configmaps/node-local-dns"), "{}", write.path);
     let text = write.body["data"]["Corefile"].as_str().unwrap();
-    assert!(text.contains("}\nclusterset.local:53 {\n    forward . 10.96.0.10\n}\n.:53 {"), "{text}");
+    let added = "}\nclusterset.local:53 { # cloudmap-mcs added clusterset.local\n    forward . 10.96.0.10\n}\n.:53 {";
+    assert!(text.contains(added), "{text}");
 }

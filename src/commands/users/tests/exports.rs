@@ -46,11 +46,11 @@ fn is_seen(texts: &[String], who: &Value, kind: Kind) {
     for text in texts {
         let seen = read(text);
         let found: Vec<_> = users(&seen).into_iter().map(|(who, _)| who).collect();
-        assert_eq!(found, [who.clone()], "{text}\n{seen:?}");
+        assert_eq!(found, std::slice::from_ref(who), "{text}\n{seen:?}");
         assert_eq!((seen.broken.records, seen.named.records), (0, 0), "{text}\n{seen:?}");
         assert_eq!(seen.coverage[&kind].records, 1, "{text}");
         let span = seen.users.values().next().unwrap().span;
-        assert_eq!(span.first.map(|time| time.as_second()), Some(at(TIME).as_second()), "{text}");
+        assert_eq!(span.first.map(k8s_openapi::jiff::Timestamp::as_second), Some(at(TIME).as_second()), "{text}");
     }
 }
 
@@ -222,7 +222,7 @@ fn flows_are_found_in_all_that_people_export() {
         format!("@timestamp,srcAddr,dstAddr,srcPort,dstPort,action\n{TIME},192.0.2.7,192.0.2.10,20641,8080,ACCEPT\n"),
         json!({"results": [[{"field": "@timestamp", "value": "2026-11-23 08:01:05.000"}, {"field": "@message", "value": FLOW_LINE}]]}).to_string(),
         json!({"timestamp": TIME, "srcaddr": "192.0.2.7", "dstaddr": "192.0.2.10", "srcport": 20641, "dstport": 8080, "action": "ACCEPT"}).to_string(),
-        format!("pkt-srcaddr pkt-dstaddr srcport dstport start\n192.0.2.7 192.0.2.10 20641 8080 1795420805\n"),
+        "pkt-srcaddr pkt-dstaddr srcport dstport start\n192.0.2.7 192.0.2.10 20641 8080 1795420805\n".to_owned(),
         json!({"labels": {"job": "vpc"}, "line": FLOW_LINE, "timestamp": "2026-11-23T08:01:05Z"}).to_string(),
     ];
     is_seen(&texts, &address("192.0.2.7"), Kind::Flow);

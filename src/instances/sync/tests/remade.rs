@@ -190,7 +190,7 @@ async fn attributes_that_somebody_else_adds_again_and_again_are_said_once() {
         meddle(name);
         sleep(Duration::from_mins(2)).await;
     }
-    assert!(notices()[0].message.contains("A, B, LAST_SEEN and others"), "{:?}", notices());
+    assert!(notices()[0].message.contains("\"A\", \"B\", \"LAST_SEEN\" and others"), "{:?}", notices());
     // What AWS adds is nobody's.
     meddle("AWS_INIT_HEALTH_STATUS");
     sleep(Duration::from_mins(90)).await;
