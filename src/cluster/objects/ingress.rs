@@ -8,8 +8,8 @@ use crate::{
     model::{Pairs, ServiceKey},
 };
 
-/// How many hosts are kept, and how many bytes of them. Nobody registers so many: an Ingress has far fewer names in Cloud Map
-/// ([`MOST_NAMES`](crate::annotations::plan::MOST_NAMES)), and the API server accepts more than a megabyte.
+/// How many hosts are kept, and how many bytes of them. Nobody registers so many: an Ingress has far fewer names in Cloud
+/// Map, and the API server accepts more than a megabyte.
 const MAX_HOSTS: usize = 500;
 const MAX_HOST_BYTES: usize = 32 * 1024;
 
