@@ -228,8 +228,16 @@ fn its_parts_are_the_objects_of_kustomize() {
 
 #[test]
 fn its_monitoring_is_the_component_of_kustomize() {
-    let Some(objects) = rendered(&json!({"monitoring": {"enabled": true}})) else { return };
-    let component = kustomized("config/components/monitoring");
+    // Who installs the component writes its own address in there.
+    let runbooks = "https://git.example.org/cloudmap-mcs/docs/alerts.md";
+    let values = json!({"monitoring": {"enabled": true, "runbooks": runbooks}});
+    let Some(objects) = rendered(&values) else { return };
+    let mut component = kustomized("config/components/monitoring");
+    for object in component.values_mut() {
+        let text = object.to_string();
+        let placed = text.replace("https://github.com/OWNER/cloudmap-mcs/blob/main/docs/alerts.md", runbooks);
+        *object = serde_json::from_str(&placed).unwrap();
+    }
     assert_eq!(component.len(), 3);
     let mut ours = plain(objects);
     ours.retain(|key, _| component.contains_key(key));
@@ -264,7 +272,7 @@ fn every_flag_reaches_the_controller() {
     // These two exclude each other.
     config["awsMcsCompat"] = true.into();
     let without = config.as_object_mut().unwrap().remove("instancesNamespace").unwrap();
-    for (config, count) in [(&config, 38), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
+    for (config, count) in [(&config, 39), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
         let Some(objects) = rendered(&json!({"config": config})) else { return };
         let data = &find(&objects, "ConfigMap", "cloudmap-mcs-config").unwrap()["data"];
         let flags: Vec<_> = data.as_object().unwrap().iter().collect();

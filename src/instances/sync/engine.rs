@@ -331,7 +331,10 @@ impl Engine {
                 if state.may_read(now) && state.read_at.is_some_and(|at| at <= now) {
                     return Some(Want::Read { service_id });
                 }
-                if desired.only_found.is_some() && !state.found_own && !desired.unable {
+                // While somebody who was unable waits for its turn, nothing happens there, or what it takes over would go
+                // before its own instances are there. In a service that is refused, what is left of others goes.
+                let idle = if desired.unable { !place.refused && !unproven } else { desired.only_found.is_some() };
+                if idle && !state.found_own {
                     return None;
                 }
                 // Our own instances are withdrawn, no matter who owns the service.

@@ -146,6 +146,48 @@ async fn without_the_permission_a_name_whose_pods_are_all_replaced_at_once_has_t
     assert_eq!(addresses(&world).0, ["10.0.0.8", "10.0.0.9"].map(str::to_owned).into());
 }
 
+/// The claim says that its owner is unable until the permission is seen, and waits then.
+#[tokio::test(start_paused = true)]
+async fn nothing_is_taken_over_before_the_claim_says_that_its_owner_is_able() {
+    let fake = Fake::new();
+    {
+        let mut registry = fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::DnsPrivate);
+        let web = registry.add_service(&ns, "web", "x", "heritage=external-dns,external-dns/owner=eks");
+        for instance in (1..=2).map(theirs) {
+            registry.instances.insert((web.clone(), instance.id), instance.attributes);
+        }
+    }
+    let (world, web) = (World::new(fake), target("shop", "web"));
+    let owner = ClaimOwner::service(&ServiceKey::new("shop", "web"));
+    let pods = |unable: bool, adopt: Option<&str>| TargetDesired {
+        owner: Some(owner.clone()),
+        unable,
+        only_found: unable.then(|| ServiceKey::new("shop", "web")),
+        consent: Consent { named: true, adopt: adopt.map(|adopt| adopt.parse().unwrap()), ..Consent::default() },
+        ..active(specs("uid-1", "web", 1..=2, "a"))
+    };
+    world.desire([(web.clone(), pods(false, None))]);
+    world.refused(&web, Reason::ForeignOwner).await;
+    world.desire([(web.clone(), pods(true, None))]);
+    sleep(Duration::from_mins(1)).await;
+    world.desire([(web.clone(), pods(true, Some("external-dns/eks")))]);
+    let able = |status: &TargetStatus| {
+        let claims = status.claims.as_ref();
+        claims.is_some_and(|claims| claims.verdicts == [(owner.clone(), Ok(()))])
+    };
+    world.until(&web, able).await;
+    sleep(Duration::from_mins(5)).await;
+    assert_eq!(world.instances("web"), [theirs(1), theirs(2)]);
+    world.desire([(web.clone(), pods(false, Some("external-dns/eks")))]);
+    for _ in 0..600 {
+        sleep(Duration::from_millis(100)).await;
+        assert_eq!(addresses(&world).0.len(), 2, "an address is gone");
+    }
+    world.registered(&web, 2).await;
+    assert_eq!(addresses(&world).1, 2);
+}
+
 /// All of theirs stayed as long as any endpoint did not fit, and pointed at dead pods.
 #[tokio::test(start_paused = true)]
 async fn an_endpoint_that_does_not_fit_keeps_no_instance_of_a_dead_pod() {
