@@ -169,7 +169,8 @@ fn every_flag() -> Value {
         "instanceLabels": ["version", "app.kubernetes.io/name"], "driftCallsPerSecond": 2.5,
         "readinessGates": true, "gateTimeout": "2m", "cutovers": true, "hideTasks": true, "settle": "1m",
         "domainFilter": ["example.org", ".internal"], "awsZoneType": "private", "txtOwnerId": "eks",
-        "policy": "upsert-only", "dryRun": true, "registrationPolicy": "granted", "claimDelay": "500ms",
+        "policy": "upsert-only", "dryRun": true, "registrationPolicy": "granted", "namespaceQuota": "names=2000,records=9000",
+        "claimDelay": "500ms",
         "exportNamespaces": "team in (a, b),!private", "importFrom": ["{namespace}", "internal"],
         "importCallsPerSecond": 10, "awsMcsCompat": false, "trust": "open", "stream": "off", "streamPort": 7000, "streamAddresses": ["192.0.2.7", "2001:db8::7"], "ledgerTick": "5s", "staleClusterTtl": "1h", "remoteMemory": 256, "derivedName": "{name}-global",
         "guardPrometheus": "http://prometheus.monitoring:9090", "listen": "0.0.0.0:9090", "pageListen": "[::]:8090",
@@ -272,7 +273,7 @@ fn every_flag_reaches_the_controller() {
     // These two exclude each other.
     config["awsMcsCompat"] = true.into();
     let without = config.as_object_mut().unwrap().remove("instancesNamespace").unwrap();
-    for (config, count) in [(&config, 39), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
+    for (config, count) in [(&config, 40), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
         let Some(objects) = rendered(&json!({"config": config})) else { return };
         let data = &find(&objects, "ConfigMap", "cloudmap-mcs-config").unwrap()["data"];
         let flags: Vec<_> = data.as_object().unwrap().iter().collect();

@@ -36,11 +36,15 @@ use crate::{
     },
     model::{
         self, Conditions, Endpoint, EndpointPort, Excerpt, IpFamily, Pairs, ServicePort, Target, addresses::check,
+        some_of,
     },
 };
 
-/// Most instances that are planned for one object, over all its names. Two annotations have room for thousands of names
-/// and thousands of addresses, of which each name gets all.
+/// Most host names of one object that are registered, without those of single pods. Two annotations have room for thousands.
+pub const MOST_NAMES: usize = 100;
+
+/// Most instances that are planned for one object, over all its host names, of which each gets all addresses. Each gets as many
+/// as that leaves for it.
 const MOST_INSTANCES: usize = 50_000;
 
 /// What an object waits for while its Cloud Map namespaces are not known.
@@ -55,8 +59,7 @@ const MOST_REFUSALS: usize = 100;
 /// What an object requests, as far as it is possible.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Planned {
-    /// The targets; `None` if something is not known yet, or if they would get too many instances, in which cases nothing
-    /// may be concluded.
+    /// The targets; `None` if something is not known yet, so that nothing may be concluded.
     pub wanted: Option<BTreeMap<Target, Wanted>>,
     /// What is not known yet, if that is why there are no targets. The text completes "waiting: ".
     pub waits: Option<String>,
@@ -147,8 +150,6 @@ struct Planner<'a> {
     pods: Arc<ByAddress>,
     refusals: Vec<Refusal>,
     found: BTreeMap<Target, Backends>,
-    /// How many more instances may be planned; `None` if there are too many.
-    room: Option<usize>,
     /// Whether it is not known yet what the Namespace allows, on which a target depends.
     unknown: bool,
 }
@@ -156,8 +157,7 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn new(origin: Origin<'a>, settings: &'a AnnotationSettings, rights: &'a Rights, pods: &Arc<ByAddress>) -> Self {
         let (refusals, found, unknown) = Default::default();
-        let room = Some(MOST_INSTANCES);
-        Self { origin, settings, rights, pods: Arc::clone(pods), refusals, found, room, unknown }
+        Self { origin, settings, rights, pods: Arc::clone(pods), refusals, found, unknown }
     }
 
     fn namespace(&self) -> &'a str {
@@ -203,14 +203,6 @@ impl<'a> Planner<'a> {
             let about_hosts = |adopt: &Adopt| flag.is_none() || *adopt != Adopt::CloudMapController;
             let adopt = request.adopt.filter(about_hosts).or(flag);
             self.hosts(&hosts, adopt.as_ref(), zones);
-        }
-        if self.room.is_none() {
-            let message = format!(
-                "its host names and addresses are more than {MOST_INSTANCES} instances together, because each name gets all \
-                 addresses: list fewer of either. Until then, existing instances stay as they are"
-            );
-            let refusals = vec![Refusal { reason: EventReason::InvalidAnnotation, message }];
-            return Planned { refusals, ..Planned::default() };
         }
         if self.unknown {
             let waits = Some(format!("the Namespace {} is not known yet", self.namespace()));
@@ -280,26 +272,36 @@ impl<'a> Planner<'a> {
         self.add(target, &backends);
     }
 
+    /// Whether a host name is one, and is not left to others. If it is none, that is reported.
+    fn takes(&mut self, host: &str, zones: &Zones) -> bool {
+        if let Err(no_host) = model::hosts::check(host)
+            && let meant @ [_, ..] = no_host.meant().as_slice()
+        {
+            if !meant.iter().all(|host| zones.leaves(host, self.settings)) {
+                let message = format!("host name {} {no_host}", Excerpt(host));
+                self.refuse(EventReason::InvalidAnnotation, message);
+            }
+            return false;
+        }
+        !zones.leaves(host, self.settings)
+    }
+
     fn hosts(&mut self, hosts: &Hosts, adopt: Option<&Adopt>, zones: &Zones) {
         let all = hosts.names.iter().map(|host| (host, false)).chain(hosts.internal.iter().map(|host| (host, true)));
+        let mut all: Vec<_> = all.filter(|(host, _)| self.takes(host, zones)).collect();
+        let has_more_hosts = matches!(self.origin, Origin::Ingress(ingress) if ingress.has_more_hosts);
+        if all.len() > MOST_NAMES || has_more_hosts {
+            let message = format!(
+                "it has more than {MOST_NAMES} host names, of which the first {MOST_NAMES} in their alphabetical order are \
+                 registered; divide them among several objects"
+            );
+            self.refuse(EventReason::QuotaExceeded, message);
+            all.truncate(MOST_NAMES);
+        }
+        let most = MOST_INSTANCES / all.len().max(1);
         // All names get the same.
         let (mut outside, mut inside) = (None, None);
         for (host, internal) in all {
-            if self.room.is_none() {
-                return;
-            }
-            if let Err(no_host) = model::hosts::check(host)
-                && let meant @ [_, ..] = no_host.meant().as_slice()
-            {
-                if !meant.iter().all(|host| zones.leaves(host, self.settings)) {
-                    let message = format!("host name {} {no_host}", Excerpt(host));
-                    self.refuse(EventReason::InvalidAnnotation, message);
-                }
-                continue;
-            }
-            if zones.leaves(host, self.settings) {
-                continue;
-            }
             if host.contains('*') {
                 let message = format!("host name {host:?}: Cloud Map has no wildcards; list the names one by one");
                 self.refuse(EventReason::InvalidAnnotation, message);
@@ -310,7 +312,7 @@ impl<'a> Planner<'a> {
             let made = made.get_or_insert_with(|| {
                 let (ttl, ttl_asked, adopt) = (hosts.ttl, hosts.ttl_asked, adopt.cloned());
                 let made = self.backends(hosts.targets.as_deref(), internal);
-                made.map(|backends| Backends { ttl, ttl_asked, adopt, ..backends })
+                made.map(|backends| Backends { ttl, ttl_asked, adopt, ..self.shortened(backends, most) })
             });
             let backends: &Backends = match made {
                 Ok(backends) => backends,
@@ -323,11 +325,11 @@ impl<'a> Planner<'a> {
                     continue;
                 }
             };
-            if let Origin::Service(Service { headless: true, .. }, endpoints) = self.origin
+            if let Origin::Service(Service { headless: true, .. }, _) = self.origin
                 && hosts.targets.is_none()
             {
                 // Even if the name itself is a domain, which is no service: the pods' names are below it.
-                self.pod_names(host, endpoints, backends, zones);
+                self.pod_names(host, backends, zones);
             }
             match target {
                 Ok(target) => self.add(target, backends),
@@ -339,18 +341,14 @@ impl<'a> Planner<'a> {
     /// external-dns (from v0.22 on) gives each pod with a host name a record of its own, and uses the host name of the
     /// pod. This controller does not read pods, and EndpointSlices have the host name only if the pod's `subdomain` is
     /// the Service.
-    fn pod_names(&mut self, host: &str, endpoints: &[Endpoint], all: &Backends, zones: &Zones) {
+    fn pod_names(&mut self, host: &str, all: &Backends, zones: &Zones) {
         let mut names = BTreeMap::<String, Vec<Endpoint>>::new();
-        for endpoint in endpoints {
+        for endpoint in &all.endpoints {
             if let Some(pod) = &endpoint.hostname {
                 names.entry(format!("{pod}.{host}")).or_default().push(endpoint.clone());
             }
         }
-        self.take(names.len());
         for (name, endpoints) in names {
-            if self.room.is_none() {
-                return;
-            }
             if let Ok(target) = zones.target(&name, self.settings) {
                 let (families, adopt) = (all.families.clone(), all.adopt.clone());
                 let Backends { ttl, ttl_asked, .. } = *all;
@@ -372,10 +370,6 @@ impl<'a> Planner<'a> {
             }
             Verdict::Refused(why) => return self.refuse(EventReason::NotAllowed, why),
         }
-        self.take(backends.endpoints.len() + backends.hosts.len());
-        if self.room.is_none() {
-            return;
-        }
         let backends = backends.clone();
         match self.found.entry(target) {
             Entry::Vacant(vacant) => {
@@ -394,9 +388,19 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Takes the room for so many instances, if there still is so much.
-    fn take(&mut self, instances: usize) {
-        self.room = self.room.and_then(|room| room.checked_sub(instances));
+    /// At most so many of the backends: the ready ones first.
+    fn shortened(&mut self, mut backends: Backends, most: usize) -> Backends {
+        if backends.endpoints.len() + backends.hosts.len() > most {
+            let message = format!(
+                "its host names and addresses are more than {MOST_INSTANCES} instances together, because each name gets all \
+                 addresses: each gets {most} of them. List fewer of either"
+            );
+            self.refuse(EventReason::QuotaExceeded, message);
+            backends.endpoints = some_of(&backends.endpoints, most, |endpoint| endpoint.conditions.ready);
+            let rest = most - backends.endpoints.len();
+            backends.hosts = backends.hosts.into_iter().take(rest).collect();
+        }
+        backends
     }
 
     /// Removes addresses that can never be an endpoint.

@@ -103,6 +103,11 @@ table! {
     ANNOTATION_MAY_CREATE = "cloudmap-mcs/may-create" on "Namespace":
         "names of Cloud Map namespaces, separated by commas, without `*`"; "nothing"; "the Cloud Map namespaces that the controller \
         makes, API-only, if an export in this namespace names them and they do not exist. The own name of an export needs none";
+    /// On a Namespace: how much of the registry the objects in it may use, instead of `--namespace-quota`.
+    ANNOTATION_QUOTA = "cloudmap-mcs/quota" on "Namespace":
+        "`names`, `records`, `instances` and `bytes` with a number each, separated by commas (`names=2000,records=8000`)";
+        "`--namespace-quota`"; "the [quota](../operations.md#quotas-of-namespaces) of this namespace. What it does not name stays \
+        as the flag says";
     /// On a Namespace: the Cloud Map namespaces whose instances are imported into it, separated by commas. An empty value
     /// imports none, regardless of `--import-from`.
     ANNOTATION_IMPORT_FROM = "cloudmap.controller/import-from" on "Namespace":

@@ -189,7 +189,7 @@ condition! {
     Failed => False, "Failed", Some(EventReason::Failed),
         "the message says why", "Remove the cause in the message; the controller tries again by itself",
         "Possible causes: an error of AWS, in AWS's words; the cluster id belongs to another cluster; the identity is contradictory; the \
-         namespace may not export (`--export-namespaces`); the AWS controller of this cluster still holds the export \
+         namespace may not export (`--export-namespaces`), or has used up its [quota](../operations.md#quotas-of-namespaces); the AWS controller of this cluster still holds the export \
          (`--aws-mcs-compat`); a record is larger than 2,500 bytes (use fewer or shorter labels, annotations or ports; until \
          then the last version that fitted stays, with the current endpoints); or `Valid` is False.";
 }
@@ -236,6 +236,11 @@ condition! {
          `cloudmap-mcs/may-create` on the Namespace",
         "The controller makes only the namespace that an export has without the annotation, and those that \
          [`cloudmap-mcs/may-create`](../operations.md#annotations-on-a-namespace) lists.";
+    QuotaExceeded => False, "QuotaExceeded", Some(EventReason::QuotaExceeded),
+        "the Kubernetes namespace has used up its quota, or the cluster has no room for more records",
+        "Remove exports, names or endpoints in that namespace, or ask an administrator for the annotation `cloudmap-mcs/quota` on the Namespace",
+        "See [quotas](../operations.md#quotas-of-namespaces). What was there before stays. If some endpoints are left out, the others \
+         are kept up to date. `Ready` is `Failed` with the same message.";
     LimitExceeded => False, "LimitExceeded", Some(EventReason::LimitExceeded),
         "a Cloud Map quota is exhausted", "Have AWS raise the quota, or spread the instances over several services",
         "The controller tries again every minute.";

@@ -117,6 +117,7 @@ events! {
     NoNamespace => "NoNamespace", Warning, ["ServiceExport", "Service", "Ingress", "Namespace"], "a Cloud Map namespace does not exist. On a Namespace, it is one that it imports from; see [ecs.md](../ecs.md#what-to-look-at)";
     InvalidAnnotation => "InvalidAnnotation", Warning, ["ServiceExport", "Service", "Ingress", "Namespace"], "an annotation is invalid or not allowed. The message says what to write, and where";
     ForeignOwner => "ForeignOwner", Warning, ["ServiceExport", "Service", "Ingress"], "the Cloud Map service belongs to somebody else";
+    QuotaExceeded => "QuotaExceeded", Warning, ["ServiceExport", "Service", "Ingress"], "the Kubernetes namespace has used up its [quota](../operations.md#quotas-of-namespaces), the object has too many host names, or the cluster has no room for more records. Something of the object is left out";
     LimitExceeded => "LimitExceeded", Warning, ["ServiceExport", "Service", "Ingress"], "a Cloud Map quota is exhausted";
     Failed => "Failed", Warning, ["ServiceExport", "Service", "Ingress"], "the object cannot be exported or registered; the message says why. On an annotated object, the reason can be that the ledger cannot be written; until it can, nothing new is registered";
     AwaitsRegistration => "AwaitsRegistration", Warning, ["Pod"], "the [readiness gate](../gates.md) of the pod has been waiting for more than 30 s. The message says for what";

@@ -187,14 +187,14 @@ impl Leader {
                 let (leadership, properties) = (self.leadership.clone(), self.caches.properties.clone());
                 let is_known = move || properties.trouble().is_none();
                 let records = driver::local::spawn(record, leadership, cloudmap, &self.uid, keys, is_known);
-                self.control(identity, Records::Local(records), Membership::Joining(remedy.to_owned())).await
+                Box::pin(self.control(identity, Records::Local(records), Membership::Joining(remedy.to_owned()))).await
             }
             None => {
                 let Ok(placeholder) = self.uid.parse::<ClusterId>() else { return std::future::pending().await };
                 let identity =
                     instances::Owner { clusterset: None, cluster: placeholder, cluster_uid: self.uid.clone() };
                 let refused = membership.unwrap_or(Membership::Refused(String::new()));
-                self.control(identity, Records::Nowhere, refused).await
+                Box::pin(self.control(identity, Records::Nowhere, refused)).await
             }
         }
     }
@@ -278,6 +278,7 @@ impl Leader {
                 dry_run: self.args.dry_run,
             },
             registration: self.args.registration_policy,
+            quota: self.args.namespace_quota,
             claim_delay: self.args.claim_delay,
             export_namespaces: self.args.export_namespaces.clone(),
             families: self.families.clone(),

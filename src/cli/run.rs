@@ -16,6 +16,7 @@ use crate::{
     cluster::{LabelKeys, selector::NamespaceSelector},
     cutover::Settle,
     discovery::ImportFrom,
+    export::Quota,
     import::DerivedNaming,
     instances::{RegistrationPolicy, Selection, target::validate},
     ledger::{driver::sessions::Streaming, limits::REMOTE_MEMORY_MIB, trust::Mode},
@@ -114,6 +115,11 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_REGISTRATION_POLICY", value_enum, default_value_t = RegistrationPolicy::Open)]
     pub registration_policy: RegistrationPolicy,
 
+    /// How much of the registry the objects of one Kubernetes namespace may use, so that nobody takes the room of others:
+    /// names in Cloud Map, records in the ledger, instances, and bytes of the records. The annotation
+    /// `cloudmap-mcs/quota` on a Namespace replaces what it names. See docs/operations.md.
+    #[arg(long, env = "CLOUDMAP_MCS_NAMESPACE_QUOTA", value_name = "LIMITS", default_value_t = Quota::default(), value_parser = parsed::<Quota>)]
+    pub namespace_quota: Quota,
     /// How long a new claim to a Cloud Map name must be visible to the other clusters before the controller registers
     /// instances there. Applies to names that an annotation gives.
     #[arg(long, env = "CLOUDMAP_MCS_CLAIM_DELAY", value_name = "DURATION", default_value = "10s", value_parser = duration)]
@@ -292,6 +298,7 @@ mod tests {
             ("--export-namespaces", "env in prod", "key in (a, b)"),
             ("--import-from", "a b", "separated by commas"),
             ("--instance-labels", "AWS_INSTANCE_IPV4", "reserved"),
+            ("--namespace-quota", "names=many", "names=2000"),
             ("--import-calls-per-second", "0", "0.1"),
             ("--settle", "0s", "from 1s to 1h"),
             ("--settle", "90m", "from 1s to 1h"),

@@ -8,7 +8,7 @@ use std::{
 };
 
 use self::reports::{Said, Topic};
-use super::{Asks, Knowledge, Membership, Targets, claims::Standing, targets::decides};
+use super::{Asks, Knowledge, Membership, Targets, claims::Standing, knowledge::Wants, targets::decides};
 use crate::{
     annotations::{AnnotationSettings, Known, Planned, Refusal, Wanted, Zones, plan, plan_ingress, request},
     api::events::EventReason,
@@ -22,7 +22,7 @@ use crate::{
         custom::ByAddress,
         sync::{Notice, TargetDesired},
     },
-    model::{ClaimOwner, Endpoint, ServiceKey, Target},
+    model::{ClaimOwner, Endpoint, ServiceKey, Target, some_of},
 };
 
 pub(super) struct Annotated {
@@ -41,6 +41,8 @@ pub(super) struct Annotated {
     unrecorded: Option<String>,
     /// Objects on which it was reported that nothing can be registered, because of the ledger or the record.
     held_up: BTreeSet<ClaimOwner>,
+    /// What was reported about limits that an object exceeds.
+    exceeded: BTreeMap<ClaimOwner, String>,
     /// The last reported notices, such as limits.
     noticed: BTreeMap<Target, BTreeMap<ClaimOwner, Vec<Notice>>>,
     notes: Vec<EventRecord>,
@@ -50,6 +52,8 @@ pub(super) struct Annotated {
 #[derive(Debug)]
 pub(super) struct Object {
     uid: Box<str>,
+    /// In seconds since 1970.
+    created: i64,
     planned: Planned,
 }
 
@@ -57,7 +61,10 @@ impl Object {
     fn asks(&self) -> Asks {
         match &self.planned.wanted {
             None => Asks::Unknown,
-            Some(wanted) => Asks::For(wanted.keys().cloned().collect()),
+            Some(wanted) => {
+                let targets = wanted.iter().map(|(target, wanted)| (target.clone(), wanted.instances.len())).collect();
+                Asks::For(Wants { created: self.created, targets })
+            }
         }
     }
 }
@@ -79,8 +86,21 @@ impl Annotated {
         let upsert_only = settings.upsert_only && targets.policy != Selection::None;
         let settings = AnnotationSettings { upsert_only, ..settings };
         let (objects, wanting, said, trouble, noticed) = Default::default();
-        let (zones, unrecorded, held_up, notes) = Default::default();
-        Self { settings, targets, zones, objects, wanting, said, trouble, unrecorded, held_up, noticed, notes }
+        let (zones, unrecorded, held_up, exceeded, notes) = Default::default();
+        Self {
+            settings,
+            targets,
+            zones,
+            objects,
+            wanting,
+            said,
+            trouble,
+            unrecorded,
+            held_up,
+            exceeded,
+            noticed,
+            notes,
+        }
     }
 
     /// Sets the namespaces that take host names.
@@ -97,12 +117,14 @@ impl Annotated {
     pub(super) fn sizes(&self) -> (usize, usize) {
         let refusals: usize = self.objects.values().map(|object| object.planned.refusals.len()).sum();
         let trouble: usize = self.trouble.values().map(BTreeMap::len).sum();
-        (self.objects.len(), refusals + trouble + self.held_up.len())
+        (self.objects.len(), refusals + trouble + self.held_up.len() + self.exceeded.len())
     }
 
-    /// All annotated objects.
+    /// All annotated objects, the oldest first.
     pub(super) fn owners(&self) -> Vec<ClaimOwner> {
-        self.objects.keys().cloned().collect()
+        let mut owners: Vec<_> = self.objects.keys().cloned().collect();
+        owners.sort_by_key(|owner| self.objects.get(owner).map(|object| object.created));
+        owners
     }
 
     /// Whether a Service requests anything, so that its endpoints matter.
@@ -130,7 +152,9 @@ impl Annotated {
         request::Request::read(&service.annotations)?;
         let (endpoints, pods) = if service.headless { endpoints() } else { Default::default() };
         let source = self.targets.source(&service.key, &service.ports);
-        self.object(&service.uid, |zones| plan(service, &source, &endpoints, &pods, zones, &self.settings, rights))
+        self.object((&service.uid, service.created), |zones| {
+            plan(service, &source, &endpoints, &pods, zones, &self.settings, rights)
+        })
     }
 
     /// Plans an Ingress; `None` if it requests nothing.
@@ -139,7 +163,9 @@ impl Annotated {
             return None;
         }
         let source = self.targets.source(&ingress.key, &[]);
-        self.object(&ingress.uid, |zones| plan_ingress(ingress, &source, zones, &self.settings, rights))
+        self.object((&ingress.uid, ingress.created), |zones| {
+            plan_ingress(ingress, &source, zones, &self.settings, rights)
+        })
     }
 
     /// Why a Service requests registrations and has no target, if so, for a pod that waits.
@@ -148,6 +174,9 @@ impl Annotated {
         match (wanted, waits) {
             _ if self.settings.dry_run || self.targets.policy == Selection::None => Some(Progress::Declined),
             (None, Some(why)) => Some(Progress::Waits(why.clone())),
+            (Some(wanted), _) if wanted.is_empty() && self.exceeded.contains_key(owner) => {
+                self.exceeded.get(owner).cloned().map(Progress::Refused)
+            }
             // Or all of its names are left to others.
             (Some(wanted), _) if !wanted.is_empty() || refusals.is_empty() => None,
             _ => {
@@ -157,7 +186,11 @@ impl Annotated {
         }
     }
 
-    fn object(&self, uid: &str, plan: impl FnOnce(Option<&Zones>) -> Option<Planned>) -> Option<Object> {
+    fn object(
+        &self,
+        (uid, created): (&str, i64),
+        plan: impl FnOnce(Option<&Zones>) -> Option<Planned>,
+    ) -> Option<Object> {
         let Known { zones, error } = self.zones.clone();
         let mut planned = plan(zones.as_deref())?;
         if let (None, Some(error)) = (&planned.wanted, error) {
@@ -175,7 +208,7 @@ impl Annotated {
             let refusals = is_missed.then(refusal).into_iter().collect();
             planned = Planned { wanted: Some(BTreeMap::new()), refusals, waits: None };
         }
-        Some(Object { uid: uid.into(), planned })
+        Some(Object { uid: uid.into(), created, planned })
     }
 
     /// Takes in what an object requests now. `None` if that changes nothing.
@@ -186,6 +219,7 @@ impl Annotated {
             // It was deleted and made again at once.
             let asks = known.map(Object::asks);
             self.held_up.remove(owner);
+            self.exceeded.remove(owner);
             for target in asks.iter().flat_map(Asks::targets) {
                 self.unsay(owner, target);
             }
@@ -202,19 +236,14 @@ impl Annotated {
         } else {
             let gone = self.objects.remove(owner)?;
             self.held_up.remove(owner);
+            self.exceeded.remove(owner);
             Some(gone)
         };
         let (before, wanted) = (before.as_ref().map(Object::asks), self.objects.get(owner).map(Object::asks));
         let (old, new) =
             [&before, &wanted].map(|asks| asks.iter().flat_map(Asks::targets).collect::<BTreeSet<_>>()).into();
         for &target in old.difference(&new) {
-            self.unsay(owner, target);
-            if let Some(owners) = self.wanting.get_mut(target) {
-                owners.remove(owner);
-                if owners.is_empty() {
-                    self.wanting.remove(target);
-                }
-            }
+            self.want_no_more(owner, target);
         }
         for &target in new.difference(&old) {
             self.wanting.entry(target.clone()).or_default().insert(owner.clone());
@@ -225,6 +254,38 @@ impl Annotated {
         }
         let touched = old.union(&new).map(|&target| target.clone()).collect();
         Some(Change { wanted, touched, anew })
+    }
+
+    fn want_no_more(&mut self, owner: &ClaimOwner, target: &Target) {
+        self.unsay(owner, target);
+        if let Some(owners) = self.wanting.get_mut(target) {
+            owners.remove(owner);
+            if owners.is_empty() {
+                self.wanting.remove(target);
+            }
+        }
+    }
+
+    /// Forgets what an object does not get of what it wants: it would take memory without an end. The cache has the
+    /// object, which is planned again when there is room.
+    pub(super) fn keep(&mut self, owner: &ClaimOwner, gets: &Asks, most_endpoints: Option<usize>) {
+        let Some(planned) = self.objects.get_mut(owner).map(|object| &mut object.planned) else { return };
+        let Some(wanted) = &mut planned.wanted else { return };
+        let admitted: BTreeSet<_> = gets.targets().collect();
+        let dropped: Vec<_> = wanted.keys().filter(|target| !admitted.contains(target)).cloned().collect();
+        wanted.retain(|target, _| admitted.contains(target));
+        for Wanted { instances, .. } in wanted.values_mut() {
+            if let Some(most) = most_endpoints.filter(|most| *most < instances.len()) {
+                *instances = some_of(instances, most, InstanceSpec::is_ready).into();
+            }
+        }
+        if *gets == Asks::Unknown {
+            planned.wanted = None;
+            planned.waits = Some("the claims of this cluster are not read yet".to_owned());
+        }
+        for target in dropped {
+            self.want_no_more(owner, &target);
+        }
     }
 
     /// Whether a registration is given up without withdrawing its instances.

@@ -21,7 +21,7 @@ fn wanting(target: Target) -> Object {
         traffic: Traffic::All,
     };
     let planned = Planned { wanted: Some([(target, wanted)].into()), ..Planned::default() };
-    Object { uid: "uid".into(), planned }
+    Object { uid: "uid".into(), created: 1, planned }
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn who_waits_for_an_object_that_asks_for_too_much_is_told_so_and_does_not_wait()
     let mut annotated = Annotated::new(AnnotationSettings::default(), mk_targets(Selection::All));
     let owner = ClaimOwner::service(&key("web"));
     let mut obstacle = |planned: Planned| {
-        annotated.replan(&owner, Some(Object { uid: "uid".into(), planned }));
+        annotated.replan(&owner, Some(Object { uid: "uid".into(), created: 1, planned }));
         annotated.obstacle(&owner)
     };
     let unknown = || Planned { waits: Some("something is not known yet".to_owned()), ..Planned::default() };

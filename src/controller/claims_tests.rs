@@ -109,7 +109,7 @@ fn a_service_that_is_annotated_here_and_exported_elsewhere_holds_its_target_besi
     for (exported, standing) in [(-6, Standing::Holds), (3, Standing::AwaitsDelay), (9, Standing::AwaitsDelay)] {
         let mut knowledge = Knowledge::new("here".parse().unwrap(), Membership::Member { trouble: None });
         knowledge.resume(&Map::new(), 5);
-        knowledge.annotate(&ClaimOwner::service(&key("web")), Some(Asks::For([target()].into())), 5);
+        knowledge.annotate(&ClaimOwner::service(&key("web")), Some(Asks::one(target())), 5);
         let own = knowledge.desired();
         knowledge.adopt_published(own);
         adopt(&mut knowledge, &[("web", exported)]);

@@ -239,6 +239,7 @@ impl Core {
             targets,
             annotations,
             registration,
+            quota,
             claim_delay,
             export_namespaces,
             families,
@@ -249,7 +250,7 @@ impl Core {
             settle,
             ..
         } = settings;
-        let rules = Rules { mode, frozen: annotations.dry_run, own_targets: targets.aws_mcs, registration };
+        let rules = Rules { mode, frozen: annotations.dry_run, own_targets: targets.aws_mcs, registration, quota };
         let claims = if mode == Mode::Standalone { Claims::standalone(claim_delay) } else { Claims::new(claim_delay) };
         let mut core = Self {
             caches,
@@ -337,6 +338,7 @@ impl Core {
 
     /// The consequences for instances, the registry and the user, once for all inputs of a call.
     fn conclude(&mut self, now: Now) -> Vec<Command> {
+        self.settle_quotas(now);
         self.update_instances(now);
         self.judge_gates(now);
         self.judge_cutovers(now);

@@ -23,7 +23,7 @@ use crate::{
         events::{self, EventRecord},
         objects::{GatedPod, TargetId},
     },
-    export::Refusal,
+    export::{Extent, Refusal},
     gates::{Answers, Observed, Progress, Question, Questions, Verdict, plan},
     instances::{
         InstanceSpec,
@@ -199,7 +199,10 @@ impl Core {
     /// Why a ServiceExport has no target, if so.
     pub(super) fn export_obstacle(&self, key: &ServiceKey) -> Option<Progress> {
         let object = self.caches.exports.get(key).filter(|export| !export.deleting)?;
-        let targets = self.knowledge.targets_of(&ClaimOwner::export(key));
+        let owner = ClaimOwner::export(key);
+        let targets = self.knowledge.targets_of(&owner);
+        let exceeded = self.knowledge.exceeded(&owner);
+        let refused = exceeded.filter(|(why, _)| why.extent == Extent::Whole).map(|(_, text)| text);
         match self.knowledge.planned(key) {
             _ if *self.knowledge.membership() == Membership::Leaving => Some(Progress::Declined),
             _ if self.mode == Mode::Standalone => {
@@ -209,6 +212,7 @@ impl Core {
             Some(Err(Refusal::Invalid { message, .. } | Refusal::NotAllowed(message))) => {
                 Some(Progress::Refused(message.clone()))
             }
+            Some(Ok(_)) if refused.is_some() => refused.map(Progress::Refused),
             Some(Ok(_)) if targets.is_empty() => Some(match self.targets.asked(&object, self.knowledge.rights()) {
                 Asked::None => Progress::Declined,
                 Asked::Invalid(message) => Progress::Refused(message),

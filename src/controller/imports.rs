@@ -9,13 +9,24 @@ use super::{
     subscriptions::{Consequences, rejection},
 };
 use crate::{
+    api::{events::EventReason, names::ANNOTATION_QUOTA},
     cluster::{
-        Change, events,
+        Change,
+        events::{self, EventRecord},
         objects::{Namespace, OwnSlice, Service},
     },
     discovery::Discovered,
+    export::Quota,
     model::{ClaimOwner, ServiceKey, addresses::Range},
 };
+
+/// What is wrong about the limits that a Namespace has. The default ones count then.
+fn wrong_quota(namespace: &Namespace) -> Option<EventRecord> {
+    let error = Quota::default().with(namespace.quota.as_deref()?).err()?;
+    let text = format!("The limits of --namespace-quota count instead of {ANNOTATION_QUOTA}: {error}.");
+    let regarding = events::namespace(&namespace.name, &namespace.uid);
+    Some(EventRecord { regarding, reason: EventReason::InvalidAnnotation, action: "Register", text })
+}
 
 impl Core {
     pub(super) fn imported_changed(&mut self, changes: &[Change<OwnSlice>]) {
@@ -37,6 +48,7 @@ impl Core {
             self.peers.namespace_changed(key, new.as_deref());
             let consequences = self.subscriptions.namespace_changed(key, new.as_deref());
             self.follow(consequences);
+            self.out.extend(new.as_deref().and_then(wrong_quota).map(Command::Emit));
         }
         self.subscribe();
         let rights = self.rights_changed(changes);

@@ -3,6 +3,7 @@
 
 mod deciding;
 mod publication;
+mod quotas;
 mod remotes;
 
 use std::{
@@ -13,7 +14,7 @@ use std::{
 use super::{Mode, parts::Part};
 use crate::{
     cluster::objects::Namespace,
-    export::{Dates, Exports, Refusal},
+    export::{Accounts, Dates, Exports, Quota, Refusal},
     instances::{Naming, RegistrationPolicy, Rights, policy::Precedence, target::validate},
     ledger::{Map, limits::MAX_SKEW},
     model::{ClaimOwner, ClaimState, ClusterId, Endpoint, Exported, Registration, ServiceKey, Target},
@@ -52,14 +53,29 @@ pub enum Asks {
     /// Not known yet, so what is recorded stays.
     Unknown,
     /// These targets.
-    For(BTreeSet<Target>),
+    For(Wants),
+}
+
+/// The targets that an annotated object requests.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Wants {
+    /// When the object was created, in seconds since 1970.
+    pub created: i64,
+    /// How many instances it has in each target.
+    pub targets: BTreeMap<Target, usize>,
 }
 
 impl Asks {
     /// The targets, as far as they are known.
     pub fn targets(&self) -> impl Iterator<Item = &Target> {
-        let targets = if let Self::For(targets) = self { Some(targets) } else { None };
-        targets.into_iter().flatten()
+        let wants = if let Self::For(wants) = self { Some(wants) } else { None };
+        wants.into_iter().flat_map(|wants| wants.targets.keys())
+    }
+
+    /// A request for one target.
+    #[cfg(test)]
+    pub fn one(target: Target) -> Self {
+        Self::For(Wants { created: 1, targets: [(target, 1)].into() })
     }
 }
 
@@ -74,6 +90,8 @@ pub struct Rules {
     pub own_targets: bool,
     /// Which targets annotations may name.
     pub registration: RegistrationPolicy,
+    /// How much the objects of one Kubernetes namespace may use.
+    pub quota: Quota,
 }
 
 /// What is known about exports.
@@ -94,6 +112,8 @@ pub struct Knowledge {
     names: BTreeMap<ServiceKey, usize>,
     rules: Rules,
     rights: Rights,
+    /// How much the objects of each Kubernetes namespace use.
+    accounts: Accounts,
     /// `None` until the own ledger is known.
     exports: Option<Exports>,
     remotes: BTreeMap<ClusterId, Remote>,
@@ -142,6 +162,7 @@ impl Knowledge {
             names: BTreeMap::new(),
             rules: Rules::default(),
             rights: Rights::default(),
+            accounts: Accounts::new(Quota::default()),
             exports: None,
             remotes: BTreeMap::new(),
             unaccepted: BTreeSet::new(),
@@ -155,7 +176,8 @@ impl Knowledge {
     /// Sets the general rules.
     #[must_use]
     pub fn with(self, rules: Rules) -> Self {
-        Self { rules, rights: Rights::new(rules.registration), ..self }
+        let (rights, accounts) = (Rights::new(rules.registration), Accounts::new(rules.quota));
+        Self { rules, rights, accounts, ..self }
     }
 
     /// Who may register where.
@@ -163,9 +185,10 @@ impl Knowledge {
         &self.rights
     }
 
-    /// A Kubernetes namespace appeared, changed or disappeared. Returns whether its grants changed.
+    /// A Kubernetes namespace appeared, changed or disappeared. Returns whether its grants or limits changed.
     pub fn namespace_changed(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) -> bool {
-        self.rights.namespace_changed(name, namespace)
+        let limited = self.limit(name, namespace);
+        self.rights.namespace_changed(name, namespace) || limited
     }
 
     /// The id of this cluster.
@@ -312,16 +335,17 @@ impl Knowledge {
         self.annotated.get(owner).into_iter().flat_map(Asks::targets)
     }
 
-    /// Brings the map up to date with what an annotated object wants.
+    /// Brings the map up to date with what an annotated object wants, as far as it is admitted.
     fn register(&mut self, owner: &ClaimOwner, now: i64) -> BTreeSet<ClaimOwner> {
+        let wanted = match (&self.membership, self.annotated.get(owner)) {
+            (Membership::Leaving, _) | (_, None) => Wants::default(),
+            (_, Some(Asks::Unknown)) => return BTreeSet::new(),
+            (_, Some(Asks::For(wants))) => wants.clone(),
+        };
+        let Some(wanted) = self.admit(owner, &wanted) else { return BTreeSet::new() };
         if self.rules.frozen {
             return BTreeSet::new();
         }
-        let wanted = match (&self.membership, self.annotated.get(owner)) {
-            (Membership::Leaving, _) | (_, None) => BTreeSet::new(),
-            (_, Some(Asks::Unknown)) => return BTreeSet::new(),
-            (_, Some(Asks::For(targets))) => targets.clone(),
-        };
         self.change(&wanted, now, |exports, dates| exports.claim(owner, wanted.clone(), dates))
     }
 
@@ -338,6 +362,7 @@ impl Knowledge {
         let Some(exports) = &mut self.exports else { return BTreeSet::new() };
         let mut freed = change(exports, Dates::new(self.latest, &others));
         freed.extend(self.side_with_others(targets));
+        self.note_retiring();
         freed
     }
 
@@ -386,13 +411,15 @@ impl Knowledge {
             _ if self.rules.mode == Mode::Standalone => None,
             (_, Some(Ok(local))) => Some(self.visible(key, local)),
         };
-        let targets = local.as_ref().map(|local| self.targets_for(key, local)).unwrap_or_default();
-        self.change(&targets, now, |exports, dates| exports.set(key, local, targets.clone(), dates))
+        let (encoded, targets) = self.admit_export(key, local).unzip();
+        let targets = targets.unwrap_or_default();
+        self.change(&targets, now, |exports, dates| exports.set_encoded(key, encoded, targets.clone(), dates))
     }
 
     /// Starts from the own ledger as the previous leader left it. What is no longer exported is removed from it.
     pub fn resume(&mut self, own: &Map, now: i64) {
-        let exports = Exports::resume(own);
+        let exports = Exports::resume(own).within(self.capacity());
+        self.accounts.forget();
         // The previous leader's clock may have been ahead of this one. A clock that was wrong shows nothing.
         let soon = now.saturating_add(MAX_SKEW.as_secs().cast_signed());
         self.not_before(exports.dates().filter(|date| *date <= soon).max().unwrap_or_default());
@@ -424,11 +451,18 @@ impl Knowledge {
             };
             !leaving && owns
         });
+        self.accounts.restart(quotas::recorded(exports));
+        self.note_retiring();
+        let Some(exports) = &self.exports else { return };
         let names: BTreeSet<ServiceKey> = exports.names().into_iter().chain(self.planned.keys().cloned()).collect();
         let mut owners: Vec<ClaimOwner> = names.iter().map(ClaimOwner::export).collect();
         owners.extend(self.annotated.keys().cloned());
         // Of the owners that wait for a free target, the one that has waited longest comes first.
-        owners.sort_by_cached_key(|owner| exports.waited_since(owner).unwrap_or(i64::MAX));
+        // What is on record is not displaced by what is new, and of that the oldest object comes first.
+        owners.sort_by_cached_key(|owner| {
+            let waited_since = exports.waited_since(owner).unwrap_or(i64::MAX);
+            (!self.accounts.holds(owner), waited_since, self.created(owner))
+        });
         let freed: BTreeSet<ClaimOwner> = owners.iter().flat_map(|owner| self.claim_again(owner, now)).collect();
         for owner in freed {
             self.claim_again(&owner, now);
@@ -445,7 +479,9 @@ impl Knowledge {
 
     /// A retired target has no instances of this cluster any more.
     pub fn retired(&mut self, target: &Target) -> BTreeSet<ClaimOwner> {
-        self.exports.as_mut().map(|exports| exports.retired(target)).unwrap_or_default()
+        let freed = self.exports.as_mut().map(|exports| exports.retired(target)).unwrap_or_default();
+        self.note_retiring();
+        freed
     }
 
     /// The map to publish; `None` until the own ledger is known.
@@ -511,7 +547,10 @@ impl Knowledge {
     /// is refused, the version that the other clusters have counts.
     pub fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Exported>> {
         let planned = self.planned.get(key).and_then(|plan| plan.as_ref().ok());
-        let own = match self.exports.as_ref().filter(|exports| exports.refusal(key).is_some()) {
+        let is_refused = |exports: &&Exports| {
+            exports.refusal(key).is_some() || self.accounts.exceeded(&ClaimOwner::export(key)).is_some()
+        };
+        let own = match self.exports.as_ref().filter(is_refused) {
             Some(exports) => exports.said(key).map(Arc::new),
             None => planned.map(|local| self.visible(key, local)),
         };

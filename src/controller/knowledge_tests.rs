@@ -415,7 +415,7 @@ fn no_claim_dates_from_before_what_is_known() {
     knowledge.resume(&Map::new(), 4_000);
     let date = |knowledge: &mut Knowledge, name: &str, service: &str, now| {
         let target = Target { namespace: "internal".into(), service: service.into() };
-        knowledge.annotate(&ClaimOwner::service(&key(name)), Some(Asks::For([target.clone()].into())), now);
+        knowledge.annotate(&ClaimOwner::service(&key(name)), Some(Asks::one(target.clone())), now);
         knowledge.exports().unwrap().registrations()[&target].claimed
     };
     assert_eq!(date(&mut knowledge, "a", "a", 5_000), 10_000, "the ledger knows better than the clock");

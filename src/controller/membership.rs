@@ -94,6 +94,9 @@ impl Core {
         self.claims.inherit(records::registrations(map).values(), written);
         self.knowledge.not_before(heard);
         self.knowledge.resume(map, now.seconds());
+        // Now it is known what is on record, and so who gets what.
+        let annotated = self.annotated.owners();
+        self.annotate(annotated, now);
         self.touch_all();
         self.publish = true;
     }

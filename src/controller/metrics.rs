@@ -1,4 +1,4 @@
-//! Metrics of exporting and importing. No object names in labels.
+//! Metrics of exporting and importing. No names of objects in labels, and of namespaces only a few.
 
 use std::time::Duration;
 
@@ -6,9 +6,13 @@ use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 
 use crate::{
     api::{CutoverPhase, conditions::GateReason},
+    export::{Resource, Used},
     ledger::remote::Remotes,
     metrics::Register,
 };
+
+/// Number of Kubernetes namespaces whose use of their quota is shown: those that are nearest to a limit.
+pub(super) const MOST_NAMESPACES: usize = 10;
 
 /// The metrics of the controller. Clones are cheap.
 #[derive(Debug, Clone)]
@@ -29,6 +33,9 @@ pub struct Metrics {
     waiting_pods: IntGauge,
     gates_opened: IntCounterVec,
     cutovers: IntGaugeVec,
+    quota_used: IntGaugeVec,
+    quota_limit: IntGaugeVec,
+    quota_refused: IntGauge,
 }
 
 impl Metrics {
@@ -107,9 +114,27 @@ impl Metrics {
                 ),
                 &["reason"],
             )?,
+            quota_used: IntGaugeVec::new(
+                opts!(
+                    "cloudmap_mcs_namespace_quota_used",
+                    "What the objects of a Kubernetes namespace use of its quota (--namespace-quota), of the 10 namespaces that are nearest to a limit"
+                ),
+                &["kubernetes_namespace", "resource"],
+            )?,
+            quota_limit: IntGaugeVec::new(
+                opts!("cloudmap_mcs_namespace_quota_limit", "The quota of the same namespaces"),
+                &["kubernetes_namespace", "resource"],
+            )?,
+            quota_refused: IntGauge::with_opts(opts!(
+                "cloudmap_mcs_quota_refused_objects",
+                "Exports and annotated objects of which something is left out, because their namespace has used up its quota or the cluster has no room"
+            ))?,
             cutovers: IntGaugeVec::new(opts!("cloudmap_mcs_cutovers", "Cutovers, by phase"), &["phase"])?,
         };
         registry.register(Box::new(metrics.cutovers.clone()))?;
+        registry.register(Box::new(metrics.quota_used.clone()))?;
+        registry.register(Box::new(metrics.quota_limit.clone()))?;
+        registry.register(Box::new(metrics.quota_refused.clone()))?;
         registry.register(Box::new(metrics.waiting_pods.clone()))?;
         registry.register(Box::new(metrics.gates_opened.clone()))?;
         registry.register(Box::new(metrics.reconciles.clone()))?;
@@ -156,6 +181,21 @@ impl Metrics {
         self.waiting_pods.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
 
+    pub(super) fn quotas(&self, (nearest, refused): &(Vec<Used>, usize)) {
+        self.quota_refused.set(i64::try_from(*refused).unwrap_or(i64::MAX));
+        // Others may be nearest now.
+        self.quota_used.reset();
+        self.quota_limit.reset();
+        for Used { namespace, used, quota } in nearest {
+            for resource in Resource::ALL {
+                for (gauge, usage) in [(&self.quota_used, used), (&self.quota_limit, &quota.0)] {
+                    let value = i64::try_from(usage.of(resource)).unwrap_or(i64::MAX);
+                    gauge.with_label_values(&[&**namespace, resource.as_str()]).set(value);
+                }
+            }
+        }
+    }
+
     pub(super) fn cutovers(&self, phases: impl IntoIterator<Item = (CutoverPhase, usize)>) {
         for (phase, count) in phases {
             self.cutovers.with_label_values(&[phase.as_str()]).set(i64::try_from(count).unwrap_or(i64::MAX));
@@ -171,6 +211,7 @@ impl Metrics {
         self.measured(0, 0, 0);
         self.annotated((0, 0));
         self.waiting_pods(0);
+        self.quotas(&(Vec::new(), 0));
         self.stale.set(0);
         self.unverified.set(0);
         for gauges in [&self.cluster_stale, &self.cluster_expired, &self.cutovers] {

@@ -34,7 +34,7 @@ mod targets;
 mod tests;
 mod work;
 
-pub use knowledge::{Asks, Concerned, Knowledge, Membership, Rules};
+pub use knowledge::{Asks, Concerned, Knowledge, Membership, Rules, Wants};
 pub use metrics::Metrics;
 pub use mode::Mode;
 pub use runtime::{ControllerSettings, Inputs, Records, run};

@@ -46,6 +46,7 @@ impl Core {
             let Some(change) = self.annotated.replan(&owner, planned) else { continue };
             self.touched.extend(change.touched);
             let (freed, changed) = self.knowledge.annotate(&owner, change.wanted, now.seconds());
+            self.keep(&owner);
             self.annotated.tell_held_up(&self.knowledge, &owner);
             self.publish |= changed;
             self.freed(freed, now);
@@ -64,6 +65,26 @@ impl Core {
         let annotated = self.annotated.owners();
         self.annotate(annotated, now);
         self.replan(self.named.clone(), now);
+    }
+
+    /// Forgets what an annotated object does not get, and says so on the object.
+    fn keep(&mut self, owner: &ClaimOwner) {
+        if let Some(gets) = self.knowledge.asks(owner) {
+            self.annotated.keep(owner, gets, self.knowledge.most_endpoints(&owner.namespace));
+        }
+        self.annotated.tell_exceeded(&self.knowledge, owner);
+    }
+
+    /// Plans what has to be cut because of a limit, or has room now.
+    pub(super) fn settle_quotas(&mut self, now: Now) {
+        for owner in self.knowledge.settle_quotas() {
+            if owner.is_annotated() {
+                self.annotate([owner.clone()], now);
+                self.touched.extend(self.knowledge.targets_of(&owner));
+            } else {
+                self.freed([owner].into(), now);
+            }
+        }
     }
 
     /// Lets owners claim a target for which they waited and that is free now. Also looks at owners whose record another one has now.

@@ -18,7 +18,7 @@ use super::{
     cutover_writer::Written,
     cutovers,
     gate_writer::Openings,
-    metrics::Metrics,
+    metrics::{MOST_NAMESPACES, Metrics},
     status_writer,
     subscriptions::ImportRules,
     work::{Part, Work},
@@ -32,6 +32,7 @@ use crate::{
     },
     discovery::Discovered,
     env,
+    export::Quota,
     gates::{Answers, Lookups},
     import::DerivedNaming,
     instances::{
@@ -64,6 +65,8 @@ pub struct ControllerSettings {
     pub annotations: annotations::AnnotationSettings,
     /// Which targets annotations may name.
     pub registration: RegistrationPolicy,
+    /// How much the objects of one Kubernetes namespace may use.
+    pub quota: Quota,
     /// How long a new claim to a named target must have been visible before instances are registered there.
     pub claim_delay: Duration,
     /// The namespaces that may export; `None` means all.
@@ -445,6 +448,7 @@ impl Runtime {
         self.metrics.measured(self.queue.len(), sizes.clusters, sizes.names);
         self.metrics.annotated(sizes.annotated);
         self.metrics.waiting_pods(sizes.waiting_pods);
+        self.metrics.quotas(&self.core.knowledge.quotas(MOST_NAMESPACES));
         self.metrics.cutovers(cutovers::phases(&self.core.caches.cutovers));
         if let Some(remotes) = self.unmeasured.take() {
             self.metrics.adopted(&remotes);

@@ -190,6 +190,7 @@ impl Targets {
                 }
                 creation.namespace = self.creates_namespace(&key, target, knowledge.rights());
                 // The ServiceExport reports what is not possible (`registered`).
+                let local = &*knowledge.registers(&key, local);
                 let (instances, complaint) = self.instances(target, object.as_deref(), &key, local, pods);
                 as_is = complaint.is_some() || instance_ports(object.as_deref(), &local.export.ports).is_err();
                 instances
@@ -301,6 +302,9 @@ impl Targets {
         pods: &Pods,
     ) -> (RegisteredReason, String) {
         let own = ClaimOwner::export(&export.key);
+        if let Some((_, text)) = knowledge.exceeded(&own) {
+            return (RegisteredReason::QuotaExceeded, text);
+        }
         if let Some((cluster, owner)) = knowledge.claimant(target)
             && !owner.is_same_service(&own)
         {

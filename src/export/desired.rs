@@ -6,17 +6,67 @@ use std::{
 };
 
 use super::{
+    accounts::Need,
     endpoints::by_addresses,
+    quota::Usage,
     registrations::{Changed, Dates, Registrations},
 };
 use crate::{
     ledger::{
         Map, Value,
         chunks::{assign, is_served},
+        limits::{MAX_PAIRS, MAX_STATE_BYTES},
         records::{self, TooLarge},
     },
     model::{ClaimOwner, ClaimState, Exported, Registration, ServiceKey, Target},
 };
+
+/// Why the newest version of an export is not in the map, or not all of it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Shortened {
+    /// A record is too large.
+    #[error(transparent)]
+    TooLarge(#[from] TooLarge),
+    /// The map has no room.
+    #[error("this cluster has no room for more records, so new endpoints are left out; export fewer names")]
+    Full,
+}
+
+/// The records of an export.
+#[derive(Debug)]
+pub struct Encoded {
+    pairs: BTreeMap<Arc<str>, Value>,
+    refusal: Option<Shortened>,
+    /// The record of the export fits, or an earlier one stays.
+    has_record: bool,
+}
+
+impl Encoded {
+    /// What the export needs, with so many endpoints and targets.
+    pub fn need(&self, key: &ServiceKey, endpoints: usize, targets: &BTreeSet<Target>) -> Need {
+        let owner = ClaimOwner::export(key);
+        let mut fixed = Usage { names: targets.len().max(1), records: targets.len(), ..Usage::default() };
+        fixed.bytes = targets.iter().map(|target| claim_bytes(&owner, target)).sum();
+        let mut of_endpoints = Usage { instances: endpoints * targets.len(), ..Usage::default() };
+        for (key, value) in &self.pairs {
+            let sum = if key.contains('#') { &mut of_endpoints } else { &mut fixed };
+            (sum.records, sum.bytes) = (sum.records + 1, sum.bytes + key.len() + value.len());
+        }
+        Need { fixed, endpoints, of_endpoints }
+    }
+}
+
+/// What a target of an annotated object needs, with so many instances.
+pub fn need_of_target(owner: &ClaimOwner, target: &Target, instances: usize) -> Need {
+    let fixed = Usage { names: 1, records: 1, instances: 0, bytes: claim_bytes(owner, target) };
+    Need { fixed, endpoints: instances, of_endpoints: Usage { instances, ..Usage::default() } }
+}
+
+/// The size of a registration record, or of one that waits, with its key.
+fn claim_bytes(owner: &ClaimOwner, target: &Target) -> usize {
+    let names = [&target.namespace, &target.service, &owner.kind, &owner.namespace, &owner.name];
+    names.iter().map(|name| name.len() + 2).sum::<usize>() + 32
+}
 
 /// All exports of this cluster, and the ledger map that contains them.
 ///
@@ -25,8 +75,16 @@ use crate::{
 #[derive(Debug)]
 pub struct Exports {
     map: Map,
+    /// Of all keys and values in it.
+    bytes: usize,
+    /// The largest map.
+    capacity: Usage,
     registrations: Registrations,
-    refused: BTreeMap<ServiceKey, TooLarge>,
+    refused: BTreeMap<ServiceKey, Shortened>,
+    /// The Kubernetes namespaces of targets that retire.
+    retiring: BTreeMap<Target, Arc<str>>,
+    /// Kubernetes namespaces in which a target began to retire (`true`), or is gone, since this was asked last.
+    retired: Vec<(Arc<str>, bool)>,
 }
 
 impl Exports {
@@ -34,7 +92,49 @@ impl Exports {
     pub fn resume(own: &Map) -> Self {
         let catalog = records::Catalog::decode(own);
         let registrations = Registrations::resume(catalog.registrations, catalog.waiting);
-        Self { map: own.clone(), registrations, refused: BTreeMap::new() }
+        let held = registrations.held().values().filter(|held| held.is_retiring());
+        let retiring: BTreeMap<_, _> =
+            held.map(|held| (held.target.clone(), Arc::clone(&held.owner.namespace))).collect();
+        Self {
+            map: own.clone(),
+            bytes: own.iter().map(|(key, value)| key.len() + value.len()).sum(),
+            capacity: Usage { records: MAX_PAIRS, bytes: MAX_STATE_BYTES, ..Usage::UNLIMITED },
+            retired: retiring.values().map(|namespace| (Arc::clone(namespace), true)).collect(),
+            registrations,
+            refused: BTreeMap::new(),
+            retiring,
+        }
+    }
+
+    /// The exports with another limit than the ledger's for the whole map.
+    #[must_use]
+    pub fn within(self, capacity: Usage) -> Self {
+        Self { capacity, ..self }
+    }
+
+    /// How much the map has left for something new.
+    pub fn room(&self) -> Usage {
+        self.left().minus(self.reserve()).minus(self.reserve())
+    }
+
+    /// What endpoints leave to claims and to what is withdrawn, and the same that new names leave to endpoints: who is there
+    /// has to be kept up to date. In the ledger, 1,024 records and 1 MiB.
+    fn reserve(&self) -> Usage {
+        Usage { records: self.capacity.records / 64, bytes: self.capacity.bytes / 32, ..Usage::default() }
+    }
+
+    fn left(&self) -> Usage {
+        self.capacity.minus(Usage { records: self.map.len(), bytes: self.bytes, ..Usage::default() })
+    }
+
+    /// The exports of which endpoints are left out because the map has no room.
+    pub fn shortened(&self) -> impl Iterator<Item = &ServiceKey> {
+        self.refused.iter().filter(|(_, why)| **why == Shortened::Full).map(|(key, _)| key)
+    }
+
+    /// The Kubernetes namespaces in which a target began to retire (`true`), or is gone, since this was asked last.
+    pub fn take_retired(&mut self) -> Vec<(Arc<str>, bool)> {
+        std::mem::take(&mut self.retired)
     }
 
     /// Every name in the ledger, even if it is no longer exported.
@@ -53,7 +153,7 @@ impl Exports {
     }
 
     /// Why the newest version of an export is not in the map, if so. The last version that fitted stays there.
-    pub fn refusal(&self, key: &ServiceKey) -> Option<&TooLarge> {
+    pub fn refusal(&self, key: &ServiceKey) -> Option<&Shortened> {
         self.refused.get(key)
     }
 
@@ -65,6 +165,11 @@ impl Exports {
     /// The registration records.
     pub fn registrations(&self) -> &BTreeMap<Target, Registration> {
         self.registrations.held()
+    }
+
+    /// The claims that hold a target or wait for one.
+    pub fn claims(&self) -> impl Iterator<Item = (&ClaimOwner, &Target)> {
+        self.registrations.claims()
     }
 
     /// Since when an owner has waited for its first target, by the records of earlier leaders.
@@ -88,15 +193,27 @@ impl Exports {
         targets: BTreeSet<Target>,
         dates: impl Into<Dates<'a>>,
     ) -> BTreeSet<ClaimOwner> {
+        let encoded = local.map(|local| self.encode(key, &local));
+        self.set_encoded(key, encoded, targets, dates)
+    }
+
+    /// The same with the records of the export ([`encode`](Self::encode)).
+    pub fn set_encoded<'a>(
+        &mut self,
+        key: &ServiceKey,
+        encoded: Option<Encoded>,
+        targets: BTreeSet<Target>,
+        dates: impl Into<Dates<'a>>,
+    ) -> BTreeSet<ClaimOwner> {
         let freed = self.claim(&ClaimOwner::export(key), targets, dates);
-        let Some(local) = local else {
+        let Some(encoded) = encoded else {
             self.refused.remove(key);
             self.remove_service(key);
             return freed;
         };
-        match self.encode(key, &local) {
-            Ok(()) => self.refused.remove(key),
-            Err(too_large) => self.refused.insert(key.clone(), too_large),
+        match self.say_all(key, encoded) {
+            None => self.refused.remove(key),
+            Some(why) => self.refused.insert(key.clone(), why),
         };
         freed
     }
@@ -154,67 +271,123 @@ impl Exports {
     /// waited for it.
     pub fn retired(&mut self, target: &Target) -> BTreeSet<ClaimOwner> {
         let Some(freed) = self.registrations.retired(target) else { return BTreeSet::new() };
-        self.map.remove(&records::registration_key(target));
+        self.take_back(&records::registration_key(target));
+        self.note_retiring(target);
         freed
     }
 
     /// Puts changed records into the map. Returns the freed owners.
     fn put(&mut self, Changed { records, waits, freed }: Changed) -> BTreeSet<ClaimOwner> {
         // The names of namespaces and services are limited (by Cloud Map), so the records always fit.
-        let held = records.iter().filter_map(|target| self.registrations.held().get(target));
-        self.map.extend(held.filter_map(|held| records::encode_registration(held).ok()));
+        for target in &records {
+            let held = self.registrations.held().get(target);
+            if let Some((key, value)) = held.and_then(|held| records::encode_registration(held).ok()) {
+                self.say(key, value, Usage::default());
+            }
+            self.note_retiring(target);
+        }
         for (target, owner) in waits {
-            self.map.remove(&records::waiting_key(&target, &owner));
-            if let Some(waiting) = self.registrations.waits(&target, &owner) {
-                self.map.extend(records::encode_waiting(&waiting).ok());
+            self.take_back(&records::waiting_key(&target, &owner));
+            if let Some(waiting) = self.registrations.waits(&target, &owner)
+                && let Ok((key, value)) = records::encode_waiting(&waiting)
+            {
+                self.say(key, value, Usage::default());
             }
         }
         freed
     }
 
+    fn note_retiring(&mut self, target: &Target) {
+        let held = self.registrations.held().get(target).filter(|held| held.is_retiring());
+        let now = held.map(|held| Arc::clone(&held.owner.namespace));
+        let before = match &now {
+            Some(namespace) => self.retiring.insert(target.clone(), Arc::clone(namespace)),
+            None => self.retiring.remove(target),
+        };
+        if before != now {
+            self.retired.extend(before.map(|namespace| (namespace, false)));
+            self.retired.extend(now.map(|namespace| (namespace, true)));
+        }
+    }
+
     /// Encodes an export. If the record is too large, the last version that fitted stays. An endpoint that is too large
     /// is left out. The other endpoints are kept up to date all the same, because endpoints that are gone serve nobody.
-    fn encode(&mut self, key: &ServiceKey, local: &Exported) -> Result<(), TooLarge> {
+    pub fn encode(&self, key: &ServiceKey, local: &Exported) -> Encoded {
         let Exported { export, endpoints } = local;
-        let mut refusal = None;
+        let (mut refusal, mut pairs) = (None, BTreeMap::new());
         let previous = records::chunks(&self.map, key);
         match records::encode_export(key, export) {
-            Ok((key, value)) => self.say(key, value),
-            Err(too_large) if self.map.contains_key(&records::export_key(key)) => refusal = Some(too_large),
-            Err(too_large) => return Err(too_large),
+            Ok(pair) => pairs.extend([pair]),
+            Err(too_large) => refusal = Some(Shortened::from(too_large)),
+        }
+        let has_record = refusal.is_none() || self.map.contains_key(&records::export_key(key));
+        if !has_record {
+            return Encoded { pairs, refusal, has_record };
         }
         // Chunks refer to the ports of the record that others read.
         let ports = if refusal.is_none() { &export.ports } else { &records::ports(&self.map, key) };
         let served = by_addresses(endpoints.iter().filter(|endpoint| is_served(endpoint, ports)));
-        let mut chunks = BTreeMap::new();
         for chunk in assign(&previous, &served) {
             match records::encode_chunk(key, &chunk, ports) {
-                Ok(pair) => chunks.extend([pair]),
-                Err(too_large) => refusal = refusal.or(Some(too_large)),
+                Ok(pair) => pairs.extend([pair]),
+                Err(too_large) => refusal = refusal.or(Some(too_large.into())),
             }
         }
-        for stale in records::chunk_keys(&self.map, key) {
-            if !chunks.contains_key(&stale) {
-                self.map.remove(&stale);
-            }
-        }
-        for (key, value) in chunks {
-            self.say(key, value);
-        }
-        refusal.map_or(Ok(()), Err)
+        Encoded { pairs, refusal, has_record }
     }
 
-    /// Puts a record into the map. One that says the same stays, with what it shares with earlier states.
-    fn say(&mut self, key: Arc<str>, value: Value) {
-        if self.map.get(&key) != Some(&value) {
-            self.map.insert(key, value);
+    /// Puts the records of an export into the map, in place of those that are there. Removals always have room.
+    fn say_all(&mut self, key: &ServiceKey, encoded: Encoded) -> Option<Shortened> {
+        let Encoded { pairs, mut refusal, has_record } = encoded;
+        if !has_record {
+            return refusal;
         }
+        for stale in records::chunk_keys(&self.map, key) {
+            if !pairs.contains_key(&stale) {
+                self.take_back(&stale);
+            }
+        }
+        // First the export itself, without which its endpoints belong to nothing, and then what is there already.
+        let (there, new): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|(key, _)| self.map.contains_key(key));
+        for (key, value) in there.into_iter().chain(new) {
+            if !self.say(key, value, self.reserve()) {
+                refusal = refusal.or(Some(Shortened::Full));
+            }
+        }
+        if !self.map.contains_key(&records::export_key(key)) {
+            self.remove_service(key);
+        }
+        refusal
+    }
+
+    /// Puts a record into the map, unless the map would then have less left than the `reserve`. One that says the same
+    /// stays, with what it shares with earlier states. One that says something else must not stay.
+    fn say(&mut self, key: Arc<str>, value: Value, reserve: Usage) -> bool {
+        if self.map.get(&key) == Some(&value) {
+            return true;
+        }
+        let is_new = !self.take_back(&key);
+        let needs = Usage { records: is_new.into(), bytes: key.len() + value.len(), ..Usage::default() };
+        let left = self.left().minus(if is_new { reserve } else { Usage::default() });
+        if needs.excess(&left).is_some() {
+            return false;
+        }
+        self.bytes += needs.bytes;
+        self.map.insert(key, value);
+        true
+    }
+
+    /// Removes a record. Returns whether it was there.
+    fn take_back(&mut self, key: &str) -> bool {
+        let Some(value) = self.map.remove(key) else { return false };
+        self.bytes -= key.len() + value.len();
+        true
     }
 
     fn remove_service(&mut self, key: &ServiceKey) {
-        self.map.remove(&records::export_key(key));
+        self.take_back(&records::export_key(key));
         for chunk in records::chunk_keys(&self.map, key) {
-            self.map.remove(&chunk);
+            self.take_back(&chunk);
         }
     }
 }

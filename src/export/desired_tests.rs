@@ -199,8 +199,9 @@ fn exports_that_come_and_go_leave_nothing_behind() {
             set(&mut exports, name, None, 10);
         }
         exports.retired(&t);
-        let Exports { map, registrations, refused } = &exports;
-        assert_eq!((map.len(), refused.len(), registrations.len()), (0, 0, 0));
+        let Exports { map, bytes, capacity: _, registrations, refused, retiring, retired: _ } = &exports;
+        assert_eq!((map.len(), *bytes, refused.len(), registrations.len(), retiring.len()), (0, 0, 0, 0, 0));
+        assert_eq!(exports.take_retired().iter().map(|(_, begins)| *begins).collect::<Vec<_>>(), [true, false]);
     }
 }
 
@@ -232,4 +233,46 @@ fn a_new_target_retires_the_first() {
     set(&mut exports, "a", Some(mk_local(1, Some(target("u")))), 8);
     assert!(exports.registrations()[&target("t")].is_retiring());
     assert!(!exports.registrations()[&target("u")].is_retiring());
+}
+
+/// A cluster whose namespaces together want more than the ledger takes.
+#[test]
+fn a_full_ledger_takes_nothing_new_and_publishes_every_removal_and_every_change() {
+    let records = 1_280;
+    let mut exports = Exports::resume(&Map::new()).within(Usage { records, ..Usage::UNLIMITED });
+    let web = |n: usize| format!("web-{n:04}");
+    let exported = |exports: &Exports, n: usize| exports.said(&key(&web(n))).map(|said| said.endpoints.len());
+    let mut n = 0;
+    while exports.room().records > 0 {
+        set(&mut exports, &web(n), Some(mk_local(1, None)), 7);
+        n += 1;
+    }
+    // Those that are there still grow, into the half of the reserve that is theirs.
+    for grows in 0..n {
+        set(&mut exports, &web(grows), Some(mk_local(200, None)), 7);
+    }
+    let shortened = exports.shortened().count();
+    assert!(shortened > 0 && shortened < n, "{shortened} of {n}");
+    assert_eq!(exports.map().len(), records - records / 64);
+    let text = exports.refusal(&key(&web(n - 1))).unwrap().to_string();
+    assert!(text.contains("no room") && text.contains("fewer"), "{text}");
+    assert!((0..n).all(|n| exported(&exports, n) >= Some(1)), "no name is empty");
+    // Whoever moves, moves.
+    let mut moved = (*mk_local(200, None)).clone();
+    moved.endpoints = (0..200).map(|n| fixtures::mk_endpoint([10, 9, 9, n])).collect();
+    set(&mut exports, &web(n - 1), Some(Arc::new(moved)), 8);
+    let said = exports.said(&key(&web(n - 1))).unwrap().endpoints;
+    assert!(!said.is_empty() && said.iter().all(|endpoint| endpoint.ipv4.unwrap().octets()[1] == 9), "{said:?}");
+    // A claim is not kept out, and what goes makes room.
+    set(&mut exports, "last", Some(mk_local(0, Some(target("last")))), 8);
+    assert!(exports.registrations().contains_key(&target("last")));
+    assert!(records::registration(&exports.map(), &target("last")).is_some());
+    let before = exports.map().len();
+    set(&mut exports, &web(0), None, 9);
+    assert!(exports.map().len() < before);
+    set(&mut exports, &web(n - 1), Some(mk_local(200, None)), 9);
+    assert_eq!(exports.refusal(&key(&web(n - 1))), None);
+    let bytes: usize = exports.map().iter().map(|(key, value)| key.len() + value.len()).sum();
+    assert_eq!(exports.bytes, bytes);
+    assert_eq!(Exports::resume(&exports.map()).bytes, bytes);
 }

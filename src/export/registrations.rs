@@ -123,6 +123,14 @@ impl Registrations {
         self.held.values().map(|held| held.claimed).chain(recorded)
     }
 
+    /// The claims that hold a target or wait for one, by the records.
+    pub(super) fn claims(&self) -> impl Iterator<Item = (&ClaimOwner, &Target)> {
+        let held = self.held.values().filter(|held| !held.is_retiring()).map(|held| (&held.owner, &held.target));
+        let waits = self.recorded.iter().flat_map(|(owner, targets)| targets.keys().map(move |target| (owner, target)));
+        let waiting = self.waiting.iter().flat_map(|(target, owners)| owners.keys().map(move |owner| (owner, target)));
+        held.chain(waits).chain(waiting)
+    }
+
     pub(super) const fn held(&self) -> &BTreeMap<Target, Registration> {
         &self.held
     }

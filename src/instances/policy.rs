@@ -216,6 +216,7 @@ pub(crate) fn mk_namespace() -> Namespace {
         may_register: None,
         may_create: None,
         allow_adopt: None,
+        quota: None,
     }
 }
 

@@ -66,3 +66,13 @@ impl Conditions {
         if rank(other) > rank(self) { other } else { self }
     }
 }
+
+/// At most `most` of these endpoints or instances, in their order: the ready ones first, and of those the first ones, whoever
+/// leads.
+pub fn some_of<T: Clone>(all: &[T], most: usize, is_ready: impl Fn(&T) -> bool) -> Vec<T> {
+    let mut chosen: Vec<_> = all.iter().enumerate().collect();
+    chosen.sort_by_key(|(n, one)| (!is_ready(one), *n));
+    chosen.truncate(most);
+    chosen.sort_by_key(|(n, _)| *n);
+    chosen.into_iter().map(|(_, one)| one.clone()).collect()
+}

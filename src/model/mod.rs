@@ -17,7 +17,7 @@ mod pairs;
 mod slices;
 mod target;
 
-pub use endpoint::{Conditions, Endpoint, EndpointPort};
+pub use endpoint::{Conditions, Endpoint, EndpointPort, some_of};
 pub use excerpt::Excerpt;
 pub use export::{
     DEFAULT_AFFINITY_TIMEOUT, Export, Exported, IpFamily, Protocol, ServicePort, ServiceType, SessionAffinity,

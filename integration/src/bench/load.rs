@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use cloudmap_mcs::api::ServiceExport;
+use cloudmap_mcs::api::{ServiceExport, names};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::{
     api::{
@@ -246,9 +246,12 @@ impl Replacement {
     }
 }
 
-/// Creates a namespace.
+/// Creates a namespace, which has a quota for all Services of a load.
 pub(super) async fn create_namespace(client: &Client, name: &str) -> anyhow::Result<()> {
-    let namespace = Namespace { metadata: metadata(name), ..Default::default() };
+    let quota = "names=60000,records=60000,instances=1000000,bytes=33554432";
+    let annotations = [(names::ANNOTATION_QUOTA.to_owned(), quota.to_owned())].into();
+    let metadata = ObjectMeta { annotations: Some(annotations), ..metadata(name) };
+    let namespace = Namespace { metadata, ..Default::default() };
     let namespaces: Api<Namespace> = Api::all(client.clone());
     namespaces
         .create(&PostParams::default(), &namespace)

@@ -25,6 +25,8 @@ pub struct Namespace {
     pub may_create: Option<Arc<str>>,
     /// The annotation [`names::ANNOTATION_ALLOW_ADOPT`].
     pub allow_adopt: Option<Arc<str>>,
+    /// The annotation [`names::ANNOTATION_QUOTA`].
+    pub quota: Option<Arc<str>>,
 }
 
 impl Narrow for Namespace {
@@ -49,6 +51,7 @@ impl Narrow for Namespace {
             may_register: read(names::ANNOTATION_MAY_REGISTER),
             may_create: read(names::ANNOTATION_MAY_CREATE),
             allow_adopt: read(names::ANNOTATION_ALLOW_ADOPT),
+            quota: read(names::ANNOTATION_QUOTA),
             labels: object.metadata.labels.unwrap_or_default(),
         })
     }

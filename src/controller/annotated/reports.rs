@@ -114,6 +114,21 @@ impl Annotated {
         }
     }
 
+    /// Reports on an object, once, which limit it exceeds.
+    pub(in crate::controller) fn tell_exceeded(&mut self, knowledge: &Knowledge, owner: &ClaimOwner) {
+        let said = knowledge.exceeded(owner).filter(|_| self.objects.contains_key(owner)).map(|(_, text)| text);
+        match said {
+            Some(text) if self.exceeded.get(owner) != Some(&text) => {
+                self.exceeded.insert(owner.clone(), text.clone());
+                self.note(owner, None, EventReason::QuotaExceeded, text);
+            }
+            Some(_) => {}
+            None => {
+                self.exceeded.remove(owner);
+            }
+        }
+    }
+
     /// Reports on the objects that want a target what they wait for: another claim, the ledger, or, with `unread`,
     /// clusters that cannot be read.
     pub(in crate::controller) fn tell_waiting(&mut self, knowledge: &Knowledge, target: &Target, unread: bool) {

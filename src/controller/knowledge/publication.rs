@@ -7,7 +7,7 @@ use crate::{
     controller::membership::LEAVING,
     export::Publication,
     ledger::{Map, records},
-    model::{ServiceKey, Target},
+    model::{ClaimOwner, ServiceKey, Target},
 };
 
 impl Knowledge {
@@ -43,7 +43,8 @@ impl Knowledge {
 
     /// Whether the registry may have the export of a name within moments.
     pub fn is_on_its_way(&self, key: &ServiceKey) -> bool {
-        let refused = self.exports.as_ref().is_some_and(|exports| exports.refusal(key).is_some());
+        let refused = self.exports.as_ref().is_some_and(|exports| exports.refusal(key).is_some())
+            || self.accounts.exceeded(&ClaimOwner::export(key)).is_some();
         let takes_part = matches!(self.membership, Membership::Member { .. } | Membership::Joining(_));
         takes_part && !refused && self.publication(key) != Publication::Published
     }
@@ -61,6 +62,9 @@ impl Knowledge {
         }
         if let Some(too_large) = self.exports.as_ref().and_then(|exports| exports.refusal(key)) {
             return Publication::Failed(format!("{too_large}."));
+        }
+        if let Some((_, text)) = self.exceeded(&ClaimOwner::export(key)) {
+            return Publication::Failed(text);
         }
         let record = records::export_key(key);
         let wanted = self.exports.as_ref().and_then(|exports| exports.record(&record));

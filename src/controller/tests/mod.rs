@@ -12,6 +12,7 @@ mod hindered;
 mod iam;
 mod named;
 mod ports;
+mod quotas;
 mod registered;
 mod replaced;
 mod restless;

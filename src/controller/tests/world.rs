@@ -36,6 +36,7 @@ use crate::{
         guard::{Failure, Outside, Watcher},
     },
     env,
+    export::Quota,
     gates::Lookups,
     import::{DerivedNaming, hashed},
     instances::{self, Naming, RegistrationPolicy, Selection},
@@ -121,6 +122,7 @@ impl World {
             instances: Selection::All,
             aws_mcs: false,
             registration: RegistrationPolicy::Open,
+            quota: Quota::default(),
             hide_tasks: false,
             settle: Settle::default(),
             hidden: Arc::default(),
@@ -254,6 +256,7 @@ pub(super) struct Cluster {
     /// `--aws-mcs-compat`
     pub(super) aws_mcs: bool,
     pub(super) registration: RegistrationPolicy,
+    pub(super) quota: Quota,
     /// `--hide-tasks`
     pub(super) hide_tasks: bool,
     /// `--settle`
@@ -290,7 +293,8 @@ impl Cluster {
         let callers = Arc::clone(&self.callers);
         let (hide_tasks, hidden, metrics) = (self.hide_tasks, Arc::clone(&self.hidden), self.metrics.clone());
         let settle = self.settle;
-        let (aws_mcs, registration, derived) = (self.aws_mcs, self.registration, self.naming.clone());
+        let (aws_mcs, registration, quota, derived) =
+            (self.aws_mcs, self.registration, self.quota, self.naming.clone());
         self.leader = Some(tokio::spawn(env::on(&self.machine, async move {
             let leadership = Leadership::manual(Some(Instant::now() + Duration::from_hours(10_000)));
             let records = if let Some(clusterset) = identity.clusterset.clone() {
@@ -347,6 +351,7 @@ impl Cluster {
                 targets,
                 annotations,
                 registration,
+                quota,
                 claim_delay: Duration::from_secs(10),
                 export_namespaces,
                 import: ImportRules { own: Some("cloudmap-mcs-system".into()), ..ImportRules::default() },
