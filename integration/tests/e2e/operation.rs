@@ -40,7 +40,8 @@ async fn two_replicas_run_and_one_leads() {
 }
 
 /// These have no series before something was counted.
-const ONLY_COUNTED: [&str; 4] = [
+const ONLY_COUNTED: [&str; 5] = [
+    "cloudmap_mcs_kubernetes_events_total",
     "cloudmap_mcs_kubernetes_watch_errors_total",
     "cloudmap_mcs_import_skipped_addresses_total",
     "cloudmap_mcs_gates_opened_total",
