@@ -45,6 +45,8 @@ pub enum ImportCondition {
     Ready,
     /// Of this project: exporting clusters have been silent for long. The condition is absent while none is silent.
     Stale,
+    /// Of this project: the type of the import changes soon. The condition is absent otherwise.
+    TypeChanges,
 }
 
 impl ImportCondition {
@@ -53,6 +55,7 @@ impl ImportCondition {
         match self {
             Self::Ready => "Ready",
             Self::Stale => "Stale",
+            Self::TypeChanges => "TypeChanges",
         }
     }
 }
@@ -230,6 +233,10 @@ condition! {
          `cloudmap-mcs/adopt` if that is [allowed](../operations.md#annotations-on-a-namespace). A service of ECS Service \
          Connect is never joined. Instances from before [stay](../registrations.md#sync) as long as nobody else is registered \
          there. The controller looks again every 5 minutes.";
+    NotApproved => False, "NotApproved", Some(EventReason::NotApproved),
+        "this cluster has not joined the ClusterSet yet, or a member rejected it",
+        "Run the commands in the message: members of the ClusterSet that run with `--join=approve` must accept this cluster",
+        "[Joining](../trust.md#joining) has the rules. Exports reach the clusters that accept this cluster all the same.";
     NoNamespace => False, "NoNamespace", Some(EventReason::NoNamespace),
         "the Cloud Map namespace does not exist, and the controller does not create it",
         "Create the Cloud Map namespace, name another one with the annotation `cloudmap-mcs/namespace`, or have an administrator allow it with \
@@ -293,6 +300,15 @@ condition! {
         "the clusters named in the message have been silent for 5 minutes or more",
         "Check the controller of the silent cluster and its access to AWS. If the cluster is gone for good, remove it with `cloudmap-mcs forget`",
         "Their endpoints stay, unless `--stale-cluster-ttl` is set. The condition is absent while no cluster is silent.";
+}
+
+condition! {
+    /// Reasons of [`ImportCondition::TypeChanges`], which is absent while no change waits.
+    ImportTypeReason, ImportCondition::TypeChanges;
+    OldestExport => True, "OldestExport", Some(EventReason::TypeChanges),
+        "the oldest export has another type than the import, which follows at the time in the message",
+        "If the change is a mistake, undo it in the cluster that the message names: give the Service the type that it had, or delete the ServiceExport",
+        "The time is `--type-notice` after the condition appeared. The import keeps its type until then, as long as another export has that type.";
 }
 
 condition! {
@@ -406,7 +422,8 @@ pub fn export_rows() -> Vec<Row> {
 /// The rows of a ServiceImport.
 pub fn import_rows() -> Vec<Row> {
     let ready = ImportReadyReason::ALL.iter().map(|reason| reason.row());
-    ready.chain(ImportStaleReason::ALL.iter().map(|reason| reason.row())).collect()
+    let stale = ImportStaleReason::ALL.iter().map(|reason| reason.row());
+    ready.chain(stale).chain(ImportTypeReason::ALL.iter().map(|reason| reason.row())).collect()
 }
 
 impl Row {

@@ -84,6 +84,7 @@ events! {
     SystemNamespace => "SystemNamespace", Warning, ["ServiceExport", "Namespace"], "the exported name is in a namespace of Kubernetes (`kube-*`) or of this controller, or it is `default/kubernetes`. No cluster imports such a name";
     ClusterSilent => "ClusterSilent", Warning, ["ServiceImport"], "the condition `Stale` of the ServiceImport appeared: clusters that export the service are silent";
     ClustersHeard => "ClustersHeard", Normal, ["ServiceImport"], "the condition `Stale` of the ServiceImport disappeared: no cluster that exports the service is silent any more";
+    TypeChanges => "TypeChanges", Warning, ["ServiceImport", "ServiceExport"], "the type of the import changes at the time in the message (`--type-notice`), because the oldest export has another type; see [mcs-api.md](../mcs-api.md)";
     AddressSkipped => "AddressSkipped", Warning, ["ServiceImport", "ServiceExport", "Service", "Ingress"], "addresses are left out because they [cannot be endpoints](../imports.md#addresses), in this cluster or in any. Or an EndpointSlice of an exported Service is left out because it lists host names (`addressType: FQDN`)";
     ImportFailed => "ImportFailed", Warning, ["Namespace"], "a Cloud Map namespace, or services in it, cannot be read; see [ecs.md](../ecs.md#what-to-look-at)";
     InstanceSkipped => "InstanceSkipped", Warning, ["ServiceImport", "Namespace"], "foreign instances cannot be endpoints. The Event is on the Namespace if there is no ServiceImport";
@@ -137,6 +138,13 @@ events! {
     StreamUnreachable => "StreamUnreachable", Warning, ["Lease"], "the leader of another cluster cannot be reached, so changes take seconds instead of milliseconds; see [stream.md](../stream.md#network)";
     HeadIgnored => "HeadIgnored", Warning, ["Lease"], "the head of a cluster in the ledger cannot be read, is not signed by the key that counts, or means a state that is too large; see [trust.md](../trust.md) and [CloudmapMcsHeadsIgnored](../alerts.md#cloudmapmcsheadsignored)";
     KeyRestored => "KeyRestored", Warning, ["Lease"], "somebody deleted the Secret `cloudmap-mcs-key`, and the leader created it again with the same key; see [trust.md](../trust.md#the-secret)";
+    ClusterAccepted => "ClusterAccepted", Warning, ["Lease"], "another cluster is accepted as a member of the ClusterSet for the first time, or again after it was gone; see [CloudmapMcsClusterJoined](../alerts.md#cloudmapmcsclusterjoined)";
+    KeyPinned => "KeyPinned", Warning, ["Lease"], "another key counts for a cluster from now on, because the cluster rotated its key, or because somebody ran `trust accept`; see [trust.md](../trust.md#commands)";
+    KeyRotated => "KeyRotated", Warning, ["Lease"], "this cluster signs with another key from now on; see [trust.md](../trust.md#commands)";
+    NotApproved => "NotApproved", Warning, ["Lease", "ServiceExport"], "this cluster registers nothing, because members of the ClusterSet have not approved it, or rejected it; see [trust.md](../trust.md#joining)";
+    ClusterRejected => "ClusterRejected", Warning, ["Lease"], "somebody ran `trust reject` here: what the other cluster exports and claims counts in this cluster no more; see [trust.md](../trust.md#joining)";
+    ClusterLeft => "ClusterLeft", Normal, ["Lease"], "another cluster left the ClusterSet";
+    ClusterForgotten => "ClusterForgotten", Warning, ["Lease"], "somebody said that another cluster is gone for good (`forget`), in this cluster or in another one";
     LedgerCrowded => "LedgerCrowded", Warning, ["Lease"], "the ledger has 800 heads or more. From 1,000 heads on, nobody can read it; see [CloudmapMcsLedgerCrowded](../alerts.md#cloudmapmcsledgercrowded)";
     DottedClusterId => "DottedClusterId", Warning, ["Lease"], "the cluster id has dots. Stock CoreDNS does not answer names of single pods of such a cluster";
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tokio::{
-    sync::watch,
+    sync::{mpsc, watch},
     time::{Instant, sleep},
 };
 use tracing::info;
@@ -37,6 +37,8 @@ use crate::{
         CLUSTERS,
         driver::{self, sessions::Network},
         limits::MIB,
+        news::{News as MemberNews, What},
+        trust::Trust,
     },
     model::{ClusterId, IpFamily, addresses::Range},
 };
@@ -89,6 +91,9 @@ impl Leader {
         let mut before: Option<Credentials> = None;
         loop {
             let credentials = credentials::load(&self.keys, self.args.trust, before.as_ref()).await;
+            if let Some(text) = rotated(before.as_ref(), credentials.as_ref().ok()) {
+                self.say(EventReason::KeyRotated, "Sign", text).await;
+            }
             let known = self.identity.borrow_and_update().clone();
             let mut identity = self.identity.clone();
             tokio::select! {
@@ -112,9 +117,7 @@ impl Leader {
                 "The Secret {SECRET} was deleted. The leader created it again with the same key. Find out who deleted \
                  it: if no leader runs meanwhile, the key is lost, and all other clusters must accept a new one."
             );
-            let regarding = events::lease(&self.args.place.kube.controller.namespace);
-            let (reason, action) = (EventReason::KeyRestored, "Sign");
-            self.writer.emit(EventRecord { regarding, reason, action, text }).await;
+            self.say(EventReason::KeyRestored, "Sign", text).await;
         }
     }
 
@@ -141,9 +144,7 @@ impl Leader {
     /// Says what is unfavourable about the identity. Never ends.
     async fn warn_of_identity(&self, warning: Option<String>) -> &'static str {
         if let Some(text) = warning {
-            let regarding = events::lease(&self.args.place.kube.controller.namespace);
-            let (reason, action) = (EventReason::DottedClusterId, "Identify");
-            self.writer.emit(EventRecord { regarding, reason, action, text }).await;
+            self.say(EventReason::DottedClusterId, "Identify", text).await;
         }
         std::future::pending().await
     }
@@ -161,8 +162,9 @@ impl Leader {
                 settings.timing = settings.timing.with_tick(self.args.ledger_tick);
                 settings.stale_ttl = self.args.stale_cluster_ttl;
                 settings.limits.remote_bytes = self.args.remote_memory as usize * MIB;
+                let trust = Trust { join: self.args.join, ..trust };
                 (settings.trust, settings.keys, settings.network) = (trust, keys, self.network.clone());
-                let ledger = driver::spawn(
+                let mut ledger = driver::spawn(
                     settings,
                     Arc::clone(&self.cloudmap),
                     Arc::clone(&self.record) as _,
@@ -171,12 +173,13 @@ impl Leader {
                 );
                 let membership = Membership::Joining("The controller is starting".to_owned());
                 let identity = instances::Owner { clusterset: Some(clusterset), cluster, cluster_uid: uid };
-                let status = ledger.status();
+                let (status, news) = (ledger.status(), ledger.take_news());
                 tokio::select! {
                     biased;
                     part = self.control(identity, Records::Ledger(ledger), membership) => part,
                     () = self.say_streams(status.clone()) => "the ledger",
                     () = self.tell(status) => "the ledger",
+                    () = self.announce(news) => "the ledger",
                 }
             }
             Some(Identity { cluster, clusterset: None, uid }) => {
@@ -222,10 +225,23 @@ impl Leader {
             }
             let news = news(&status.borrow(), self.args.stream_port);
             for (reason, text) in told.due(Instant::now(), news) {
-                let regarding = events::lease(&self.args.place.kube.controller.namespace);
-                self.writer.emit(EventRecord { regarding, reason, action: "Follow", text }).await;
+                self.say(reason, "Follow", text).await;
             }
         }
+    }
+
+    /// Says where an operator looks who joined, whose key counts, and who is gone.
+    async fn announce(&self, news: Option<mpsc::UnboundedReceiver<MemberNews>>) {
+        let Some(mut news) = news else { return std::future::pending().await };
+        while let Some(news) = news.recv().await {
+            self.say(reason(&news.what), "Follow", news.to_string()).await;
+        }
+    }
+
+    /// Emits an Event on the Lease.
+    async fn say(&self, reason: EventReason, action: &'static str, text: String) {
+        let regarding = events::lease(&self.args.place.kube.controller.namespace);
+        self.writer.emit(EventRecord { regarding, reason, action, text }).await;
     }
 
     async fn control(&self, identity: instances::Owner, records: Records, membership: Membership) -> &'static str {
@@ -286,6 +302,7 @@ impl Leader {
             gate_timeout: self.args.gate_timeout,
             hide_tasks: self.args.hide_tasks,
             settle: self.args.settle,
+            type_notice: self.args.type_notice,
         };
         let identified = records.mode() != Mode::Unidentified;
         let directory = identified.then(|| Directory::spawn(Arc::clone(&self.cloudmap)));
@@ -335,6 +352,26 @@ async fn ended<T>(channel: Option<watch::Receiver<T>>) {
 /// The clusters that are connected, for the Lease; `None` where leaders do not talk to each other.
 fn streams(connected: Option<&BTreeSet<Arc<str>>>) -> Option<String> {
     Some(connected?.iter().map(|id| &**id).collect::<Vec<_>>().join(" "))
+}
+
+/// The reason of the Event that says it.
+const fn reason(what: &What) -> EventReason {
+    match what {
+        What::Accepted(_) => EventReason::ClusterAccepted,
+        What::Pinned { .. } => EventReason::KeyPinned,
+        What::Left => EventReason::ClusterLeft,
+        What::Forgotten => EventReason::ClusterForgotten,
+        What::Rejected => EventReason::ClusterRejected,
+    }
+}
+
+/// What is to be said if this cluster signs with another key than before.
+fn rotated(before: Option<&Credentials>, now: Option<&Credentials>) -> Option<String> {
+    let key = |of: Option<&Credentials>| Some(of?.keys.as_ref()?.current.public());
+    let (before, now) = key(before).zip(key(now)).filter(|(before, now)| before != now)?;
+    Some(format!(
+        "This cluster signs with the key {now} from now on, and no more with {before}. If nobody rotated it (trust rotate), somebody          else wrote the Secret {SECRET}."
+    ))
 }
 
 /// From this number of heads on somebody must act: one read has room for 1,000.
@@ -396,7 +433,8 @@ fn news(status: &driver::Status, stream_port: u16) -> BTreeMap<About, String> {
         );
         ((EventReason::LedgerCrowded, Arc::from(CLUSTERS)), text)
     });
-    unreachable.chain(ignored).chain(crowded).collect()
+    let barred = status.barred.clone().map(|text| ((EventReason::NotApproved, Arc::from(CLUSTERS)), text));
+    unreachable.chain(ignored).chain(crowded).chain(barred).collect()
 }
 
 #[cfg(test)]

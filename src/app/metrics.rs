@@ -312,6 +312,12 @@ fn of_the_ledger() -> prometheus::Result<Vec<Family>> {
                 remotes.map(|(cluster, remote)| (cluster.to_string(), remote.bytes as f64)).collect()
             },
         )?,
+        Family::gauge(
+            "cloudmap_mcs_remote_accepted_timestamp_seconds",
+            "When this cluster accepted the other cluster as a member of the ClusterSet for the first time, in seconds since 1970",
+            Some("remote_cluster"),
+            remotes(|remote| (remote.since > 0).then(|| Duration::from_millis(remote.since))),
+        )?,
     ])
 }
 

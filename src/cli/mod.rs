@@ -40,7 +40,7 @@ pub use self::{
     run::{RunArgs, STREAM_PORT},
     shared::{AwsArgs, ClusterArgs, ControllerArgs, IdentityArgs, KubeArgs, OutputFormat, PlaceArgs},
     status::StatusArgs,
-    trust::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRotateArgs},
+    trust::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRejectArgs, TrustRotateArgs},
     users::{TaskAddress, UsersArgs},
 };
 

@@ -19,7 +19,7 @@ use crate::{
     export::Quota,
     import::DerivedNaming,
     instances::{RegistrationPolicy, Selection, target::validate},
-    ledger::{driver::sessions::Streaming, limits::REMOTE_MEMORY_MIB, trust::Mode},
+    ledger::{driver::sessions::Streaming, joining::Join, limits::REMOTE_MEMORY_MIB, trust::Mode},
     model::Target,
 };
 
@@ -161,12 +161,22 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_DERIVED_NAME", value_name = "TEMPLATE", value_parser = parsed::<DerivedNaming>)]
     pub derived_name: Option<DerivedNaming>,
 
+    /// How long the controller says that the type of an import changes (ClusterSetIP, Headless) before it makes the change, if an
+    /// export of another cluster causes it while another export still has the former type. Set the same in all clusters.
+    #[arg(long, env = "CLOUDMAP_MCS_TYPE_NOTICE", value_name = "DURATION", default_value = "15m", value_parser = duration)]
+    pub type_notice: Duration,
+
     /// Which heads in the ledger count. With `open`: all heads, whoever wrote them. With `tofu` (trust on first use):
     /// those that are signed with the key with which a cluster was first accepted. With `pinned`: only those that are
     /// signed with a key in the ConfigMap `cloudmap-mcs-trust`. Unless it is `open`, this cluster signs its own heads.
     /// See docs/trust.md.
     #[arg(long, env = "CLOUDMAP_MCS_TRUST", value_enum, default_value_t = Mode::Tofu)]
     pub trust: Mode,
+    /// Whether a new cluster of the ClusterSet needs the word of an administrator of this cluster before anything that it says
+    /// counts here. With `tofu`: no, its first key is trusted. With `approve`: yes, `cloudmap-mcs trust accept`. A new cluster
+    /// registers nothing in Cloud Map before every member that runs with `approve` has accepted it. See docs/trust.md.
+    #[arg(long, env = "CLOUDMAP_MCS_JOIN", value_enum, default_value_t = Join::Tofu)]
+    pub join: Join,
     /// Whether the leaders of the clusters also send each other their endpoints directly, which takes milliseconds.
     /// With `auto`: wherever they reach each other and sign (see `--trust`). With `off`: never. See docs/stream.md.
     #[arg(long, env = "CLOUDMAP_MCS_STREAM", value_enum, default_value_t = Streaming::Auto)]

@@ -10,9 +10,13 @@ use crate::model::{ClusterId, PublicKey};
 pub enum TrustCommand {
     /// Print the key of every cluster: the one that signs, and the one that this cluster has pinned.
     List(TrustListArgs),
-    /// Accept a new key of a cluster that was rebuilt or lost its key. First compare the key with what `trust list`
-    /// prints in that cluster.
+    /// Accept a new cluster (`--join=approve`), one that was rejected, or the new key of one that was rebuilt or lost its key.
+    /// First compare the key with what `trust list` prints in that cluster.
     Accept(TrustAcceptArgs),
+    /// Take back that a cluster is a member, as far as this cluster is concerned: nothing that it says counts here any more, until
+    /// `trust accept`. Run it in every cluster. A cluster that is younger than the one that rejects it registers nothing any
+    /// more.
+    Reject(TrustRejectArgs),
     /// Replace the key of this cluster. The old key signs that the new one replaces it. Clusters with `--trust=tofu`
     /// then accept the new one by themselves; clusters with `--trust=pinned` must get it before.
     Rotate(TrustRotateArgs),
@@ -41,6 +45,17 @@ pub struct TrustAcceptArgs {
     /// The key to accept. Without it: print the key that the cluster has now, and accept nothing.
     #[arg(long, value_name = "KEY", value_parser = parsed::<PublicKey>)]
     pub key: Option<PublicKey>,
+}
+
+/// Flags of `trust reject`.
+#[derive(Debug, Args)]
+pub struct TrustRejectArgs {
+    /// How to reach the cluster, and where the controller is in it.
+    #[command(flatten)]
+    pub kube: KubeArgs,
+    /// Id of the cluster to reject.
+    #[arg(value_parser = parsed::<ClusterId>)]
+    pub cluster: ClusterId,
 }
 
 /// Flags of `trust rotate`.

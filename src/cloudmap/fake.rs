@@ -226,6 +226,8 @@ impl Registry {
             namespace_id: Some(namespace_id.clone()),
             description: Some(description.to_owned()),
             creator_request_id: Some(creator.to_owned()),
+            // In other seconds than any other, so that orders by date show.
+            created: 1_000 * i64::try_from(self.next).unwrap(),
             ..mk_service()
         };
         self.services.insert(id.clone(), service);
@@ -538,5 +540,6 @@ pub(crate) fn mk_service() -> Service {
         dns: None,
         custom_health_check: false,
         health_check: None,
+        created: 0,
     }
 }

@@ -231,6 +231,8 @@ pub struct Service {
     pub custom_health_check: bool,
     /// The Route 53 health check of its instances (public DNS namespaces).
     pub health_check: Option<HealthCheck>,
+    /// When it was created, in milliseconds since 1970. `i64::MAX` if AWS does not say it.
+    pub created: i64,
 }
 
 /// The complete new state of a service's variable parts.

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     app::connect,
-    cli::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRotateArgs},
+    cli::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRejectArgs, TrustRotateArgs},
     cluster::{
         identity,
         keys::{KeyStore, TRUSTED},
@@ -33,6 +33,7 @@ pub(super) async fn trust(command: TrustCommand) -> anyhow::Result<()> {
     match command {
         TrustCommand::List(args) => list(args).await,
         TrustCommand::Accept(args) => accept(args).await,
+        TrustCommand::Reject(args) => reject(args).await,
         TrustCommand::Rotate(args) => rotate(args).await,
     }
 }
@@ -56,6 +57,7 @@ impl Row {
         let (signs, pinned) = (head.and_then(|head| head.signer), accepted.and_then(|accepted| accepted.key));
         let own = head.is_some_and(|head| *head.uid == *uid);
         // A cluster that left has a head that says so. With a live one it is back, and its key may be another one.
+        let rejected = accepted.is_some_and(|accepted| accepted.gone == Some(Gone::Rejected));
         let gone = match accepted.and_then(|accepted| accepted.gone) {
             Some(Gone::Left) => !head.is_some_and(Head::is_live),
             gone => gone.is_some_and(Gone::is_left),
@@ -63,6 +65,7 @@ impl Row {
         let other = head.zip(accepted).is_some_and(|(head, accepted)| *head.uid != *accepted.uid);
         let note = match (pinned, signs) {
             _ if own => "this cluster",
+            _ if rejected => "rejected here",
             _ if gone => "left",
             _ if view.is_none() => "no head in the ledger",
             _ if head.is_none() => "its head cannot be read",
@@ -70,7 +73,7 @@ impl Row {
             (Some(pinned), Some(signs)) if pinned != signs => "another key: if it was rebuilt, trust accept",
             (Some(_), None) => "not signed: ignored",
             (None, None) => "not signed",
-            (None, Some(_)) => "not pinned",
+            (None, Some(_)) => "not pinned: with --join=approve, trust accept",
             (Some(_), Some(_)) => "",
         };
         Self { cluster: cluster.to_owned(), signs, pinned, own, note }
@@ -146,9 +149,39 @@ async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
 fn pin(record: &mut Record, clusterset: &ClusterSetId, id: &ClusterId, uid: &str, key: PublicKey) -> bool {
     let is_member = record.is_of(clusterset.as_str());
     if is_member {
-        record.accepted.insert(id.to_string(), Accepted::unread(uid.to_owned(), Some(key)));
+        // The date of its service stays: who created it did not change.
+        let created = record.accepted.get(id.as_str()).filter(|before| before.uid == uid).map_or(0, |it| it.created);
+        let accepted = Accepted { created, ..Accepted::unread(uid.to_owned(), Some(key)) };
+        record.accepted.insert(id.to_string(), accepted);
     }
     is_member
+}
+
+async fn reject(args: TrustRejectArgs) -> anyhow::Result<()> {
+    let id = &args.cluster;
+    let client = connect::kubernetes(&args.kube).await?;
+    let store = RecordObject::new(client, &args.kube.controller.namespace);
+    let mut own = false;
+    let rejected = record::update(&store, |record| {
+        own = record.member.as_ref().is_some_and(|member| member.cluster == id.as_str());
+        !own && take_back(record, id)
+    });
+    let rejected = rejected.await?.context("this cluster has no ledger record: its controller has never led")?;
+    anyhow::ensure!(!own, "{id} is this cluster itself: to leave the ClusterSet, run cloudmap-mcs leave");
+    let said = if rejected { "is rejected here" } else { "was rejected here before" };
+    writeln!(
+        std::io::stdout(),
+        "Cluster {id} {said}: what it exports is dropped within seconds, and nothing that it says counts until `cloudmap-mcs trust \
+         accept {id}`. Run this in every cluster of the ClusterSet (--context). It stops no one who may write to Cloud Map: take the \
+         rights of the role away, too."
+    )?;
+    Ok(())
+}
+
+/// Says in the record that a cluster is no member; `false` if the record says so already.
+fn take_back(record: &mut Record, id: &ClusterId) -> bool {
+    let accepted = record.accepted.entry(id.to_string()).or_insert_with(|| Accepted::unread(String::new(), None));
+    accepted.gone.replace(Gone::Rejected) != Some(Gone::Rejected)
 }
 
 /// Fails if the head is this cluster's own. Its leader would wait for another cluster with this id, report it as stale, and
@@ -261,6 +294,24 @@ mod tests {
             assert_eq!(pin(&mut record, &prod, &blue, "uid-blue", PublicKey::from_bytes([1; 32])), pinned);
             assert_eq!(record.accepted.contains_key("blue"), pinned);
         }
+    }
+
+    #[test]
+    fn a_cluster_that_is_rejected_stays_so_until_somebody_accepts_it() {
+        let (prod, blue): (ClusterSetId, ClusterId) = ("prod".parse().unwrap(), "blue".parse().unwrap());
+        let key = PublicKey::from_bytes([1; 32]);
+        let mut record = Record::default();
+        assert!(take_back(&mut record, &blue), "before it was ever read");
+        assert!(!take_back(&mut record, &blue));
+        assert_eq!(record.accepted["blue"].gone, Some(Gone::Rejected));
+        let head = view("blue");
+        let row = |record: &Record| Row::new("blue", Some(&head), record.accepted.get("blue"), "uid-green").note;
+        assert_eq!(row(&record), "rejected here");
+        assert!(pin(&mut record, &prod, &blue, "uid-blue", key));
+        assert_eq!((record.accepted["blue"].gone, record.accepted["blue"].key), (None, Some(key)));
+        record.accepted.get_mut("blue").unwrap().created = 7;
+        assert!(take_back(&mut record, &blue) && pin(&mut record, &prod, &blue, "uid-blue", key));
+        assert_eq!(record.accepted["blue"].created, 7, "since when it is there is not forgotten");
     }
 
     #[test]

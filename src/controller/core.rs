@@ -189,6 +189,8 @@ pub(super) struct Core {
     pub(super) cutovers: Cutovers,
     /// `--hide-tasks`
     pub(super) hide_tasks: bool,
+    /// `--type-notice`
+    pub(super) type_notice: Duration,
     /// Exports that are on their way.
     pub(super) pending: Pending,
     /// Exports with a port that no endpoint serves.
@@ -248,6 +250,7 @@ impl Core {
             gate_timeout,
             hide_tasks,
             settle,
+            type_notice,
             ..
         } = settings;
         let rules = Rules { mode, frozen: annotations.dry_run, own_targets: targets.aws_mcs, registration, quota };
@@ -272,6 +275,7 @@ impl Core {
             hide_tasks,
             pending: Pending::new(pending::ON_ITS_WAY),
             unserved: Pending::new(pending::UNSERVED),
+            type_notice,
             blocked: BTreeMap::new(),
             held: BTreeMap::new(),
             named: BTreeSet::new(),

@@ -1,5 +1,7 @@
 //! The core by itself: what changed goes in, commands come out, and time is a number.
 
+#[path = "core_tests/joining.rs"]
+mod joining;
 #[path = "core_tests/left_out.rs"]
 mod left_out;
 #[path = "core_tests/registrations.rs"]
@@ -68,6 +70,7 @@ impl Bench {
             gate_timeout: Duration::from_mins(5),
             hide_tasks: false,
             settle: Settle::default(),
+            type_notice: Duration::from_mins(15),
             import: ImportRules::default(),
         };
         let (exports, services) = (caches.exports.subscribe(), caches.services.subscribe());

@@ -126,10 +126,17 @@ pub struct Knowledge {
     published: Option<Arc<Map>>,
     /// The latest known time, in seconds since 1970: no claim gets an earlier date.
     latest: i64,
+    /// Since when this cluster is in the ledger, in seconds since 1970; 0 if that is not known. Its exports and claims count as no
+    /// older, here as in all other clusters.
+    created: i64,
+    /// Why this cluster may not register anything, if so (J5).
+    barred: Option<String>,
 }
 
 #[derive(Debug, Default)]
 struct Remote {
+    /// The same of this cluster.
+    created: i64,
     /// `None` if it is not known (yet).
     map: Option<Arc<Map>>,
     /// What the registry has of it: claims count there alone.
@@ -170,6 +177,8 @@ impl Knowledge {
             settled: false,
             published: None,
             latest: 0,
+            created: 0,
+            barred: None,
         }
     }
 
@@ -208,6 +217,25 @@ impl Knowledge {
         if leaving_changed {
             self.export_all(now);
         }
+    }
+
+    /// Why this cluster may not register anything, if so, with the remedy.
+    pub fn barred(&self) -> Option<&String> {
+        self.barred.as_ref()
+    }
+
+    /// Sets it. Who may not register claims nothing, so that nobody makes room for instances that never come. Returns whether it
+    /// is new.
+    pub fn set_barred(&mut self, why: Option<String>, now: i64) -> bool {
+        if self.barred == why {
+            return false;
+        }
+        let changed = self.barred.is_some() != why.is_some();
+        self.barred = why;
+        if changed {
+            self.export_all(now);
+        }
+        true
     }
 
     /// The plan of a ServiceExport, if there is one.
@@ -340,6 +368,7 @@ impl Knowledge {
         let wanted = match (&self.membership, self.annotated.get(owner)) {
             (Membership::Leaving, _) | (_, None) => Wants::default(),
             (_, Some(Asks::Unknown)) => return BTreeSet::new(),
+            _ if self.barred.is_some() => Wants::default(),
             (_, Some(Asks::For(wants))) => wants.clone(),
         };
         let Some(wanted) = self.admit(owner, &wanted) else { return BTreeSet::new() };
@@ -412,7 +441,7 @@ impl Knowledge {
             (_, Some(Ok(local))) => Some(self.visible(key, local)),
         };
         let (encoded, targets) = self.admit_export(key, local).unzip();
-        let targets = targets.unwrap_or_default();
+        let targets = targets.filter(|_| self.barred.is_none()).unwrap_or_default();
         self.change(&targets, now, |exports, dates| exports.set_encoded(key, encoded, targets.clone(), dates))
     }
 
@@ -502,7 +531,7 @@ impl Knowledge {
     pub fn first_claim(&self, target: &Target) -> Option<(ClusterId, Registration)> {
         let own = self.exports.as_ref().and_then(|exports| exports.registrations().get(target));
         own.filter(|own| !own.is_retiring())
-            .map(|own| (&self.local, own.clone()))
+            .map(|own| (&self.local, Registration { claimed: no_earlier(own.claimed, self.created), ..own.clone() }))
             .into_iter()
             .chain(remotes::claims(&self.remotes, target))
             .min_by(|(a, one), (b, other)| {
@@ -554,7 +583,7 @@ impl Knowledge {
             Some(exports) => exports.said(key).map(Arc::new),
             None => planned.map(|local| self.visible(key, local)),
         };
-        own.map(|local| (self.local.clone(), local))
+        own.map(|local| (self.local.clone(), no_older(local, self.created)))
             .into_iter()
             .chain(self.remotes.iter().filter_map(|(id, remote)| {
                 let exported = remote.export(key)?;
@@ -574,6 +603,20 @@ impl Knowledge {
         let names = self.names.range(first..).map(|(key, _)| key);
         names.take_while(move |key| key.namespace == *namespace)
     }
+}
+
+/// The export as all clusters date it.
+fn no_older(mut local: Arc<Exported>, created: i64) -> Arc<Exported> {
+    let counts = no_earlier(local.export.created, created);
+    if local.export.created != counts {
+        Arc::make_mut(&mut local).export.created = counts;
+    }
+    local
+}
+
+/// A date of a cluster as all count it (R10): no earlier than the cluster is in the ledger, if that is known.
+fn no_earlier(date: i64, created: i64) -> i64 {
+    if created == 0 { date } else { date.max(created) }
 }
 
 /// The date of the newest claim to a target in other clusters.

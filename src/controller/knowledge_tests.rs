@@ -56,6 +56,7 @@ pub(in crate::controller) fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -
         stale: None,
         expired: false,
         refused: false,
+        created: 0,
         problem: None,
     };
     Remotes {
@@ -444,4 +445,53 @@ fn a_claim_of_another_cluster_counts_when_the_registry_has_it_and_its_export_bef
     there.committed.clone_from(&there.state);
     assert_eq!(knowledge.adopt_remotes(&streamed).targets, [www.clone()].into());
     assert_eq!(knowledge.other_claims(&www).count(), 1);
+}
+
+/// Whoever gets into a ClusterSet could decide about every name otherwise.
+#[test]
+fn nothing_that_a_cluster_says_counts_as_older_than_the_cluster_is_there() {
+    let mut knowledge = mk_knowledge();
+    knowledge.resume(&Map::new(), 100);
+    knowledge.replan(&key("a"), Some(Ok(mk_local(Some("www")))), 100);
+    let mut read = mk_remotes(&[("there", Some(mk_map(&[("a", Some("www"), 1)])))]);
+    let www = Target { namespace: "ns".into(), service: "www".into() };
+    let dates = |knowledge: &Knowledge| {
+        let sources = knowledge.sources(&key("a"));
+        ["here", "there"].map(|cluster| sources[&id(cluster)].export.created)
+    };
+    knowledge.adopt_remotes(&read);
+    assert_eq!(dates(&knowledge), [1, 1], "nobody knows how old they are");
+    read.clusters.get_mut(&id("there")).unwrap().created = 500;
+    let concerned = knowledge.adopt_remotes(&read);
+    assert_eq!((concerned.names, concerned.targets), ([key("a")].into(), [www.clone()].into()));
+    assert_eq!(dates(&knowledge), [1, 500]);
+    assert_eq!(knowledge.other_claims(&www).map(|claim| claim.claimed).collect::<Vec<_>>(), [500]);
+    assert_eq!(knowledge.claimant(&www).unwrap().0, id("here"), "its claim of the year 1970 is younger than ours");
+    // The own cluster counts here as it counts elsewhere.
+    read.own_created = 600;
+    assert_eq!(knowledge.adopt_remotes(&read).names, [key("a")].into());
+    assert_eq!((dates(&knowledge), knowledge.claimant(&www).unwrap().0), ([600, 500], id("there")));
+    assert!(knowledge.adopt_remotes(&read).names.is_empty());
+}
+
+#[test]
+fn a_cluster_that_has_not_joined_exports_and_claims_nothing_and_what_it_claimed_retires() {
+    let mut knowledge = mk_knowledge();
+    let www = Target { namespace: "ns".into(), service: "www".into() };
+    let (owner, api) = (ClaimOwner::service(&key("b")), Target { namespace: "ns".into(), service: "api".into() });
+    let claims = |knowledge: &Knowledge| -> Vec<(Target, bool)> {
+        let registrations = knowledge.exports().unwrap().registrations();
+        registrations.values().map(|claim| (claim.target.clone(), claim.is_retiring())).collect()
+    };
+    knowledge.set_barred(Some("nobody knows it".to_owned()), 100);
+    knowledge.resume(&Map::new(), 100);
+    knowledge.replan(&key("a"), Some(Ok(mk_local(Some("www")))), 100);
+    knowledge.annotate(&owner, Some(Asks::one(api.clone())), 100);
+    assert_eq!((claims(&knowledge), knowledge.sources(&key("a")).len()), (vec![], 1));
+    assert!(records::decode_service(&knowledge.desired().unwrap(), &key("a"), &mut Vec::new()).is_some());
+    assert!(knowledge.set_barred(Some("somebody does not know it".to_owned()), 150), "in other words");
+    assert!(knowledge.set_barred(None, 200) && !knowledge.set_barred(None, 200));
+    assert_eq!(claims(&knowledge), [(api.clone(), false), (www.clone(), false)]);
+    knowledge.set_barred(Some("somebody rejected it".to_owned()), 300);
+    assert_eq!(claims(&knowledge), [(api, true), (www, true)]);
 }

@@ -36,6 +36,19 @@ impl Core {
         self.hear(&before);
         if self.mode == Mode::Member {
             self.judge_membership(now);
+            self.judge_joining(now);
+        }
+    }
+
+    /// Whether this cluster may register.
+    fn judge_joining(&mut self, now: Now) {
+        if self.status.judged && self.knowledge.set_barred(self.status.barred.clone(), now.seconds()) {
+            info!(why = self.knowledge.barred(), "whether this cluster may register changed");
+            self.touch_all();
+            self.publish = true;
+            let names = self.names();
+            self.reconcile(names);
+            self.tell_held_up();
         }
     }
 
@@ -89,7 +102,9 @@ impl Core {
 
     /// This leader starts from what the previous one left.
     pub(super) fn resumed(&mut self, own: Option<&Inherited>, now: Now) {
-        let Some(Inherited { map, written, heard }) = own else { return };
+        let Some(Inherited { map, written, heard, barred }) = own else { return };
+        let why = barred.then(|| "This cluster registers nothing before it has joined the ClusterSet.".to_owned());
+        self.knowledge.set_barred(why, now.seconds());
         let [written, heard] = [*written, *heard].map(|millis| (millis / 1_000).cast_signed());
         self.claims.inherit(records::registrations(map).values(), written);
         self.knowledge.not_before(heard);

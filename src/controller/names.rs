@@ -25,9 +25,12 @@ use crate::{
     },
     discovery::Picture,
     export::{self, Facts, Publication, verdicts},
-    import::{self, DerivedServices, Observed, Plan, Source, There, Unknown},
-    model::{ClusterId, Conflict, ServiceKey, merge},
+    import::{self, DerivedServices, Observed, Plan, Source, There, TypeChange, Unknown},
+    model::{ClusterId, Conflict, ConflictReason, ServiceKey, merge},
 };
+
+/// A name is looked at again this much later at the earliest, because dates of conditions have whole seconds.
+const A_MOMENT: Duration = Duration::from_secs(1);
 
 /// How often it is said and counted that an import is blocked, as long as it is. An Event is gone after an hour, and the
 /// alert looks at the last 15 minutes. Every other Event may be left out, because equal ones are 10 minutes apart at least.
@@ -38,7 +41,16 @@ impl Core {
     pub(super) fn work(&mut self, key: &ServiceKey, now: Now) -> Work {
         let shown = self.caches.imports.get(key);
         let (derived, misnamed) = self.derived.of(key, &self.caches.services, shown.as_deref());
-        let (import, there) = self.plan_import(key, derived);
+        let (import, there) = self.plan_import(key, derived, now);
+        let change = match &import {
+            Plan::Want(wanted) => wanted.change.clone(),
+            _ => None,
+        };
+        if let Some(rest) =
+            change.as_ref().and_then(|change| Duration::try_from(change.at.duration_since(now.wall)).ok())
+        {
+            self.out.push(Command::ReconcileIn(key.clone(), rest.max(A_MOMENT)));
+        }
         let is_blocked = match &import {
             Plan::Blocked(_) => true,
             Plan::Want(wanted) => wanted.obstacle.is_some(),
@@ -56,7 +68,7 @@ impl Core {
             let (reason, action) = (EventReason::DerivedNameUnusable, "Import");
             Some(EventRecord { regarding: events::import(key, &import.uid), reason, action, text })
         }));
-        let report = self.plan_report(key, now);
+        let report = self.plan_report(key, change.as_ref(), now);
         let local = self.knowledge.local();
         let own_only = matches!(&import, Plan::Want(wanted) if wanted.slices.keys().all(|cluster| cluster == local));
         Work {
@@ -82,7 +94,7 @@ impl Core {
         self.reconcile(due);
     }
 
-    fn plan_import(&mut self, key: &ServiceKey, derived: DerivedServices) -> (Plan, There) {
+    fn plan_import(&mut self, key: &ServiceKey, derived: DerivedServices, now: Now) -> (Plan, There) {
         let there = There { import: self.caches.imports.get(key), derived, slices: self.imported.get(key) };
         let nothing = match self.knowledge.membership() {
             Membership::Refused(_) => return (Plan::Keep, there),
@@ -117,6 +129,8 @@ impl Core {
             import: there.import.as_deref(),
             derived: &there.derived,
             slices: &there.slices,
+            notice: self.type_notice,
+            now: now.wall,
         };
         let plan = import::plan(&observed, |address: IpAddr| self.is_cluster_ip(address));
         (plan, there)
@@ -159,7 +173,7 @@ impl Core {
 
     /// The conditions of this cluster's ServiceExport. `None` if the current ones are right, or if it is too early to
     /// tell.
-    fn plan_report(&mut self, key: &ServiceKey, now: Now) -> Option<Report> {
+    fn plan_report(&mut self, key: &ServiceKey, change: Option<&TypeChange>, now: Now) -> Option<Report> {
         let member = self.mode == Mode::Member;
         let Some(export) = self.caches.exports.get(key).filter(|export| !export.deleting) else {
             self.pending.over(key);
@@ -182,7 +196,7 @@ impl Core {
             Unknown::All => None,
             unknown => {
                 // An unknown cluster may disagree. Meanwhile what was reported stays.
-                Some(conflicts(&self.sources(key))).filter(|known| unknown.is_none() || !known.is_empty())
+                Some(conflicts(&self.sources(key), change)).filter(|known| unknown.is_none() || !known.is_empty())
             }
         };
         let publication = match self.knowledge.publication(key) {
@@ -261,9 +275,14 @@ fn with_unserved(said: (RegisteredReason, String), unserved: Option<&str>) -> (R
 }
 
 /// The conflicts among all known exports of a name.
-fn conflicts(sources: &BTreeMap<ClusterId, Arc<crate::model::Exported>>) -> Vec<Conflict> {
+fn conflicts(sources: &BTreeMap<ClusterId, Arc<crate::model::Exported>>, change: Option<&TypeChange>) -> Vec<Conflict> {
     let exports = sources.iter().map(|(id, local)| (id.clone(), &local.export)).collect();
-    merge(&exports).map(|service| service.conflicts).unwrap_or_default()
+    let mut conflicts = merge(&exports).map(|service| service.conflicts).unwrap_or_default();
+    for conflict in conflicts.iter_mut().filter(|conflict| conflict.reason == ConflictReason::Type) {
+        let said = change.map(|change| format!(" {}", change.text()));
+        conflict.summary.push_str(&said.unwrap_or_default());
+    }
+    conflicts
 }
 
 /// Whether the object has this condition with status True.

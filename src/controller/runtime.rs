@@ -83,6 +83,8 @@ pub struct ControllerSettings {
     pub hide_tasks: bool,
     /// By how much clients are late beyond the TTL, for Cutovers.
     pub settle: Settle,
+    /// How long a change of an import's type is said before it is done.
+    pub type_notice: Duration,
 }
 
 /// Where the records of this cluster are stored, which follows from its [`Mode`].

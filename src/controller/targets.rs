@@ -301,6 +301,9 @@ impl Targets {
         statuses: &Statuses,
         pods: &Pods,
     ) -> (RegisteredReason, String) {
+        if let Some(why) = knowledge.barred() {
+            return (RegisteredReason::NotApproved, why.clone());
+        }
         let own = ClaimOwner::export(&export.key);
         if let Some((_, text)) = knowledge.exceeded(&own) {
             return (RegisteredReason::QuotaExceeded, text);

@@ -133,6 +133,7 @@ impl Work {
                 for note in [self.skipped(wanted), self.staleness(wanted)].into_iter().flatten() {
                     outbox.send(note);
                 }
+                self.type_change(wanted).into_iter().for_each(|note| outbox.send(note));
                 import::apply(writer, &self.key, &self.there, wanted, Extent::All, self.now).await
             }
         }
@@ -176,6 +177,19 @@ impl Work {
             _ => return None,
         };
         Some(EventRecord { regarding: events::import(&self.key, &import.uid), reason, action: "Import", text })
+    }
+
+    /// The Events for an import whose type changes, which does not say so yet: on the import, and on the export of this cluster.
+    fn type_change(&self, wanted: &Wanted) -> Vec<EventRecord> {
+        let import = self.there.import.as_ref().filter(|import| {
+            let said = find(&import.status.conditions, ImportCondition::TypeChanges.as_str());
+            import.managed && said.is_none()
+        });
+        let Some((import, change)) = import.zip(wanted.change.as_ref()) else { return Vec::new() };
+        let export = self.export.iter().map(|export| events::export(&self.key, &export.uid));
+        let (reason, action) = (EventReason::TypeChanges, "Import");
+        let regarding = export.chain([events::import(&self.key, &import.uid)]);
+        regarding.map(|regarding| EventRecord { regarding, reason, action, text: change.text() }).collect()
     }
 
     /// A foreign object blocks the import: reports it on that object, and on the export of this cluster if there is

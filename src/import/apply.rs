@@ -51,7 +51,8 @@ pub enum Extent {
 }
 
 fn facts<'a>(wanted: &'a Wanted, pending: Option<&'a str>, slices: bool) -> Facts<'a> {
-    Facts { pending, silent: wanted.silent.as_ref(), out_of_reach: &wanted.out_of_reach, slices }
+    let (silent, change) = (wanted.silent.as_ref(), wanted.change.as_ref());
+    Facts { pending, silent, out_of_reach: &wanted.out_of_reach, slices, change }
 }
 
 /// The derived Service that an import names, and the addresses that it shows.

@@ -118,6 +118,8 @@ impl Scene {
             import: there.import.as_deref(),
             derived: &there.derived,
             slices: &there.slices,
+            notice: std::time::Duration::ZERO,
+            now: self.now,
         };
         let plan = plan(&observed, |_| false);
         match &plan {

@@ -9,6 +9,7 @@ mod order;
 mod packing;
 mod plan;
 mod registered;
+mod type_notice;
 
 pub use addresses::{Unusable, usable};
 pub use apply::{Extent, There, apply, remove};
@@ -16,3 +17,4 @@ pub use derived::{DerivedNaming, DerivedServices, InvalidDerivedName, hashed, is
 pub use objects::{derived_service, endpoint_slice, import_status, service_import};
 pub use packing::Former;
 pub use plan::{Observed, Plan, Source, Unknown, Wanted, is_system, plan};
+pub use type_notice::TypeChange;

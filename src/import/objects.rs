@@ -14,12 +14,14 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use super::plan::OutOfReach;
+use super::{plan::OutOfReach, type_notice::TypeChange};
 use crate::{
     api::{
         ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,
         ServiceImportStatus, ServiceImportType, SessionAffinityConfig,
-        conditions::{ImportCondition, ImportReadyReason, ImportStaleReason, Said, Verdict, conditions, find},
+        conditions::{
+            ImportCondition, ImportReadyReason, ImportStaleReason, ImportTypeReason, Said, Verdict, conditions, find,
+        },
         names,
     },
     cluster::objects,
@@ -211,6 +213,8 @@ pub struct Facts<'a> {
     pub out_of_reach: &'a OutOfReach,
     /// Whether this cluster has, or would have, EndpointSlices.
     pub slices: bool,
+    /// A change of the type that is not made yet.
+    pub change: Option<&'a TypeChange>,
 }
 
 /// The status of the import, given the conditions that it has. `service` has the IP families that are served here.
@@ -229,6 +233,7 @@ pub fn import_status(
         None => Verdict::new(ImportReadyReason::IpFamilyNotSupported, unusable_message(facts.out_of_reach)),
     }];
     verdicts.extend(facts.silent.and_then(silence));
+    verdicts.extend(facts.change.map(|change| Verdict::new(ImportTypeReason::OldestExport, change.text())));
     let mut conditions = conditions(current, verdicts, generation, now);
     if facts.silent.is_none() {
         conditions.extend(find(current, ImportCondition::Stale.as_str()).map(Condition::from));

@@ -234,7 +234,13 @@ fn status_of(
     now: i64,
 ) -> ServiceImportStatus {
     let silent = silent.iter().map(|(cluster, since)| (cluster.parse().unwrap(), *since)).collect();
-    let facts = Facts { pending, silent: Some(&silent), out_of_reach: &BTreeMap::new(), slices: pending.is_none() };
+    let facts = Facts {
+        pending,
+        silent: Some(&silent),
+        out_of_reach: &BTreeMap::new(),
+        slices: pending.is_none(),
+        change: None,
+    };
     let current: Vec<_> = current.conditions.iter().map(Said::from).collect();
     import_status(&current, service, import, &facts, Some(3), Timestamp::from_second(now).unwrap())
 }
@@ -246,7 +252,7 @@ fn clusters_that_no_family_here_reaches_are_named() {
         .into();
     let message = |ips: &[IpAddr]| {
         let import = service_import(&key(), Some(DERIVED), &mk_service(), ips);
-        let facts = Facts { pending: None, silent: None, out_of_reach: &out_of_reach, slices: true };
+        let facts = Facts { pending: None, silent: None, out_of_reach: &out_of_reach, slices: true, change: None };
         let status = import_status(&[], &mk_service(), &import, &facts, None, Timestamp::UNIX_EPOCH);
         status.conditions[0].message.clone()
     };
@@ -296,7 +302,7 @@ fn what_was_said_of_silence_stays_while_it_is_not_known() {
     let silent = [("blue", 1_700_000_000_000)];
     let stale = status_of(&ServiceImportStatus::default(), &mk_service(), &import, None, &silent, 10);
     let current: Vec<_> = stale.conditions.iter().map(Said::from).collect();
-    let facts = Facts { pending: None, silent: None, out_of_reach: &BTreeMap::new(), slices: true };
+    let facts = Facts { pending: None, silent: None, out_of_reach: &BTreeMap::new(), slices: true, change: None };
     let now = Timestamp::from_second(20).unwrap();
     assert_eq!(import_status(&current, &mk_service(), &import, &facts, Some(3), now), stale);
 }

@@ -4,13 +4,17 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
     sync::Arc,
+    time::Duration,
 };
+
+use k8s_openapi::jiff::Timestamp;
 
 use super::{
     addresses::{Unusable, usable},
     derived::DerivedServices,
     packing::{Former, Packing},
     registered,
+    type_notice::{self, TypeChange},
 };
 use crate::{
     api::{
@@ -64,6 +68,10 @@ pub struct Observed<'a> {
     pub derived: &'a DerivedServices,
     /// The EndpointSlices of this project for the name.
     pub slices: &'a [Arc<OwnSlice>],
+    /// How long a change of type is said before it is done.
+    pub notice: Duration,
+    /// The time, by which that is measured.
+    pub now: Timestamp,
 }
 
 /// Clusters whose state is not known (yet).
@@ -134,6 +142,8 @@ pub struct Wanted {
     pub stale: Vec<Arc<str>>,
     /// Sources of endpoints none of which can be reached here.
     pub out_of_reach: OutOfReach,
+    /// A change of the import's type that is said, and not made yet.
+    pub change: Option<TypeChange>,
     /// Addresses that were left out.
     pub skipped: Vec<(ClusterId, IpAddr, Unusable)>,
 }
@@ -173,6 +183,10 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         return Plan::Keep;
     }
     service.ip_families = service.families_in(observed.families);
+    let change = type_notice::waiting(observed, &exports);
+    if let Some(change) = &change {
+        service.service_type = change.from;
+    }
     let out_of_reach = out_of_reach(observed, &service.ip_families);
     let silent = silent(observed, &service.clusters);
     let decided = !import_concerns_unknown(observed) && (is_exported || registered::decides(observed));
@@ -192,7 +206,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     let obstacle = foreign.or_else(|| obstacle(observed, service_type));
     if obstacle.is_some() && !is_foreign && !is_in_use(observed.import, observed.derived) {
         let service = decided.then_some(service);
-        let nothing = Wanted { service, obstacle, silent, out_of_reach, ..Wanted::default() };
+        let nothing = Wanted { service, obstacle, silent, out_of_reach, change, ..Wanted::default() };
         return Plan::Want(Box::new(nothing));
     }
     // What is in the way of another type leaves clients the import that they have.
@@ -246,8 +260,8 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     let Packing { derived, slices, former, .. } = packing;
     let service = (decided && !is_foreign).then_some(service);
     let lost = lost(observed).filter(|_| !decided);
-    let wanted = Wanted { service, lost, obstacle, silent, derived, slices, former, stale, out_of_reach, skipped };
-    Plan::Want(Box::new(wanted))
+    let reports = Wanted { silent, out_of_reach, change, skipped, ..Wanted::default() };
+    Plan::Want(Box::new(Wanted { service, lost, obstacle, derived, slices, former, stale, ..reports }))
 }
 
 /// The import of a name that no known cluster exports, and of which no registered instance is known to exist: a cluster that
@@ -355,7 +369,7 @@ fn tells_no_cluster(observed: &Observed<'_>) -> bool {
 }
 
 /// The type of an import.
-fn type_of(spec: &ImportSpec) -> ServiceType {
+pub(super) fn type_of(spec: &ImportSpec) -> ServiceType {
     if spec.headless { ServiceType::Headless } else { ServiceType::ClusterSetIp }
 }
 

@@ -1,4 +1,4 @@
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 
 use super::*;
 use crate::{
@@ -94,7 +94,11 @@ pub(in crate::import) struct Scene {
     derived: Option<Service>,
     former: Vec<Arc<Service>>,
     pub(in crate::import) slices: Vec<Arc<OwnSlice>>,
+    /// In seconds since 1970.
+    now: i64,
 }
+
+const NOTICE: Duration = Duration::from_mins(15);
 
 impl Scene {
     pub(in crate::import) fn new(exports: &[(&str, i64, &[&str])]) -> Self {
@@ -114,6 +118,7 @@ impl Scene {
             derived: None,
             former: vec![],
             slices: vec![],
+            now: 0,
         }
     }
 
@@ -145,6 +150,8 @@ impl Scene {
                     former: self.former.clone(),
                 },
                 slices: &self.slices,
+                notice: NOTICE,
+                now: Timestamp::from_second(self.now).unwrap(),
             },
             |address| address.to_string() == "10.20.0.1",
         )
@@ -618,4 +625,57 @@ fn the_slices_of_a_cluster_that_no_longer_exports_go() {
     let mut scene = Scene::new(&[("here", 1, &["10.1.0.1"])]);
     scene.slices = vec![mk_slice("s", "there")];
     assert_eq!(scene.wanted().stale, ["s".into()]);
+}
+
+/// An import of this type, as it is in use, that says since this time that its type changes.
+fn mk_typed(headless: bool, says: Option<i64>) -> ServiceImport {
+    let mut import = mk_import(true, &["here", "there"]);
+    import.spec.headless = headless;
+    let said = says.map(|since| Condition {
+        last_transition_time: Time(Timestamp::from_second(since).unwrap()),
+        message: String::new(),
+        observed_generation: None,
+        reason: "OldestExport".to_owned(),
+        status: "True".to_owned(),
+        type_: ImportCondition::TypeChanges.as_str().to_owned(),
+    });
+    import.status.conditions = said.iter().map(Into::into).collect();
+    import
+}
+
+#[test]
+fn a_change_of_type_by_another_export_is_said_before_it_is_done_and_for_how_long() {
+    let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"]), ("here", 2, &["10.1.0.1"])]);
+    scene.exports[0].1.service_type = ServiceType::Headless;
+    let mut at = |now: i64, says: Option<i64>, headless: bool| {
+        (scene.now, scene.import) = (now, Some(mk_typed(headless, says)));
+        let wanted = scene.wanted();
+        (wanted.service.unwrap().service_type, wanted.change)
+    };
+    let change = |at: i64| TypeChange {
+        from: ServiceType::ClusterSetIp,
+        to: ServiceType::Headless,
+        by: id("there"),
+        at: Timestamp::from_second(at).unwrap(),
+    };
+    assert_eq!(at(1_000, None, false), (ServiceType::ClusterSetIp, Some(change(1_900))));
+    assert_eq!(at(1_899, Some(1_000), false), (ServiceType::ClusterSetIp, Some(change(1_900))), "another leader");
+    assert_eq!(at(1_900, Some(1_000), false), (ServiceType::Headless, None));
+    assert_eq!(at(1_901, Some(1_000), true), (ServiceType::Headless, None), "it is done");
+    assert_eq!(at(1_000, Some(9_999), false), (ServiceType::ClusterSetIp, Some(change(1_900))), "a clock was set back");
+}
+
+#[test]
+fn a_type_that_no_export_has_any_more_and_a_new_import_wait_for_nothing() {
+    let mut scene = Scene::new(&[("there", 1, &["10.0.0.1"]), ("here", 2, &["10.1.0.1"])]);
+    for (_, export, _) in &mut scene.exports {
+        export.service_type = ServiceType::Headless;
+    }
+    let mut of = |import: Option<ServiceImport>| {
+        scene.import = import;
+        let wanted = scene.wanted();
+        (wanted.service.unwrap().service_type, wanted.change)
+    };
+    assert_eq!(of(None), (ServiceType::Headless, None));
+    assert_eq!(of(Some(mk_typed(false, None))), (ServiceType::Headless, None), "all exports changed");
 }

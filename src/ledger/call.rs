@@ -148,6 +148,9 @@ pub enum Outcome {
         /// UID of the owner.
         owner: String,
     },
+    /// The service is ours, but this cluster replaced the key with which its leader would write: the text says what to do. It
+    /// does not pass by itself.
+    OldKey(String),
     /// Whether the Lease is still ours.
     Lease {
         /// Whether it is.
@@ -156,7 +159,7 @@ pub enum Outcome {
     /// The record was loaded.
     Loaded {
         /// Its content.
-        record: Record,
+        record: Box<Record>,
         /// Its version.
         version: ResourceVersion,
     },
@@ -171,14 +174,23 @@ pub enum Outcome {
     Pages(Arc<Pages>),
     /// The write took effect in the control plane.
     Done,
-    /// The creator; `None` if there is no such service, or it has no creator.
-    Creator(Option<String>),
+    /// Who created the service, and when; `None` if there is no such service, or it has no creator.
+    Creator(Option<Created>),
     /// The copy of a head; `None` if there is none that can be read.
     Copy(Option<Arc<Head>>),
     /// The key that was announced; `None` if there is none that can be read.
     Announced(Option<Announced>),
     /// The call failed.
     Failed(Failure),
+}
+
+/// Whose a service is, as AWS says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Created {
+    /// UID of the cluster that created it.
+    pub by: String,
+    /// When, in seconds since 1970.
+    pub at: i64,
 }
 
 /// Why a call failed. Nobody asks whether it took effect, or may still do so: nothing is assumed about it.

@@ -45,7 +45,9 @@ pub mod hash;
 pub mod head;
 #[cfg(test)]
 mod interleavings;
+pub mod joining;
 pub mod limits;
+pub mod news;
 mod pace;
 pub mod page;
 pub mod reader;

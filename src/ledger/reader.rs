@@ -1,4 +1,4 @@
-//! The reader: the state of the other clusters, as a pure state machine. The rules R1 to R9 are those of the module
+//! The reader: the state of the other clusters, as a pure state machine. The rules R1 to R10 are those of the module
 //! documentation of [`super`].
 
 mod budget;
@@ -14,7 +14,7 @@ use std::{
 
 use super::{
     Map,
-    call::{Call, CallId, Outbox},
+    call::{Call, CallId, Created, Outbox},
     fetch::Fetch,
     forgotten,
     hash::{Hashed, Hashes, Summary},
@@ -71,7 +71,7 @@ pub struct Reader {
 /// Who created an id's exports service.
 #[derive(Debug, Default)]
 struct Creator {
-    uid: Option<String>,
+    created: Option<Created>,
     /// Whether there was an answer.
     answered: bool,
     call: Option<CallId>,
@@ -206,7 +206,7 @@ impl Applied {
 
     fn same_state(&self, other: &Self) -> bool {
         let (one, next) = (&self.accepted, &other.accepted);
-        (&one.uid, one.gone, one.key) == (&next.uid, next.gone, next.key)
+        (&one.uid, one.gone, one.key, one.created) == (&next.uid, next.gone, next.key, next.created)
             && match (&self.state, &other.state) {
                 (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
                 (None, None) => true,
@@ -254,7 +254,7 @@ impl Reader {
             // Somebody accepted another key for it.
             let repinned = before.is_some() && peer.accepted.as_ref().is_some_and(|own| own.key != accepted.key);
             // A person said that it is gone. What it said since it was stored last is known here.
-            let gone = |accepted: &Accepted| accepted.gone == Some(Gone::Forgotten);
+            let gone = |accepted: &Accepted| accepted.gone.is_some_and(Gone::is_said);
             let own = peer.accepted.as_ref().filter(|own| before.is_some() && own.uid == accepted.uid && !gone(own));
             if let Some(own) = own.filter(|_| gone(accepted) && !unchanged) {
                 let newest = if own.position > accepted.position { own } else { accepted };
@@ -262,7 +262,8 @@ impl Reader {
                 *peer = Peer { accepted: Some(forgotten), seen: peer.seen, ..Peer::default() };
                 continue;
             }
-            if (newer || repinned) && !unchanged {
+            let taken_back = before.is_some() && peer.is_rejected() && accepted.gone != Some(Gone::Rejected);
+            if (newer || repinned || taken_back) && !unchanged {
                 // Without a TTL no cluster is expired, whatever an earlier leader was configured to do.
                 let gone = accepted.gone.filter(|gone| gone.is_left() || self.stale_ttl.is_some());
                 peer.accepted = Some(Accepted { gone, ..accepted.clone() });
@@ -303,7 +304,7 @@ impl Reader {
                 }
                 // The delta is unpacked only now. Before, its writer was not known.
                 Ok(head) => match head.delta.check() {
-                    Ok(()) if self.has_room(id) => self.accept(head),
+                    Ok(()) if self.has_room(id) => self.accept(now, head),
                     Ok(()) => {
                         let full = format!(
                             "{MAX_CLUSTERS} other clusters are already known; mark those that are gone for good as left \
@@ -354,8 +355,9 @@ impl Reader {
     fn may_export(&self, id: &Arc<str>, head: &Result<Arc<Head>, impl Sized>) -> bool {
         let accepted = self.peers.get(id).is_some_and(|peer| peer.accepted.is_some());
         let own = *id == self.me.cluster || head.as_ref().is_ok_and(|head| head.uid == self.me.uid);
-        // A head that says `left` and has no owner: the cluster was purged.
-        let purged = head.as_ref().is_ok_and(|head| !head.is_live()) && self.is_refused(id);
+        // A head that says `left` and has no owner: the cluster was purged. That of a stranger says nothing here.
+        let over = |head: &Arc<Head>| !head.is_live() && (self.is_refused(id) || self.trust.demands_approval());
+        let purged = head.as_ref().is_ok_and(over);
         !accepted && !own && !purged
     }
 
@@ -399,6 +401,7 @@ impl Reader {
         let long_gone = |peer: &Peer| {
             let left = |accepted: &Accepted| accepted.gone.is_some_and(Gone::is_left);
             peer.accepted.as_ref().is_some_and(left)
+                && !peer.is_rejected()
                 && peer.applied.as_ref().is_some_and(|applied| left(&applied.accepted))
                 && peer.candidate.is_none()
                 && self.read_clock.saturating_sub(peer.seen) > self.timing.forget
@@ -418,7 +421,7 @@ impl Reader {
     /// R2: whether the head's UID is that of the creator of the cluster's exports service.
     fn is_creator(&mut self, now: Now, head: &Head, out: &mut Outbox) -> bool {
         let creator = self.creators.entry(head.cluster.clone()).or_default();
-        if creator.uid.as_deref() == Some(&head.uid) {
+        if creator.created.as_ref().is_some_and(|created| *created.by == *head.uid) {
             return true;
         }
         if creator.call.is_none() && now.mono >= creator.next {
@@ -426,7 +429,7 @@ impl Reader {
             creator.call = Some(out.call(Call::Creator { cluster: head.cluster.clone() }));
         }
         if creator.call.is_none() {
-            let owner = creator.uid.as_deref().unwrap_or("nobody");
+            let owner = creator.created.as_ref().map_or("nobody", |created| &created.by);
             let message = if creator.answered {
                 format!("its head comes from UID {}, but the id belongs to {owner}", head.uid)
             } else {
@@ -437,9 +440,22 @@ impl Reader {
         false
     }
 
+    /// R10: when the exports service of the head's cluster was created, in seconds since 1970; 0 if that is not known. A
+    /// cluster that has another id now keeps the date of the former one: its UID and its key prove that it is the same.
+    fn date_of(&self, head: &Head) -> i64 {
+        let accepted = |peer: &Peer| peer.accepted.clone().filter(|accepted| *accepted.uid == *head.uid);
+        let known = self.peers.get(&head.cluster).and_then(accepted).map(|accepted| accepted.created);
+        let creator = || self.creators.get(&head.cluster)?.created.as_ref().filter(|created| *created.by == *head.uid);
+        let told = || creator().map(|created| created.at);
+        let is_same = |accepted: &Accepted| head.signer.is_some() && accepted.key == head.signer;
+        let former = self.peers.values().filter_map(accepted).filter(is_same).map(|accepted| accepted.created);
+        let own = known.filter(|at| *at != 0).or_else(told);
+        former.chain(own).filter(|at| *at != 0).min().unwrap_or_default()
+    }
+
     /// R3: accepts a head if it is newer.
-    fn accept(&mut self, head: &Arc<Head>) {
-        let (read_clock, own_clock) = (self.read_clock, self.own_clock);
+    fn accept(&mut self, now: Now, head: &Arc<Head>) {
+        let (read_clock, own_clock, created) = (self.read_clock, self.own_clock, self.date_of(head));
         let peer = self.peers.entry(head.cluster.clone()).or_insert_with(|| Peer {
             advanced: own_clock,
             at_or_above: read_clock,
@@ -448,6 +464,7 @@ impl Reader {
         });
         // The id has another owner now, as its exports service proves. Positions of different UIDs are not comparable.
         let accepted = peer.accepted.as_ref().filter(|accepted| *accepted.uid == *head.uid);
+        let since = accepted.filter(|accepted| accepted.is_member()).map_or(now.wall, |accepted| accepted.since);
         let (accepted, gone) = accepted.map(|accepted| (accepted.position, accepted.gone)).unzip();
         if accepted.is_some_and(|accepted| head.position < accepted) {
             // Somebody repeats what the cluster said before.
@@ -493,7 +510,8 @@ impl Reader {
         let gone = if head.is_live() { expired } else { Some(Gone::Left) };
         let key = head.signer.filter(|_| self.trust.mode != Mode::Open);
         let written = key.map_or(0, |_| head.written);
-        peer.accepted = Some(Accepted { uid: head.uid.to_string(), position: head.position, gone, key, written });
+        let (uid, position) = (head.uid.to_string(), head.position);
+        peer.accepted = Some(Accepted { uid, position, gone, key, written, since, created });
         peer.head = Some(head.clone());
         peer.at_or_above = read_clock;
         peer.low = None;
@@ -509,7 +527,7 @@ impl Reader {
         for peer in self.peers.values_mut().filter(|peer| peer.applied.is_none() && peer.candidate.is_none()) {
             let gone = |accepted: &&Accepted| match accepted.gone {
                 Some(Gone::Left | Gone::Forgotten) => peer.head.is_none() && !unread.contains(&accepted.uid),
-                Some(Gone::Expired) => true,
+                Some(Gone::Expired | Gone::Rejected) => true,
                 None => false,
             };
             peer.candidate = peer.accepted.as_ref().filter(gone).cloned().map(Applied::without_state);

@@ -7,6 +7,7 @@
 //! | `!<id>` | [`Registration`]; the id is a short hash of its target |
 //! | `~<id>` | the claim of an owner of this cluster that waits until another one releases the target, as a [`Registration`]; the id is a short hash of both |
 //! | `^<cluster id>` | [`Forgotten`] |
+//! | `+<cluster id>` | who may join; [`joining`] |
 //!
 //! Equal records encode to equal bytes. Fields of a newer version are ignored. An unreadable record is skipped and
 //! reported; the others are not affected.
@@ -23,7 +24,7 @@ use super::{
     Map, Value,
     chunks::Chunk,
     forgotten::{self, Forgotten},
-    received, wire,
+    joining, received, wire,
 };
 use crate::cluster::record::StoredRegistration;
 use crate::model::{
@@ -108,7 +109,7 @@ impl Catalog {
                     }
                     None => catalog.problems.push(unreadable(key)),
                 },
-                Some(Key::Chunk(_)) => {}
+                Some(Key::Chunk(_) | Key::Vote) => {}
                 // A kind of record from a newer version.
                 None => catalog.problems.push(Problem { key: key.clone(), message: "unknown kind of record" }),
             }
@@ -131,7 +132,7 @@ impl Catalog {
 pub fn changed_services(old: &Map, new: &Map) -> BTreeSet<ServiceKey> {
     let services = old.difference(new).filter_map(|(key, ..)| match Key::parse(key)? {
         Key::Export(service) | Key::Chunk(service) => Some(service),
-        Key::Registration | Key::Waiting | Key::Forgotten(_) => None,
+        Key::Registration | Key::Waiting | Key::Forgotten(_) | Key::Vote => None,
     });
     services.collect()
 }
@@ -386,6 +387,7 @@ enum Key {
     Registration,
     Waiting,
     Forgotten(Arc<str>),
+    Vote,
 }
 
 impl Key {
@@ -401,6 +403,9 @@ impl Key {
         }
         if let Some(cluster) = forgotten::cluster_of(key) {
             return Some(Self::Forgotten(cluster.into()));
+        }
+        if joining::cluster_of(key).is_some() {
+            return Some(Self::Vote);
         }
         let (namespace, rest) = key.split_once('/')?;
         let (name, index) = rest.split_once('#').map_or((rest, None), |(name, index)| (name, Some(index)));

@@ -23,6 +23,8 @@ pub struct Remotes {
     pub unaccepted: BTreeSet<ClusterId>,
     /// Whether the heads were read, and every live cluster that is not stale is verified. Claims wait for this.
     pub all_live_verified: bool,
+    /// Since when this cluster is in the ledger, like [`Remote::created`].
+    pub own_created: i64,
 }
 
 /// One other cluster.
@@ -47,6 +49,9 @@ pub struct Remote {
     pub expired: bool,
     /// Whether it is too large, so that it counts as not read.
     pub refused: bool,
+    /// When its exports service was created, in seconds since 1970, as AWS says it to all: nothing that it says of itself counts as
+    /// older (R10). 0 while that is not known.
+    pub created: i64,
     /// Why its newest state cannot be read, as a text.
     pub problem: Option<String>,
 }
@@ -54,8 +59,8 @@ pub struct Remote {
 impl Remotes {
     /// Whether both are equal except for their positions, so that there is nothing to do.
     pub(super) fn same_content(&self, other: &Self) -> bool {
-        (self.all_live_verified, self.heads_read, &self.unaccepted)
-            == (other.all_live_verified, other.heads_read, &other.unaccepted)
+        (self.all_live_verified, self.heads_read, &self.unaccepted, self.own_created)
+            == (other.all_live_verified, other.heads_read, &other.unaccepted, other.own_created)
             && self.clusters.len() == other.clusters.len()
             && self.clusters.iter().zip(&other.clusters).all(|((a, x), (b, y))| a == b && x.same_content(y))
     }
@@ -70,8 +75,8 @@ impl Remote {
         };
         same(&self.state, &other.state)
             && same(&self.committed, &other.committed)
-            && (&self.uid, self.left, self.stale, self.expired, self.refused, &self.problem)
-                == (&other.uid, other.left, other.stale, other.expired, other.refused, &other.problem)
+            && (&self.uid, self.left, self.stale, self.expired, self.refused, self.created, &self.problem)
+                == (&other.uid, other.left, other.stale, other.expired, other.refused, other.created, &other.problem)
     }
 }
 
@@ -80,6 +85,8 @@ impl Remote {
 pub struct RemoteFigures {
     /// The newest accepted position.
     pub position: Option<Position>,
+    /// When this cluster accepted it first, in milliseconds since 1970; 0 if that is not known.
+    pub since: u64,
     /// How long the head has not advanced, on the clock of R7.
     pub silent: Duration,
     /// Time from the writing of the newest applied change, by the writer's clock, to its application, by the clock of

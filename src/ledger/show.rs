@@ -123,7 +123,7 @@ pub async fn read_all(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) ->
     let mut views = Vec::new();
     for (id, head) in registry.read_heads().await?.unwrap_or_default() {
         let mut view = ClusterView {
-            creator: registry.creator(&id).await?,
+            creator: registry.creator(&id).await?.map(|creator| creator.by),
             id,
             head: None,
             state: None,

@@ -11,9 +11,11 @@ use std::{
 
 use super::{
     Map,
-    call::{Call, CallId, Ids, Outbox, Outcome},
+    call::{Call, CallId, Created, Ids, Outbox, Outcome},
     forgotten,
+    joining::{self, Ballot, Facts, Standing},
     limits::{Limits, Timing},
+    news::News,
     pace::Pace,
     reader::Reader,
     remote::Remotes,
@@ -26,6 +28,15 @@ use crate::{
     model::PublicKey,
 };
 use record::Keeper;
+
+/// R10: when the own exports service was created. It is asked once a term: somebody may have purged it.
+#[derive(Debug, Default)]
+struct Dated {
+    /// In seconds since 1970.
+    at: Option<i64>,
+    call: Option<CallId>,
+    retry_at: Duration,
+}
 
 /// The state machine. A driver (or a simulation) gives it inputs and makes its calls.
 #[derive(Debug)]
@@ -53,6 +64,12 @@ pub struct Term {
     remotes: Arc<Remotes>,
     /// The revisions of reader and stream that `remotes` shows.
     remotes_of: (u64, u64),
+    dated: Dated,
+    /// Whether this cluster may register (J3 to J5), once that is known, and the reader's revision of it.
+    standing: Option<Standing>,
+    standing_of: Option<(u64, Option<bool>)>,
+    /// What became of other clusters since somebody asked last.
+    news: Vec<News>,
     /// See [`Self::revision`].
     revision: u64,
     /// [`Self::read_back`]
@@ -90,6 +107,10 @@ impl Term {
             read_of: 0,
             remotes: Arc::default(),
             remotes_of: (0, 0),
+            dated: Dated::default(),
+            standing: None,
+            standing_of: None,
+            news: Vec::new(),
             revision: 0,
             read_back: None,
         }
@@ -159,7 +180,11 @@ impl Term {
         let record = self.keeper.stored.as_ref().map(|(record, _)| record).or(self.keeper.before.as_ref());
         // A cluster that leaves says nothing any more.
         let map = match record.filter(|record| signs && !record.leaving) {
-            Some(record) => forgotten::with(wanted, &record.accepted),
+            Some(record) => {
+                let joined = self.standing.as_ref().is_some_and(Standing::is_joined);
+                let said = Ballot::of_record(self.trust.join, joined, &record.accepted);
+                said.write(forgotten::with(wanted, &record.accepted), &self.member.cluster)
+            }
             None => wanted.clone(),
         };
         self.writer.desire(now, map, &mut self.out);
@@ -204,6 +229,11 @@ impl Term {
         if self.keeper.call.as_ref().is_some_and(|call| call.id == id) {
             self.record_done(now, outcome);
             self.say(now);
+        } else if self.dated.call.take_if(|call| *call == id).is_some() {
+            self.dated.retry_at = now.mono + self.timing.creator_retry;
+            if let Outcome::Creator(Some(Created { by, at })) = outcome {
+                self.dated.at = Some(*at).filter(|_| **by == *self.uid);
+            }
         } else if let Some((_, from)) = self.keeper.departing.take_if(|(call, _)| *call == id) {
             if matches!(outcome, Outcome::Done) {
                 self.keeper.departed.push(from);
@@ -305,6 +335,11 @@ impl Term {
         std::mem::take(&mut self.out.calls)
     }
 
+    /// What became of other clusters since this was called last.
+    pub fn take_news(&mut self) -> Vec<News> {
+        std::mem::take(&mut self.news)
+    }
+
     /// Calls that need not be awaited any more: their outcomes are ignored.
     pub fn take_cancelled(&mut self) -> Vec<CallId> {
         std::mem::take(&mut self.out.cancelled)
@@ -337,9 +372,13 @@ impl Term {
             (self.contacts, self.contacts_of) = (self.reader.contacts(), self.reader.revision());
         }
         self.talk(now);
+        self.date(now);
+        self.judge(now);
         self.keep(now);
         if self.inherited.is_none() {
-            self.inherited = self.writer.inherited().map(|inherited| Arc::new(self.with_standalone(inherited)));
+            let barred = !self.standing.as_ref().is_some_and(Standing::is_joined);
+            let inherited = self.writer.inherited().map(|inherited| Inherited { barred, ..inherited });
+            self.inherited = inherited.map(|inherited| Arc::new(self.with_standalone(inherited)));
         }
         if !self.reader.is_behind() {
             self.read_back = self.writer.read_back().cloned();
@@ -349,17 +388,86 @@ impl Term {
         self.pace.observe(now.mono, &self.timing, &self.writer, read, self.stream.as_ref(), &self.contacts);
     }
 
+    /// R10: asks since when this cluster is in the ledger, once it owns its id.
+    fn date(&mut self, now: Now) {
+        if self.dated.at.is_some() || self.dated.call.is_some() || self.writer.epoch() == 0 {
+            return;
+        }
+        if now.mono < self.dated.retry_at {
+            return self.out.wake_at(self.dated.retry_at);
+        }
+        self.dated.call = Some(self.out.call(Call::Creator { cluster: self.writer.identity().cluster.clone() }));
+    }
+
+    /// J3 to J5: whether this cluster may register. It is judged again when something changed that the others say.
+    fn judge(&mut self, now: Now) {
+        let Some(Inherited { map, .. }) = self.writer.inherited() else { return };
+        let record = self.record().filter(|record| record.is_of(&self.member.clusterset));
+        let recorded = record.and_then(|record| record.joined);
+        let of = (self.reader.revision(), recorded);
+        if self.standing_of == Some(of) {
+            return;
+        }
+        let me = self.writer.identity().clone();
+        let begins = self.standing.is_none();
+        let own = if begins { Ballot::read(&map, &me.cluster) } else { Ballot::default() };
+        let had_joined = own.joined.is_some() || self.standing.as_ref().is_some_and(Standing::is_joined);
+        self.standing_of = Some(of);
+        if self.trust.demands_approval() {
+            for (cluster, (uid, key)) in &own.approved {
+                self.reader.believe(cluster, uid, *key);
+            }
+        }
+        let standing = if self.trust.mode == Mode::Open {
+            Standing::Joined
+        } else {
+            joining::judge(&Facts {
+                me: (&me.cluster, &me.uid),
+                keys: &self.trust.own,
+                created: self.own_created(),
+                join: self.trust.join,
+                joined: recorded.unwrap_or(had_joined),
+                // What a cluster says of which AWS has not answered yet whose it is may be that it is a member.
+                heads_read: self.reader.is_verified(),
+                accepted: &self.reader.voters(),
+                unaccepted: self.reader.unaccepted(),
+            })
+        };
+        if self.standing.as_ref() != Some(&standing) {
+            self.standing = Some(standing);
+            self.say(now);
+        }
+    }
+
+    /// Why this cluster may not register, with the remedy.
+    pub fn barred(&self) -> Option<String> {
+        self.standing.as_ref()?.text(&self.member.cluster, self.trust.own.first())
+    }
+
+    /// Whether this cluster may register, once that is known.
+    pub fn standing(&self) -> Option<&Standing> {
+        self.standing.as_ref()
+    }
+
+    /// Since when this cluster is in the ledger, also under a former id; 0 if that is not known.
+    fn own_created(&self) -> i64 {
+        let record = self.record().filter(|record| record.is_of(&self.member.clusterset));
+        let recorded = record.and_then(|record| record.created.values().min().copied());
+        recorded.into_iter().chain(self.dated.at).min().unwrap_or_default()
+    }
+
     /// Shows the other clusters as reader and stream have them now.
     fn show(&mut self) {
         let revisions = (self.reader.revision(), self.stream.as_ref().map_or(0, Stream::revision));
-        if self.remotes_of == revisions {
+        let own_created = self.own_created();
+        if self.remotes_of == revisions && own_created == self.remotes.own_created {
             return;
         }
         self.remotes_of = revisions;
         if self.read_of != revisions.0 {
             (self.read, self.read_of) = (self.reader.remotes(), revisions.0);
         }
-        let mut remotes = self.read.clone();
+        let mut remotes = Remotes { own_created, ..self.read.clone() };
         self.stream.iter().for_each(|stream| stream.overlay(&mut remotes));
         if !remotes.same_content(&self.remotes) {
             self.remotes = Arc::new(remotes);

@@ -11,7 +11,7 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 
-use super::{codec, head::Head, writer::Heads};
+use super::{codec, head::Head, joining::Join, writer::Heads};
 use crate::{
     cloudmap::{Attributes, Instance},
     cluster::keys::{SECRET, StoredKey, TRUSTED},
@@ -50,6 +50,8 @@ pub enum Mode {
 pub struct Trust {
     /// The rule.
     pub mode: Mode,
+    /// Whether a new cluster needs the word of an administrator. Only where heads are signed.
+    pub join: Join,
     /// The current key of this cluster and the one before, which may have signed the last own head.
     pub own: Vec<PublicKey>,
     /// With [`Mode::Pinned`]: keys by cluster id.
@@ -64,6 +66,11 @@ impl Trust {
             Mode::Tofu => true,
             Mode::Pinned => self.pinned.get(cluster).is_some_and(|keys| keys.contains(key)),
         }
+    }
+
+    /// Whether new clusters need the word of an administrator.
+    pub(super) fn demands_approval(&self) -> bool {
+        self.mode != Mode::Open && self.join == Join::Approve
     }
 
     /// The heads without those with the UID of this cluster that it did not sign: neither writer nor reader may follow

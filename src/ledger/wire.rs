@@ -279,6 +279,19 @@ pub(super) struct Forgotten {
     pub seq: u64,
 }
 
+/// What a cluster says of one that is or wants to be a member, or of itself.
+#[derive(Clone, PartialEq, prost::Message)]
+pub(super) struct Vote {
+    #[prost(string, tag = "1")]
+    pub uid: String,
+    #[prost(bytes = "vec", tag = "2")]
+    pub key: Vec<u8>,
+    #[prost(bool, tag = "3")]
+    pub rejected: bool,
+    #[prost(bool, tag = "4")]
+    pub demands: bool,
+}
+
 /// One message between two leaders; none is a sign of life.
 #[derive(Clone, PartialEq, prost::Message)]
 pub(super) struct Frame {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cloudmap_mcs::ledger::{
-    call::{Call, CallId, Failure, Outcome, Pages},
+    call::{Call, CallId, Created, Failure, Outcome, Pages},
     head::{Head, MAX_SHARDS, RootRun},
     trust::{Announced, COPY_INSTANCE, KEY_INSTANCE},
     writer::Heads,
@@ -45,7 +45,7 @@ impl Sim {
             }
             Call::Creator { cluster } => {
                 let creator = self.registry.services.get(&Service::Exports { cluster, shard: 0 });
-                let creator = creator.map(ToString::to_string);
+                let creator = creator.map(|uid| Created { by: uid.to_string(), at: 1_700_000_000 });
                 let bad = self.throttled(caller, true);
                 let outcome = if bad { failed("throttled") } else { Outcome::Creator(creator) };
                 (self.rng.uniform(0.02, 0.5), outcome)
@@ -336,7 +336,10 @@ impl Sim {
             }
             _ => {
                 let (record, version) = c.record.clone().unzip();
-                Outcome::Loaded { record: record.unwrap_or_default(), version: version.map(|v| v.to_string()) }
+                Outcome::Loaded {
+                    record: Box::new(record.unwrap_or_default()),
+                    version: version.map(|v| v.to_string()),
+                }
             }
         };
         if !given_up.is_empty() {

@@ -335,6 +335,7 @@ fn service(value: &Value) -> Service {
             path: check["ResourcePath"].as_str().map(str::to_owned),
             failure_threshold: check["FailureThreshold"].as_i64().map(|threshold| threshold as i32),
         }),
+        created: value["CreateDate"].as_f64().map_or(i64::MAX, |seconds| (seconds * 1000.0).round() as i64),
     }
 }
 

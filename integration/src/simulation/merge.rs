@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
 use super::{
@@ -10,6 +11,7 @@ use super::{
     kubernetes::ApiServer,
     scenario::Site,
     users::{addresses, is_terminating},
+    world::record,
 };
 
 /// Name and number of a port of a Service; all are TCP.
@@ -45,8 +47,9 @@ impl Export {
             return None;
         }
         let labels = export["spec"]["exportedLabels"].as_object().into_iter().flatten();
+        let created = export["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned();
         Some(Self {
-            created: export["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned(),
+            created: created.max(since(api)),
             cluster: cluster.to_owned(),
             headless: service["spec"]["clusterIP"] == "None",
             ports: ports(&service["spec"]),
@@ -72,6 +75,14 @@ impl Export {
         };
         self.ports.iter().flat_map(of_port).collect()
     }
+}
+
+/// Since when a cluster is in the ledger, as it noted what AWS said: no export of it is older (R10).
+fn since(api: &ApiServer) -> String {
+    let record = record(api);
+    let dates = record["created"].as_object().into_iter().flatten().filter_map(|(_, at)| at.as_i64());
+    let since = dates.min().and_then(|at| Timestamp::from_second(at).ok());
+    since.map(|since| since.to_string()).unwrap_or_default()
 }
 
 /// Of a Service or a ServiceImport.

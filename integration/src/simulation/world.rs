@@ -382,7 +382,8 @@ impl Slot {
 
 /// What the Deployment says.
 fn args(site: &Site) -> RunArgs {
-    let usual = ["cloudmap-mcs", "run", "--controller-namespace", OWN];
+    // What is said beforehand would only take time here.
+    let usual = ["cloudmap-mcs", "run", "--controller-namespace", OWN, "--type-notice=1ms"];
     let cli = Cli::try_parse_from(usual.iter().chain(site.flags));
     match cli.map(|cli| cli.command) {
         Ok(Command::Run(args)) => *args,

@@ -113,7 +113,12 @@ impl Verdict {
     /// Whether this is bad: `Conflict` and `Stale` are bad if true, all others if not.
     pub fn is_bad(&self) -> bool {
         let holds = self.status == Status::True;
-        let fears = self.type_ == ExportCondition::Conflict.as_str() || self.type_ == ImportCondition::Stale.as_str();
+        let fears = [
+            ExportCondition::Conflict.as_str(),
+            ImportCondition::Stale.as_str(),
+            ImportCondition::TypeChanges.as_str(),
+        ];
+        let fears = fears.contains(&self.type_);
         holds == fears
     }
 

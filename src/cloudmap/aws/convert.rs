@@ -84,6 +84,7 @@ pub(super) fn summarized_service(summary: &types::ServiceSummary) -> Service {
         dns: dns(summary.dns_config(), summary.r#type()),
         custom_health_check: summary.health_check_custom_config().is_some(),
         health_check: summary.health_check_config().map(health_check),
+        created: created(summary.create_date()),
     }
 }
 
@@ -98,6 +99,7 @@ pub(super) fn service(service: &types::Service) -> Service {
         dns: dns(service.dns_config(), service.r#type()),
         custom_health_check: service.health_check_custom_config().is_some(),
         health_check: service.health_check_config().map(health_check),
+        created: created(service.create_date()),
     }
 }
 

@@ -62,7 +62,7 @@ mod tests {
 
     fn record() -> Record {
         let position = Position { epoch: 3, seq: 4 };
-        let accepted = Accepted { uid: "u".to_owned(), position, gone: Some(Gone::Left), key: None, written: 0 };
+        let accepted = Accepted { position, gone: Some(Gone::Left), ..Accepted::unread("u".to_owned(), None) };
         Record { epoch: 7, accepted: [("c2".to_owned(), accepted)].into(), ..Record::default() }
     }
 

@@ -76,18 +76,30 @@ pub struct Accepted {
     /// When it was written, in milliseconds since 1970 by the clock of its writer, if it is signed.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub written: u64,
+    /// When the cluster was accepted first, in milliseconds since 1970 by the clock of the accepting leader; 0 if it was not
+    /// read yet.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub since: u64,
+    /// When its exports service was created, in seconds since 1970, as AWS says. Nothing of it counts as older. 0 while that
+    /// is not known.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub created: i64,
 }
 
 impl Accepted {
     /// A cluster of which nothing was applied yet, with the key that it must have.
     pub fn unread(uid: String, key: Option<PublicKey>) -> Self {
-        Self { uid, position: Position::default(), gone: None, key, written: 0 }
+        Self { uid, position: Position::default(), gone: None, key, written: 0, since: 0, created: 0 }
+    }
+
+    /// Whether it was read, and is no member that is gone.
+    pub fn is_member(&self) -> bool {
+        self.position != Position::default() && !self.gone.is_some_and(Gone::is_left)
     }
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-fn is_zero(value: &u64) -> bool {
-    *value == 0
+fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// A state that came by stream, and that the ledger did not have yet.
@@ -109,14 +121,21 @@ pub enum Gone {
     /// A person said that the cluster is gone for good (`cloudmap-mcs forget`), here or in a cluster that says so. It
     /// comes back if its position advances.
     Forgotten,
+    /// A person said that the cluster is no member, whatever it says (`cloudmap-mcs trust reject`), until one accepts it.
+    Rejected,
     /// The cluster was silent for longer than the configured TTL (R7), and its position has not advanced since.
     Expired,
 }
 
 impl Gone {
+    /// Whether a person said it, so that the key of the cluster counts no more.
+    pub const fn is_said(self) -> bool {
+        matches!(self, Self::Forgotten | Self::Rejected)
+    }
+
     /// Whether the cluster is no member any more.
     pub const fn is_left(self) -> bool {
-        matches!(self, Self::Left | Self::Forgotten)
+        matches!(self, Self::Left | Self::Forgotten | Self::Rejected)
     }
 }
 
@@ -142,12 +161,19 @@ pub struct Record {
     /// Former memberships that have not been marked as left yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<Member>,
+    /// Whether this cluster has joined the ClusterSet of `member`, so that it may register (J5). `None`: that is not known yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joined: Option<bool>,
     /// Set by `cloudmap-mcs leave`: the leader withdraws everything, and then publishes that it left.
     #[serde(default)]
     pub leaving: bool,
     /// The accepted positions, by cluster id.
     #[serde(default)]
     pub accepted: BTreeMap<String, Accepted>,
+    /// When the exports services of this cluster's ids in this ClusterSet were created, by cluster id, in seconds since 1970. The
+    /// first one counts (R10).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub created: BTreeMap<String, i64>,
     /// What was applied by stream ahead of them, by cluster id.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub streamed: BTreeMap<String, Streamed>,
@@ -199,6 +225,8 @@ impl Record {
         self.former.retain(|former| former != member);
         if let Some(before) = before.filter(|before| before.clusterset != member.clusterset) {
             self.accepted.clear();
+            self.created.clear();
+            self.joined = None;
             self.streamed.clear();
             self.leaving = false;
             self.former.retain(|former| *former != before);
@@ -305,13 +333,7 @@ mod tests {
     #[test]
     fn versions_without_the_field_gone_can_exchange_records_with_this_one() {
         let json = r#"{"uid":"u","epoch":3,"seq":4}"#;
-        let accepted = Accepted {
-            uid: "u".to_owned(),
-            position: Position { epoch: 3, seq: 4 },
-            gone: None,
-            key: None,
-            written: 0,
-        };
+        let accepted = Accepted { position: Position { epoch: 3, seq: 4 }, ..Accepted::unread("u".to_owned(), None) };
         assert_eq!(serde_json::to_string(&accepted).unwrap(), json);
         assert_eq!(serde_json::from_str::<Accepted>(json).unwrap(), accepted);
         let left = Accepted { gone: Some(Gone::Left), ..accepted };

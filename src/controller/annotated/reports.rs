@@ -99,7 +99,7 @@ impl Annotated {
         let missing = || knowledge.annotated(owner).any(|target| !knowledge.is_on_record(target));
         let why = match knowledge.membership() {
             Membership::Refused(why) | Membership::Failing(why) => Some(why),
-            Membership::Member { trouble } => trouble.as_ref().filter(|_| missing()),
+            Membership::Member { trouble } => trouble.as_ref().or(knowledge.barred()).filter(|_| missing()),
             Membership::Joining(_) => self.unrecorded.as_ref().filter(|_| missing()),
             Membership::Leaving => None,
         };

@@ -8,7 +8,7 @@ use std::{
 
 use tracing::{info, warn};
 
-use super::{Concerned, Knowledge, Remote, count, discount};
+use super::{Concerned, Knowledge, Remote, count, discount, no_earlier};
 use crate::{
     import::Unknown,
     ledger::{Map, records, remote::Remotes},
@@ -20,7 +20,9 @@ impl Remote {
     /// that they take in the ledger's map, and a cluster imports few of them.
     pub(super) fn export(&self, key: &ServiceKey) -> Option<Exported> {
         let map = self.map.as_ref().filter(|_| self.exports.contains(key))?;
-        records::decode_service(map, key, &mut Vec::new())
+        let mut exported = records::decode_service(map, key, &mut Vec::new())?;
+        exported.export.created = no_earlier(exported.export.created, self.created);
+        Some(exported)
     }
 }
 
@@ -31,7 +33,8 @@ pub(super) fn claims<'a>(
 ) -> impl Iterator<Item = (&'a ClusterId, Registration)> {
     let (key, target) = (records::registration_key(target), target.clone());
     let claim = move |(id, remote): (&'a ClusterId, &'a Remote)| {
-        Some((id, records::registration_under(remote.committed.as_ref()?, &key, &target)?))
+        let claim = records::registration_under(remote.committed.as_ref()?, &key, &target)?;
+        Some((id, Registration { claimed: no_earlier(claim.claimed, remote.created), ..claim }))
     };
     remotes.iter().filter_map(claim).filter(|(_, claim)| !claim.is_retiring())
 }
@@ -42,6 +45,10 @@ impl Knowledge {
     pub fn adopt_remotes(&mut self, remotes: &Remotes) -> Concerned {
         let mut concerned = Concerned::default();
         self.read |= remotes.heads_read;
+        if std::mem::replace(&mut self.created, remotes.own_created) != remotes.own_created {
+            concerned.names.extend(self.planned.keys().cloned());
+            concerned.targets.extend(self.exports.iter().flat_map(|exports| exports.registrations().keys().cloned()));
+        }
         self.unaccepted.clone_from(&remotes.unaccepted);
         self.settled |= remotes.all_live_verified;
         for (id, remote) in &remotes.clusters {
@@ -51,6 +58,12 @@ impl Knowledge {
             let entry = self.remotes.entry(id.clone()).or_default();
             if std::mem::replace(&mut entry.gone, gone) != gone {
                 concerned.names.extend(entry.withdrawn.iter().cloned());
+            }
+            if std::mem::replace(&mut entry.created, remote.created) != remote.created {
+                concerned.names.extend(entry.exports.iter().cloned());
+                concerned
+                    .targets
+                    .extend(entry.committed.iter().flat_map(|map| records::registrations(map).into_keys()));
             }
             let silent = remote.stale.filter(|_| !gone);
             let was_silent = std::mem::replace(&mut entry.silent, silent);

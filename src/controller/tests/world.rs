@@ -360,6 +360,7 @@ impl Cluster {
                 gate_timeout: Duration::from_mins(5),
                 hide_tasks,
                 settle,
+                type_notice: Duration::from_mins(15),
             };
             run(settings, inputs).await;
         })));

@@ -44,7 +44,9 @@ pub(super) async fn depart(
     let own = keys.as_ref().map(|keys| keys.own()).unwrap_or_default();
     let signed = |head: &Arc<Head>| *head.uid == *uid && head.signer.is_some_and(|signer| own.contains(&signer));
     let registry = Registry::new(Arc::clone(cloudmap), &set).owned_by(&id, uid).signed_with(keys);
-    if registry.find_namespace().await?.is_none() || registry.creator(cluster).await?.as_deref() != Some(uid) {
+    if registry.find_namespace().await?.is_none()
+        || registry.creator(cluster).await?.is_none_or(|creator| creator.by != uid)
+    {
         return Ok(Outcome::Done);
     }
     let begun = Instant::now();

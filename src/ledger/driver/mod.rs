@@ -17,16 +17,17 @@ use futures::{
     stream::FuturesUnordered,
 };
 use tokio::{
-    sync::watch,
+    sync::{mpsc, watch},
     task::JoinHandle,
     time::{Instant, sleep_until},
 };
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::{
     Map,
     call::{Call, CallId, Failure, Ids, Outcome},
     limits::{Limits, Timing},
+    news::News,
     remote::Remotes,
     stream::Command,
     term::Term,
@@ -124,6 +125,7 @@ pub struct LedgerHandle {
     read_back: watch::Receiver<Option<Arc<Map>>>,
     remotes: watch::Receiver<Arc<Remotes>>,
     status: watch::Receiver<Arc<Status>>,
+    news: Option<mpsc::UnboundedReceiver<News>>,
     task: JoinHandle<()>,
 }
 
@@ -155,6 +157,11 @@ impl LedgerHandle {
         self.remotes.clone()
     }
 
+    /// What becomes of other clusters from now on. `None` if somebody else has taken it.
+    pub fn take_news(&mut self) -> Option<mpsc::UnboundedReceiver<News>> {
+        self.news.take()
+    }
+
     /// The status, for conditions, metrics and people.
     pub fn status(&self) -> watch::Receiver<Arc<Status>> {
         self.status.clone()
@@ -183,6 +190,8 @@ pub fn spawn(
     let (read_back_tx, read_back) = watch::channel(None);
     let (remotes_tx, remotes) = watch::channel(Arc::default());
     let (status_tx, status) = watch::channel(Arc::default());
+    // Rare: clusters that join, and keys that change.
+    let (news_tx, news) = mpsc::unbounded_channel();
     let me = WriterIdentity {
         clusterset: clusterset.as_str().into(),
         cluster: cluster.as_str().into(),
@@ -221,6 +230,7 @@ pub fn spawn(
         read_back: read_back_tx,
         remotes: remotes_tx,
         status: status_tx,
+        news: news_tx,
     };
     let task = env::spawn(async move {
         let mut shutdown = pin!(shutdown.fuse());
@@ -230,7 +240,7 @@ pub fn spawn(
             () = driver.run(desired_rx) => {}
         }
     });
-    LedgerHandle { desired, own, published, read_back, remotes, status, task }
+    LedgerHandle { desired, own, published, read_back, remotes, status, news: Some(news), task }
 }
 
 struct Driver {
@@ -251,6 +261,7 @@ struct Driver {
     read_back: watch::Sender<Option<Arc<Map>>>,
     remotes: watch::Sender<Arc<Remotes>>,
     status: watch::Sender<Arc<Status>>,
+    news: mpsc::UnboundedSender<News>,
 }
 
 impl Driver {
@@ -274,6 +285,11 @@ impl Driver {
                 }
             }
             self.converse();
+            for news in self.term.take_news() {
+                info!(cluster = news.cluster, uid = news.uid, what = ?news.what, "the members of the ClusterSet changed");
+                // Nobody may want to hear it.
+                let _ = self.news.send(news);
+            }
             if self.reported != Some(self.term.revision()) {
                 self.reported = Some(self.term.revision());
                 self.report(heads_error.as_ref());
@@ -476,7 +492,7 @@ impl Ports {
                 Ok(loaded) => {
                     let (record, version) = loaded.unwrap_or_default();
                     self.registry.remember(&record).await;
-                    Ok(Outcome::Loaded { record, version })
+                    Ok(Outcome::Loaded { record: Box::new(record), version })
                 }
                 Err(error) => Err(Failure { message: error.to_string() }),
             },

@@ -292,8 +292,10 @@ impl Registry {
                 return Ok(Outcome::Done);
             }
             // The own id must be claimed again before anything is written.
-            if let taken @ Outcome::Taken { .. } = self.claim(0).await? {
-                return Ok(taken);
+            match self.claim(0).await? {
+                taken @ Outcome::Taken { .. } => return Ok(taken),
+                Outcome::OldKey(why) => return Err(failure(why)),
+                _ => {}
             }
         }
         if self.me.as_ref().is_some_and(|(me, _)| *head.cluster != *me.as_str()) {

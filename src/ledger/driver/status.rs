@@ -41,6 +41,10 @@ pub struct Status {
     /// Clusters whose leaders say where they are and could not be reached, or were cut off before a whole state came, and
     /// why.
     pub unreachable: BTreeMap<Arc<str>, String>,
+    /// Whether it is known if this cluster may register (J5), and why it may not, with the remedy.
+    pub judged: bool,
+    /// See [`Self::judged`].
+    pub barred: Option<String>,
     /// Number of characters of attributes that discoveries returned since the term began.
     pub bytes_read: u64,
 }
@@ -59,6 +63,8 @@ impl Default for Status {
             ignored: BTreeMap::new(),
             connected: None,
             unreachable: BTreeMap::new(),
+            judged: false,
+            barred: None,
             bytes_read: 0,
         }
     }
@@ -87,6 +93,8 @@ impl Status {
             },
             connected: term.stream().map(|_| term.connected()),
             unreachable: term.unconnected(),
+            judged: term.standing().is_some(),
+            barred: term.barred(),
             bytes_read: registry.bytes_read(),
         }
     }

@@ -6,6 +6,7 @@ mod contesting;
 mod crowded;
 mod flushing;
 mod inheriting;
+mod joining;
 mod leaving;
 mod reading;
 mod resting;
@@ -23,7 +24,7 @@ use std::{
 
 use super::{
     Map, Value,
-    call::{Call, CallId, Failure, Ids, Outcome, Pages},
+    call::{Call, CallId, Created, Failure, Ids, Outcome, Pages},
     hash::{Hashes, Summary},
     head::Head,
     limits::{Limits, Timing},
@@ -36,6 +37,9 @@ use super::{
 };
 use crate::cluster::record::{Member, Position, Record};
 
+/// When the world began, in seconds since 1970.
+const BEGAN: i64 = 1_700_000_000;
+
 type Stored = BTreeMap<PageId, Arc<StoredPage>>;
 
 /// A registry that does at once what it is asked to do, and the Kubernetes objects of every cluster.
@@ -43,6 +47,8 @@ type Stored = BTreeMap<PageId, Arc<StoredPage>>;
 struct World {
     now: Duration,
     creators: BTreeMap<(Arc<str>, u32), Arc<str>>,
+    /// When exports services were created, by cluster id, in seconds since 1970; the others were [`BEGAN`].
+    dates: BTreeMap<Arc<str>, i64>,
     heads: BTreeMap<Arc<str>, Arc<Head>>,
     /// What clusters announce.
     keys: BTreeMap<Arc<str>, Announced>,
@@ -117,7 +123,10 @@ impl World {
             Call::ConfirmLease => Outcome::Lease { held: self.leases.get(&home) == Some(&by.number) },
             Call::LoadRecord => {
                 let (record, version) = self.records.get(&home).cloned().unzip();
-                Outcome::Loaded { record: record.unwrap_or_default(), version: version.map(|v| v.to_string()) }
+                Outcome::Loaded {
+                    record: Box::new(record.unwrap_or_default()),
+                    version: version.map(|v| v.to_string()),
+                }
             }
             Call::StoreRecord { record, expected } => {
                 let version = self.records.get(&home).map(|(_, version)| *version);
@@ -180,7 +189,11 @@ impl World {
             }
             Call::Copy { cluster } => Outcome::Copy(self.copies.get(&cluster).cloned()),
             Call::Announced { cluster, uid: _ } => Outcome::Announced(self.keys.get(&cluster).cloned()),
-            Call::Creator { cluster } => Outcome::Creator(self.creators.get(&(cluster, 0)).map(ToString::to_string)),
+            Call::Creator { cluster } => {
+                let by = self.creators.get(&(cluster.clone(), 0)).map(ToString::to_string);
+                let at = self.dates.get(&cluster).copied().unwrap_or(BEGAN);
+                Outcome::Creator(by.map(|by| Created { by, at }))
+            }
         }
     }
 }

@@ -1,13 +1,18 @@
 //! R9: which heads count because of the keys that signed them.
 
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use super::{CallId, Mode, Now, Outbox, Peer, Reader};
 use crate::{
-    cluster::record::Gone,
+    cluster::record::{Accepted, Gone, Position},
     ledger::{
         call::{Call, Outcome},
         head::Head,
+        joining::{Ballot, Voter},
         trust::Announced,
     },
     model::PublicKey,
@@ -43,8 +48,13 @@ enum Verdict {
 impl Peer {
     /// The UID and the key that are pinned for the cluster, unless people said that it is gone for good.
     pub(super) fn pin(&self) -> Option<(String, PublicKey)> {
-        let accepted = self.accepted.as_ref().filter(|accepted| accepted.gone != Some(Gone::Forgotten))?;
+        let accepted = self.accepted.as_ref().filter(|accepted| !accepted.gone.is_some_and(Gone::is_said))?;
         Some((accepted.uid.clone(), accepted.key?))
+    }
+
+    /// Whether a person said that the cluster is no member, whatever it says.
+    pub(super) fn is_rejected(&self) -> bool {
+        self.accepted.as_ref().is_some_and(|accepted| accepted.gone == Some(Gone::Rejected))
     }
 }
 
@@ -52,7 +62,7 @@ impl Reader {
     /// R2 and R9: whether the head is from the cluster in whose name it is.
     pub(super) fn may_speak(&mut self, now: Now, head: &Head, out: &mut Outbox) -> bool {
         match self.judge_key(now, head, out) {
-            Verdict::Proved => true,
+            Verdict::Proved => self.is_dated(now, head, out),
             Verdict::Open => self.is_creator(now, head, out),
             Verdict::Waits => false,
             Verdict::Refused(why) => {
@@ -62,12 +72,34 @@ impl Reader {
         }
     }
 
+    /// R10: whether it is known since when the cluster of a head that its key proves is there. Of one that was read before, it is
+    /// asked beside: an earlier version did not know it.
+    fn is_dated(&mut self, now: Now, head: &Head, out: &mut Outbox) -> bool {
+        let accepted = self.peers.get(&head.cluster).and_then(|peer| peer.accepted.as_ref());
+        let accepted = accepted.filter(|accepted| *accepted.uid == *head.uid);
+        let (dated, read) = accepted
+            .map_or((false, false), |accepted| (accepted.created != 0, accepted.position != Position::default()));
+        if dated || self.is_creator(now, head, out) {
+            return true;
+        }
+        if read {
+            self.ignored.remove(&head.cluster);
+        }
+        read
+    }
+
     /// R9: what the key that signed the head proves.
     fn judge_key(&mut self, now: Now, head: &Head, out: &mut Outbox) -> Verdict {
         let id = &head.cluster;
         let signed = || {
             head.signer.map_or_else(|| "no valid signature".to_owned(), |key| format!("a signature of the key {key}"))
         };
+        if self.trust.mode != Mode::Open && self.peers.get(id).is_some_and(Peer::is_rejected) {
+            return Verdict::Refused(format!(
+                "somebody rejected this cluster here; its head has {}. If it is a member after all: cloudmap-mcs trust accept {id}",
+                signed()
+            ));
+        }
         match self.trust.mode {
             Mode::Open => return Verdict::Open,
             Mode::Pinned => {
@@ -104,6 +136,10 @@ impl Reader {
                  --trust=open, or in another ledger"
             ));
         }
+        if self.trust.demands_approval() && !self.is_known(head) {
+            // What a stranger says last is of no interest. A key that it left must not be one that counts.
+            return if head.is_live() { Verdict::Refused(Self::stranger(head, &signed())) } else { Verdict::Waits };
+        }
         let asked = self.announced.entry(id.clone()).or_default();
         match (&pin, head.signer, &asked.announced) {
             (None, Some(signer), Some(announced)) if announced.key == signer => return Verdict::Open,
@@ -135,6 +171,63 @@ impl Reader {
         }
     }
 
+    /// J1: whether the head is from a cluster that was accepted before, also under another id, and not taken back.
+    fn is_known(&self, head: &Head) -> bool {
+        let of_uid = |peer: &Peer| {
+            peer.accepted.as_ref().is_some_and(|accepted| {
+                *accepted.uid == *head.uid && !accepted.gone.is_some_and(Gone::is_said) && accepted.key.is_none()
+            })
+        };
+        let signer = head.signer.map(|key| (head.uid.to_string(), key));
+        let has_key = |peer: &Peer| peer.pin().is_some() && peer.pin() == signer;
+        // One whose heads were never signed has no key. One that has is pinned, and judged by that.
+        self.peers.get(&head.cluster).is_some_and(|peer| of_uid(peer) || peer.pin().is_some())
+            || self.peers.values().any(has_key)
+    }
+
+    /// Why the head of a new cluster does not count.
+    fn stranger(head: &Head, signed: &str) -> String {
+        let (id, uid) = (&head.cluster, &head.uid);
+        let key = head.signer.map_or_else(|| "KEY".to_owned(), |key| key.to_string());
+        format!(
+            "it is a new cluster (UID {uid}), which an administrator must accept; its head has {signed}. Compare the key with \
+             what `cloudmap-mcs trust list` prints in that cluster, then run: cloudmap-mcs trust accept {id} --key {key}. If \
+             nobody added it: cloudmap-mcs trust reject {id}"
+        )
+    }
+
+    /// Those that this cluster has accepted, and that are not gone.
+    pub(in crate::ledger) fn voters(&self) -> BTreeMap<Arc<str>, Voter> {
+        let voter = |(id, peer): (&Arc<str>, &Peer)| {
+            let accepted = peer.accepted.as_ref().filter(|accepted| !accepted.gone.is_some_and(Gone::is_left))?;
+            let applied = peer.applied.as_ref().filter(|applied| applied.accepted.uid == accepted.uid);
+            let state = applied.and_then(|applied| applied.state.as_ref());
+            let voter = Voter {
+                uid: accepted.uid.clone(),
+                key: accepted.key,
+                created: accepted.created,
+                ballot: state.map(|state| Ballot::read(state, id)),
+                silent: peer.stale.is_some(),
+            };
+            Some((id.clone(), voter))
+        };
+        self.peers.iter().filter_map(voter).collect()
+    }
+
+    /// Ids with live heads of clusters that this one has neither accepted nor rejected.
+    pub(in crate::ledger) fn unaccepted(&self) -> &BTreeSet<Arc<str>> {
+        &self.unaccepted
+    }
+
+    /// Takes it that this cluster had accepted another one before, of which its record says nothing any more.
+    pub(in crate::ledger) fn believe(&mut self, cluster: &Arc<str>, uid: &str, key: PublicKey) {
+        let peer = self.peers.entry(cluster.clone()).or_default();
+        if peer.accepted.is_none() {
+            peer.accepted = Some(Accepted::unread(uid.to_owned(), Some(key)));
+            self.revision += 1;
+        }
+    }
+
     /// R9: reads the copies of heads that somebody may hide. This is suspected if the key of a cluster is known, and no
     /// head at or above its position has been seen for a while. The copy is in the own service of that cluster.
     pub(super) fn look_for_copies(&mut self, now: Now, out: &mut Outbox) {
@@ -161,7 +254,7 @@ impl Reader {
             && matches!(self.judge_key(now, head, out), Verdict::Proved)
             && head.delta.check().is_ok()
         {
-            self.accept(head);
+            self.accept(now, head);
         }
         true
     }

@@ -193,8 +193,8 @@ impl Reader {
         self.revision += 1;
         if let Some(creator) = self.creators.values_mut().find(|creator| creator.call == Some(id)) {
             creator.call = None;
-            if let Outcome::Creator(uid) = outcome {
-                creator.uid.clone_from(uid);
+            if let Outcome::Creator(created) = outcome {
+                creator.created.clone_from(created);
                 creator.answered = true;
             } else {
                 creator.next = now.mono + self.timing.backoff_max;

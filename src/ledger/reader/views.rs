@@ -38,6 +38,7 @@ impl Reader {
                 stale: peer.stale,
                 expired: gone == Some(Gone::Expired),
                 refused: peer.refused.is_some(),
+                created: accepted.created,
                 problem: ignored.or_else(|| peer.problem.clone()),
             };
             clusters.insert(cluster, remote);
@@ -46,8 +47,14 @@ impl Reader {
             clusters,
             heads_read: self.reads > 0,
             unaccepted: self.unaccepted.iter().filter_map(|id| id.parse().ok()).collect(),
-            all_live_verified: self.reads > 0 && self.all_live_verified,
+            all_live_verified: self.is_verified(),
+            own_created: 0,
         }
+    }
+
+    /// Whether the heads were read, and every live cluster that counts and is not stale was read, too.
+    pub(in crate::ledger) fn is_verified(&self) -> bool {
+        self.reads > 0 && self.all_live_verified
     }
 
     /// What the stream needs to know of the other clusters.
@@ -125,9 +132,16 @@ impl Reader {
     pub(in crate::ledger) fn is_at_rest(&self) -> bool {
         self.complete
             && self.all_live_verified
-            && self.ignored.is_empty()
-            && self.unaccepted.is_empty()
+            && self.ignored.keys().all(|id| self.is_kept_out(id))
+            && self.unaccepted.iter().all(|id| self.is_kept_out(id))
             && self.peers.values().all(|peer| peer.is_at_rest(self.read_clock))
+    }
+
+    /// Whether only a person can let the cluster in. That somebody writes such heads keeps no leader from resting.
+    fn is_kept_out(&self, id: &Arc<str>) -> bool {
+        let peer = self.peers.get(id);
+        let is_new = || self.trust.demands_approval() && peer.is_none_or(|peer| peer.pin().is_none());
+        peer.is_some_and(Peer::is_rejected) || is_new()
     }
 
     /// How often the heads were read in this term.
@@ -147,6 +161,7 @@ impl Reader {
         let figures = members.map(|(id, peer)| {
             let figures = RemoteFigures {
                 position: peer.accepted.as_ref().map(|accepted| accepted.position),
+                since: peer.accepted.as_ref().map_or(0, |accepted| accepted.since),
                 silent: self.own_clock.saturating_sub(peer.advanced),
                 lag: peer.lag,
                 fetches: peer.fetches,

@@ -7,7 +7,9 @@ use crate::{
     cluster::record::{Member, Record, ResourceVersion},
     ledger::{
         call::{Call, CallId, Failure, Outcome},
-        forgotten, records,
+        forgotten,
+        joining::{self, Standing},
+        news, records,
         trust::Mode,
         writer::{Inherited, Now},
     },
@@ -69,7 +71,7 @@ impl Term {
         if !unknown.is_empty() {
             Arc::make_mut(&mut inherited.map).extend(unknown);
         }
-        Inherited { map: forgotten::without(inherited.map), ..inherited }
+        Inherited { map: joining::without(forgotten::without(inherited.map)), ..inherited }
     }
 
     /// Whether all registrations of `record` are published, or no longer wanted.
@@ -145,6 +147,16 @@ impl Term {
         if let Some(key) = self.writer.signs().filter(|key| wanted.signs != Some(*key)) {
             wanted.to_mut().signs = Some(key);
         }
+        if let Some(at) = self.dated.at.filter(|at| wanted.created.get(&self.member.cluster) != Some(at)) {
+            wanted.to_mut().created.insert(self.member.cluster.clone(), at);
+        }
+        match &self.standing {
+            Some(Standing::Joined) if wanted.joined != Some(true) && self.trust.mode != Mode::Open => {
+                wanted.to_mut().joined = Some(true);
+            }
+            Some(Standing::Rejected { .. }) if wanted.joined != Some(false) => wanted.to_mut().joined = Some(false),
+            _ => {}
+        }
         let departed = |former: &Member| self.keeper.departed.contains(former);
         if wanted.former.iter().any(departed) {
             wanted.to_mut().former.retain(|former| !departed(former));
@@ -183,6 +195,8 @@ impl Term {
                 let before = self.keeper.stored.take().map(|(record, _)| record).or(self.keeper.before.take());
                 let before = before.map(|record| record.bound_to(&self.member));
                 let Record { accepted, streamed, .. } = record.clone().bound_to(&self.member);
+                // Another process changed it: a command, or one whose answer was lost.
+                self.news.extend(before.iter().flat_map(|before| news::between(&before.accepted, &accepted)));
                 self.reader.restore(before.as_ref().map(|before| &before.accepted), &accepted);
                 if let Some(stream) = &mut self.stream {
                     stream.restore(made, before.as_ref().map(|before| &before.streamed), &streamed);
@@ -195,14 +209,16 @@ impl Term {
                 // Somebody deleted it. What it said goes back with the epoch.
                 let kept = before.filter(|_| version.is_none());
                 let kept = kept.map(|before| Record { epoch: record.epoch, leaving: record.leaving, ..before });
-                self.keeper.stored = Some((kept.unwrap_or_else(|| record.clone()), version.clone()));
+                self.keeper.stored = Some((kept.unwrap_or_else(|| Record::clone(record)), version.clone()));
                 let leaving = record.clone().bound_to(&self.member).leaving;
                 self.writer.set_leaving(now, leaving, &mut self.out);
             }
             (Outcome::Stored { version }, Some(record)) => {
                 self.keeper.failures = 0;
                 self.keeper.error = None;
-                let before = self.keeper.stored.take().map_or(0, |(record, _)| record.epoch);
+                let before = self.keeper.stored.take().map(|(record, _)| record).unwrap_or_default();
+                self.news.extend(news::between(&before.accepted, &record.accepted));
+                let before = before.epoch;
                 if !late {
                     self.reader.commit(now, &record.accepted);
                 }

@@ -126,6 +126,10 @@ impl Writer {
                 self.phase = Phase::Confirm { call: None };
             }
             Outcome::Taken { owner } => self.refuse(now, owner),
+            Outcome::OldKey(why) => {
+                self.error = Some(why.clone());
+                self.phase = Phase::Claim { retry_at: now.mono + self.timing.refused_retry, call: None };
+            }
             outcome => {
                 self.note(outcome);
                 self.phase = Phase::Claim { retry_at: now.mono + self.timing.retry_min, call: None };
@@ -252,7 +256,7 @@ impl Writer {
         if let Some((_, cluster)) = search.asking.take_if(|(call, _)| *call == id) {
             match outcome {
                 Outcome::Creator(creator) => {
-                    search.ours.insert(cluster, creator.as_deref() == Some(&*self.me.uid));
+                    search.ours.insert(cluster, creator.as_ref().is_some_and(|creator| *creator.by == *self.me.uid));
                 }
                 outcome => {
                     search.unread();

@@ -284,7 +284,7 @@ impl Writer {
                 former.creator = None;
                 match outcome {
                     Outcome::Creator(creator) => {
-                        former.ours = Some(creator.as_deref() == Some(&self.me.uid));
+                        former.ours = Some(creator.as_ref().is_some_and(|creator| *creator.by == *self.me.uid));
                         former.bare = creator.is_none();
                     }
                     _ => former.next = now.mono + self.timing.creator_retry,

@@ -77,6 +77,8 @@ pub struct Inherited {
     pub written: u64,
     /// When the newest of all heads was written, in milliseconds since 1970 by the clock of its writer.
     pub heard: u64,
+    /// Whether this cluster has not joined yet, so that it may not register (J5).
+    pub barred: bool,
 }
 
 #[derive(Debug)]

@@ -169,7 +169,7 @@ impl Writer {
     /// What this leader starts from; `None` until W2 is over.
     pub(in crate::ledger) fn inherited(&self) -> Option<Inherited> {
         let (map, written, heard) = (self.run.inherited.clone(), self.run.written, self.heard);
-        matches!(self.phase, Phase::Run).then_some(Inherited { map, written, heard })
+        matches!(self.phase, Phase::Run).then_some(Inherited { map, written, heard, barred: false })
     }
 
     /// The state to be published.

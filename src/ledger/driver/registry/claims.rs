@@ -2,10 +2,11 @@
 
 use super::{Registry, failure};
 use crate::{
-    cloudmap::{CreateService, Lane},
+    cloudmap::{CreateService, Lane, Service},
+    cluster::keys::SECRET,
     ledger::{
         CLUSTERS, OWNER,
-        call::{Failure, Outcome},
+        call::{Created, Failure, Outcome},
         head::MAX_SHARDS,
         service_name,
     },
@@ -21,6 +22,9 @@ impl Registry {
     pub(in crate::ledger) async fn claim(&self, shard: u32) -> Result<Outcome, Failure> {
         let Some((cluster, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
         if shard == 0 && self.recall(cluster, uid).await? {
+            if let Some(old) = self.replaced_key(cluster, uid).await? {
+                return Ok(old);
+            }
             return Ok(Outcome::Claimed { created: false, shards: self.last_own(cluster, uid).await? + 1 });
         }
         let new = shard == 0 && self.is_new(cluster).await?;
@@ -47,8 +51,32 @@ impl Registry {
         if creator.as_ref() != Some(uid) {
             return Ok(Outcome::Taken { owner: creator.unwrap_or_else(|| UNKNOWN.to_owned()) });
         }
+        if shard == 0
+            && !created
+            && let Some(old) = self.replaced_key(cluster, uid).await?
+        {
+            return Ok(old);
+        }
         self.owned.lock().await.insert(id);
         Ok(Outcome::Claimed { created, shards: self.last_own(cluster, uid).await?.max(shard) + 1 })
+    }
+
+    /// W0: [`Outcome::OldKey`] if the key of this cluster handed over to another one, which is announced: then the Secret is
+    /// older than the rotation. The others believe only the newer key, and with the older one this leader would take the own
+    /// last head for a forged one. Only who had the older key can have signed that.
+    async fn replaced_key(&self, cluster: &ClusterId, uid: &str) -> Result<Option<Outcome>, Failure> {
+        let Some(keys) = &self.keys else { return Ok(None) };
+        let own = keys.current.public();
+        let announced = self.announced(cluster.as_str(), uid).await?;
+        let newer = announced.filter(|announced| announced.key != own && announced.follows(&own));
+        Ok(newer.map(|newer| {
+            Outcome::OldKey(format!(
+                "the Secret {SECRET} has the key {own}, which this cluster replaced by {} (trust rotate): it was restored from a \
+                 backup that is older. Restore the Secret with the newer key. If that is lost: scale the controller to 0, delete \
+                 the Secret, scale it up again, and run `cloudmap-mcs trust accept {cluster}` in each of the other clusters",
+                newer.key
+            ))
+        }))
     }
 
     /// The shard of the last own service before one of somebody else: of a former cluster with this id, something may be left.
@@ -101,17 +129,19 @@ impl Registry {
         Ok(Some(creator))
     }
 
-    /// R2: who created the exports service of a cluster id.
-    pub(in crate::ledger) async fn creator(&self, cluster: &str) -> Result<Option<String>, Failure> {
+    /// R2: who created the exports service of a cluster id, and when.
+    pub(in crate::ledger) async fn creator(&self, cluster: &str) -> Result<Option<Created>, Failure> {
         let name = service_name(cluster, 0);
+        let created =
+            |service: Service| Some(Created { by: service.creator_request_id?, at: service.created.div_euclid(1_000) });
         if self.known_service(&name).await.is_none()
             && let Some(service) = self.told(&name).await?
         {
-            return Ok(service.creator_request_id);
+            return Ok(created(service));
         }
         if self.find_service(&name).await?.is_none() {
             return Ok(None);
         }
-        Ok(self.known_service_details(&name).await?.and_then(|service| service.creator_request_id))
+        Ok(self.known_service_details(&name).await?.and_then(created))
     }
 }

@@ -3,7 +3,10 @@
 use super::*;
 use crate::{
     cloudmap::{ErrorKind, Limited, Limits, Rates, fake::Fault},
-    cluster::record::{Member, Record},
+    cluster::{
+        keys::StoredKey,
+        record::{Member, Record},
+    },
 };
 
 #[tokio::test(start_paused = true)]
@@ -90,7 +93,7 @@ async fn a_service_that_is_announced_must_have_the_name() {
     let registry = Registry::new(Arc::new(cloudmap.clone()), &"prod".parse().unwrap());
     registry.find_namespace().await.unwrap();
     registry.announced("blue", "uid-blue").await.unwrap().unwrap();
-    assert_eq!(registry.creator("blue").await.unwrap().as_deref(), Some("uid-blue"));
+    assert_eq!(registry.creator("blue").await.unwrap().map(|creator| creator.by).as_deref(), Some("uid-blue"));
 }
 
 /// A role may be allowed to create only the cluster's own services (W0).
@@ -244,4 +247,46 @@ async fn a_further_service_of_somebody_else_is_not_used_and_stops_nobody() {
     assert_eq!(blue.status().borrow().stage, Stage::Running);
     assert_eq!(views(&cloudmap).await["blue"].state, Some(state(3_000)));
     assert!(!cloudmap.registry().instances.keys().any(|(service, _)| *service == stranger));
+}
+
+/// A backup was restored that is older than `trust rotate`, with or without the record.
+#[tokio::test(start_paused = true)]
+async fn a_key_from_before_a_rotation_writes_nothing_and_is_said_with_the_remedy() {
+    let first = Keys::read(&StoredKey { seed: vec![1; 32], former: Vec::new() }).unwrap();
+    let second = Keys::read(&first.rotated("uid-blue", [2; 32]).unwrap()).unwrap();
+    let third = Keys::read(&second.rotated("uid-blue", [3; 32]).unwrap()).unwrap();
+    let cloudmap = Fake::new();
+    let led_with = |keys: &Keys| {
+        let mut settings = LedgerSettings::new("blue".parse().unwrap(), "prod".parse().unwrap(), "uid-blue");
+        settings.trust.mode = trust::Mode::Tofu;
+        settings.keys = Some(Arc::new(keys.clone()));
+        spawn(settings, Arc::new(cloudmap.clone()), Arc::<Stored>::default(), Always, std::future::pending())
+    };
+    // In this order they were rotated, and the last one is announced.
+    for keys in [&first, &second, &third] {
+        let leader = led_with(keys);
+        publish(&leader, &state(1)).await;
+        tokio::time::sleep(Duration::from_mins(1)).await;
+    }
+    let clusters = service(&cloudmap, CLUSTERS);
+    let head = || cloudmap.registry().instances[&(Arc::clone(&clusters), "blue".into())].clone();
+    let before = head();
+    for (keys, newer) in [(&first, &third), (&second, &third)] {
+        let leader = led_with(keys);
+        leader.desired().send_replace(Some(state(2)));
+        let asked = cloudmap.registry().calls.len();
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        assert_eq!(head(), before, "nothing is written");
+        let asked = cloudmap.registry().calls[asked..].iter().filter(|(_, of)| of.contains("exports-0.blue")).count();
+        assert!((10..=25).contains(&asked), "it looks again twice a minute: {asked}");
+        let status = leader.status().borrow().clone();
+        assert_eq!((&status.stage, status.owned_epoch()), (&Stage::Claiming, None), "instances are not written either");
+        let error = status.error.clone().unwrap();
+        for part in
+            [&keys.current.public().to_string(), &newer.current.public().to_string(), "trust accept blue", "Restore"]
+        {
+            assert!(error.contains(part), "{error}");
+        }
+    }
+    publish(&led_with(&third), &state(2)).await;
 }
