@@ -26,10 +26,14 @@ if [ -t 1 ]; then readonly BOLD=$'\e[1m' DIM=$'\e[2m' PLAIN=$'\e[0m'; else reado
 elapsed() { printf '%d:%02d' $((SECONDS / 60)) $((SECONDS % 60)); }
 
 # stage TEXT: a heading, with the minutes and seconds since the script started.
-stage() { printf '\n%s== [%s] %s%s\n' "$BOLD" "$(elapsed)" "$*" "$PLAIN"; }
+stage() {
+	STAGE=$*
+	printf '\n%s== [%s] %s%s\n' "$BOLD" "$(elapsed)" "$*" "$PLAIN"
+}
 
 # fail TEXT: ends the script with an error.
 fail() {
+	ENDED_BY=$*
 	printf '\n%serror:%s %s\n' "$BOLD" "$PLAIN" "$*" >&2
 	exit 1
 }

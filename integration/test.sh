@@ -26,6 +26,17 @@ clusters_check
 [ -z "$GIVEN_CONTEXTS" ] || [ -n "${CLOUDMAP_ENDPOINT:-}" ] ||
 	fail "tests look into the emulator: CLOUDMAP_ENDPOINT names it (cloudmap-emulator --listen), as the pods and this machine reach it"
 
+# what_failed: says it again at the end, because the logs of the clusters come between.
+what_failed() {
+	local job
+	[ ${#FAILED[@]} -gt 0 ] || FAILED=("$ENDED_BY, in: $STAGE")
+	printf '\n%swhat failed%s\n' "$BOLD" "$PLAIN"
+	printf -- '- %s\n' "${FAILED[@]}"
+	for job in "${BESIDE[@]}"; do
+		grep -hE '^test .* FAILED$|panicked at|error:|[1-9][0-9]* failed' "${job##*:}" | head -n 20 || true
+	done
+}
+
 finish() {
 	local status=$1 job program
 	for job in "${BESIDE[@]}"; do kill -- "-${job%%:*}" 2>/dev/null || true; done
@@ -40,15 +51,20 @@ finish() {
 			[ "${!program:-}" != skip ] || echo "$program=skip: what needs it was NOT tested"
 		done
 	else
+		what_failed
 		[ ! -s "$MCS_E2E_FAILURES" ] || { printf '\n%swhy scenarios failed%s\n\n' "$BOLD" "$PLAIN" && cat "$MCS_E2E_FAILURES"; }
 		printf '\n%stests failed%s after %s\n' "$BOLD" "$PLAIN" "$(elapsed)"
 	fi
-	rm -f "$MCS_E2E_FAILURES" "${BESIDE[@]#*:}"
+	rm -f "$MCS_E2E_FAILURES" "${BESIDE[@]##*:}"
 }
 MCS_E2E_FAILURES=$(mktemp)
 readonly CONFORMANCE_TESTBED=${TESTBED_NAME:+$TESTBED_NAME-}conformance
-# The process groups that run beside this one, each with the file that it prints into.
+# The process groups that run beside this one, each with its name and the file that it prints into.
 BESIDE=()
+# The parts that failed, and where none did, the command that ended the script.
+FAILED=() ENDED_BY='' STAGE='the checks of the arguments'
+trap 'ENDED_BY=$BASH_COMMAND' ERR
+set -o errtrace
 export MCS_E2E_FAILURES
 finally finish
 
@@ -192,7 +208,7 @@ simulations_beside() {
 		"$1/controller-simulation" --seeds 10 || failed=1
 		exit "$failed"
 	' bash "$CARGO_TARGET_DIR/release" >"$log" 2>&1 </dev/null &
-	BESIDE+=("$!:$log")
+	BESIDE+=("$!:simulations:$log")
 }
 
 end_to_end() {
@@ -212,7 +228,7 @@ beside() {
 		set -e
 		"$1"
 	) >"$log" 2>&1 </dev/null &
-	BESIDE+=("$!:$log")
+	BESIDE+=("$!:$1:$log")
 	set +m
 }
 
@@ -224,15 +240,14 @@ done
 	echo "no test that can run on these clusters has \"$TESTS\" in its name" >&2
 	exit 1
 }
-FAILED=
 case "${WANTED[*]}" in
 conformance)
 	provide 3
-	conformance || FAILED=yes
+	conformance || FAILED+=("Conformance suite")
 	;;
 e2e)
 	provide 4
-	end_to_end || FAILED=yes
+	end_to_end || FAILED+=("End-to-end tests")
 	;;
 *)
 	# On clusters that one has, one after the other.
@@ -245,12 +260,13 @@ e2e)
 		beside others_beside
 		simulations_beside
 	fi
-	[ -z "$GIVEN_CONTEXTS" ] || conformance || FAILED=yes
-	end_to_end || FAILED=yes
+	[ -z "$GIVEN_CONTEXTS" ] || conformance || FAILED+=("Conformance suite")
+	end_to_end || FAILED+=("End-to-end tests")
 	for job in "${BESIDE[@]}"; do
-		wait "${job%%:*}" || FAILED=yes
-		cat "${job#*:}"
+		IFS=: read -r pid name log <<<"$job"
+		wait "$pid" || FAILED+=("$name")
+		cat "$log"
 	done
 	;;
 esac
-[ -z "$FAILED" ] || exit 1
+[ ${#FAILED[@]} -eq 0 ] || exit 1
