@@ -459,7 +459,10 @@ impl Registry {
                 Ok(OperationState::Failed { code, message }) => {
                     return Err(failure(format!("the operation {operation} failed with {code}: {message}")));
                 }
-                Err(error) if Instant::now() >= deadline => return Err(error.into()),
+                // Whoever may not ask learns from the next reading what became of it.
+                Err(error) if error.kind == ErrorKind::AccessDenied || Instant::now() >= deadline => {
+                    return Err(error.into());
+                }
                 Ok(OperationState::Running) | Err(_) => {}
             }
             if Instant::now() >= deadline {

@@ -78,6 +78,29 @@ async fn a_state_reaches_the_other_cluster_and_follows_its_changes() {
     assert!(registry.services.len() > 2 && registry.services.values().all(|service| service.description.is_none()));
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_may_not_ask_for_operations_does_not_wait_for_them() {
+    let cloudmap = Fake::new();
+    let blue = start(&cloudmap, "blue", "uid-blue");
+    publish(&blue, &state(1)).await;
+    let denied = cloudmap::fake::Fault::Refused(cloudmap::ErrorKind::AccessDenied);
+    let deny = |times: usize| {
+        cloudmap
+            .registry()
+            .faults
+            .insert(Operation::GetOperation, std::iter::repeat_n(denied.clone(), times).collect());
+    };
+    deny(1_000);
+    let began = Instant::now();
+    // The first two need pages.
+    for pairs in [400, 500, 499] {
+        publish(&blue, &state(pairs)).await;
+    }
+    assert!(began.elapsed() < Duration::from_secs(13), "{:?}", began.elapsed());
+    let asked = 1_000 - cloudmap.registry().faults[&Operation::GetOperation].len();
+    assert!((3..50).contains(&asked), "{asked}");
+}
+
 /// Reads everything; the registry is quick, but not at once consistent.
 async fn views(cloudmap: &Fake) -> BTreeMap<Arc<str>, ClusterView> {
     let views = show::read_all(Arc::new(cloudmap.clone()), &"prod".parse().unwrap()).await.unwrap();
