@@ -109,6 +109,16 @@ others with TESTBED_NAME, as in
 # process PID: prints its id and when it began, which tells it from a later one of the same id; nothing if there is none.
 process() { sed -nE "s/.*\) ([^ ]+ ){19}([^ ]+) .*/$1 \2/p" "/proc/$1/stat" 2>/dev/null || true; }
 
+# room GIB: ends the script if the cache's file system has less room than that. Compilers, clusters and emulators that run out of
+# it fail long afterwards, and seldom say why.
+room() {
+	local free
+	free=$(($(df -Pk "$CLOUDMAP_MCS_CACHE" | awk 'NR == 2 { print $4 }') / 1048576))
+	[ "$free" -ge "$1" ] || fail "the disk of $CLOUDMAP_MCS_CACHE has $free GiB left, and this needs $1 GiB: make room, or name a folder on
+another disk, as in
+  CLOUDMAP_MCS_CACHE=/mnt/cache make test"
+}
+
 # version: prints the version of the workspace.
 version() { sed -nE '/^\[workspace.package\]/,/^\[package\]/s/^version = "(.*)"/\1/p' "$ROOT/Cargo.toml"; }
 
@@ -247,6 +257,7 @@ use_target() {
 	flock -n 6 || CARGO_TARGET_DIR+=-$(cksum <<<"$ROOT" | cut -d" " -f1)
 	export CARGO_TARGET_DIR
 	mkdir -p "$CARGO_TARGET_DIR"
+	if [ -d "$CARGO_TARGET_DIR/debug" ]; then room 5; else room 12; fi
 	owner=$CARGO_TARGET_DIR/.checkout
 	if [ -f "$owner" ] && [ "$(cat "$owner")" != "$ROOT" ]; then
 		for folder in "$CARGO_TARGET_DIR"/*/dist; do

@@ -151,6 +151,35 @@ async fn services_with_thousands_of_host_names_delay_no_neighbour_and_go_without
     .await;
 }
 
+/// Without a quota, the records of these exports alone would fill the ledger.
+#[tokio::test(start_paused = true)]
+async fn thousands_of_exports_delay_no_neighbour_and_go_without_a_trace() {
+    const EVIL: usize = 22_000;
+    let world = World::new();
+    let (mut blue, green) = (world.cluster("blue"), world.cluster("green"));
+    blue.limit("names=150");
+    blue.until_knows(&green).await;
+    blue.export_in(&bank(), 80, &["10.0.0.7"]);
+    until("the bank is registered", || world.holds("bank", "payments") == ["10.0.0.7"]).await;
+    let evil: Vec<_> = (0..EVIL).map(|n| key(&format!("evil-{n}"))).collect();
+    for key in &evil {
+        blue.export_in(key, 80, &["10.6.6.6"]);
+    }
+    let made = || world.fake.registry().services.values().filter(|there| there.name.starts_with("evil-")).count();
+    until("as many as the quota allows", || made() == 150).await;
+    for last in ["10.0.0.8", "10.0.0.9"] {
+        blue.export_in(&bank(), 80, &[last]);
+        let begun = tokio::time::Instant::now();
+        until("the bank moves", || world.holds("bank", "payments") == [last]).await;
+        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    }
+    for key in &evil {
+        blue.objects.remove_export(key);
+    }
+    until("all of it goes", || made() == 0).await;
+    until("nothing is counted any more", || blue.shows("cloudmap_mcs_quota_refused_objects 0")).await;
+}
+
 /// Set in the process that measures.
 const ALONE: &str = "CLOUDMAP_MCS_TEST_ALONE";
 
