@@ -59,6 +59,7 @@ fn zones() -> Zones {
         description: None,
         created: 0,
         soa_ttl: None,
+        hosted_zone: None,
     };
     let all = [("internal", NamespaceKind::DnsPrivate), ("test-namespace", NamespaceKind::Http)].map(namespace);
     Zones::new(&all)

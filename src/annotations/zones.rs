@@ -198,6 +198,7 @@ mod tests {
                 description: None,
                 created: 0,
                 soa_ttl: None,
+                hosted_zone: None,
             })
             .collect();
         Zones::new(&namespaces)

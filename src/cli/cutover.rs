@@ -18,7 +18,7 @@ use crate::{
 pub enum CutoverCommand {
     /// Say whether a name is ready to be moved, what is missing, and which shares its steps really reach. Changes nothing.
     #[command(
-        after_help = "Exit status: 0 if it is ready, 1 if there are warnings, also about what could not be read, 2 if something blocks it or nothing can be read."
+        after_help = "Exit status: 0 if it is ready, 1 if there are warnings, also about what could not be read, 2 if something blocks it or nothing can be read. With --write: 0 if all files are written, 1 if there are warnings or a service is left out, 2 if nothing is written."
     )]
     Plan(CutoverPlanArgs),
     /// Begin a cutover, or continue one: what no flag says stays as it is. Ends a pause, a hold or a roll-back.
@@ -51,7 +51,8 @@ pub struct CutoverChoice {
     /// Names of Services, or `namespace/name`.
     #[arg(value_name = "NAME", required_unless_present_any = ["from_file", "all"])]
     pub names: Vec<String>,
-    /// Namespace of the names; without it, that of the kubeconfig's context.
+    /// Namespace of the names; without it, that of the kubeconfig's context. With `plan --write`: the Cloud Map namespace, by
+    /// its name or id.
     #[arg(long, short, value_name = "NAME")]
     pub namespace: Option<String>,
     /// A file with a name on each line, or `-` for the standard input. Lines that begin with `#` are ignored.
@@ -80,6 +81,7 @@ pub struct EcsArgs {
 
 /// Flags of `cutover plan`.
 #[derive(Debug, Args)]
+#[command(mut_arg("names", |names| names.required_unless_present("write")))]
 pub struct CutoverPlanArgs {
     /// Which ones.
     #[command(flatten)]
@@ -97,9 +99,35 @@ pub struct CutoverPlanArgs {
     /// 5,25,50,100.
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', value_parser = percent)]
     pub steps: Vec<u8>,
+    /// Manifests for a whole Cloud Map namespace.
+    #[command(flatten)]
+    pub write: CutoverWriteArgs,
     /// Output format.
     #[arg(long, short, value_enum, default_value_t = OutputFormat::Table)]
     pub output: OutputFormat,
+}
+
+/// Flags of `cutover plan` for manifests. They need no cluster.
+#[derive(Debug, Clone, Args)]
+pub struct CutoverWriteArgs {
+    /// Write manifests for all ECS services of a Cloud Map namespace, which --namespace names, into this folder: a file for each,
+    /// with a Service, a ServiceExport and a paused Cutover. The folder must be empty, or not exist. What no flag says is marked
+    /// TODO in the files, and kubectl refuses them until it is filled in. Needs no cluster.
+    #[arg(long, value_name = "DIR", requires = "namespace", conflicts_with_all = ["names", "from_file", "all"])]
+    pub write: Option<PathBuf>,
+    /// With --write: the Kubernetes namespace of the objects.
+    #[arg(long, value_name = "NAME", requires = "write")]
+    pub into: Option<String>,
+    /// With --write: the labels of the pods, separated by commas. `{service}` stands for the name of the Cloud Map service:
+    /// app={service}.
+    #[arg(long, value_name = "KEY=VALUE", requires = "write", value_delimiter = ',')]
+    pub selector: Vec<String>,
+    /// With --write: the port of all Services and of their pods. Without it: the one that the tasks have.
+    #[arg(long, value_name = "PORT", requires = "write", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+    /// With --write: write no Services, because those of these names are there already, or come from elsewhere.
+    #[arg(long, requires = "write", conflicts_with_all = ["selector", "port"])]
+    pub existing_services: bool,
 }
 
 /// Flags of `cutover start`.

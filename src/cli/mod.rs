@@ -31,7 +31,7 @@ pub use self::{
     coredns::{CorednsCommand, CorednsPlace, CorednsWriteArgs},
     cutover::{
         CutoverBackArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs, CutoverPlanArgs,
-        CutoverShiftArgs, CutoverStartArgs, CutoverStatusArgs, EcsArgs,
+        CutoverShiftArgs, CutoverStartArgs, CutoverStatusArgs, CutoverWriteArgs, EcsArgs,
     },
     doctor::{DoctorArgs, ProbeArgs, ProbeCommand},
     gather::GatherArgs,

@@ -206,6 +206,7 @@ impl Registry {
             description: None,
             created: i64::try_from(self.next).unwrap(),
             soa_ttl: (kind != NamespaceKind::Http).then_some(15),
+            hosted_zone: (kind != NamespaceKind::Http).then(|| format!("Z-{}", self.next).into()),
         };
         self.namespaces.push(namespace);
         id
@@ -298,7 +299,12 @@ impl CloudMap for Fake {
         self.begin(Operation::ListServices, namespace_id).await?;
         let registry = self.registry();
         let inside = registry.services.values().filter(|service| service.namespace_id.as_deref() == Some(namespace_id));
-        Ok(inside.cloned().map(|s| Service { creator_request_id: None, namespace_id: None, ..s }).collect())
+        let counted = |id: &str| Some(registry.instances.keys().filter(|(of, _)| **of == *id).count());
+        let listed = |s: Service| {
+            let instances = counted(&s.id);
+            Service { creator_request_id: None, namespace_id: None, instances, ..s }
+        };
+        Ok(inside.cloned().map(listed).collect())
     }
 
     async fn get_service(&self, id: &str, _lane: Lane) -> Result<Service, Error> {
@@ -541,5 +547,6 @@ pub(crate) fn mk_service() -> Service {
         custom_health_check: false,
         health_check: None,
         created: 0,
+        instances: None,
     }
 }

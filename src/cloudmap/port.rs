@@ -151,6 +151,8 @@ pub struct Namespace {
     /// TTL of the SOA record of its zone, in seconds: so long resolvers keep at most that a name does not exist. `None`
     /// without DNS, or if AWS does not return it.
     pub soa_ttl: Option<u32>,
+    /// Id of its hosted zone in Route 53. `None` without DNS, or if AWS does not return it.
+    pub hosted_zone: Option<Arc<str>>,
 }
 
 impl Namespace {
@@ -233,6 +235,8 @@ pub struct Service {
     pub health_check: Option<HealthCheck>,
     /// When it was created, in milliseconds since 1970. `i64::MAX` if AWS does not say it.
     pub created: i64,
+    /// How many instances it has, whoever registered them, as the control plane counts. `None` if AWS does not say it.
+    pub instances: Option<usize>,
 }
 
 /// The complete new state of a service's variable parts.

@@ -170,6 +170,7 @@ fn with_instances_turned_off_only_objects_that_would_be_registered_say_so() {
         description: None,
         created: 0,
         soa_ttl: None,
+        hosted_zone: None,
     };
     let mut annotated = Annotated::new(AnnotationSettings::default(), mk_targets(Selection::None));
     annotated.set_zones(Known { zones: Some(Arc::new(Zones::new(&[internal]))), error: None });

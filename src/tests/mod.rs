@@ -7,7 +7,7 @@ mod layers;
 mod manifests;
 mod metrics;
 mod reference;
-mod samples;
+pub(crate) mod samples;
 mod scripts;
 mod vocabulary;
 

@@ -18,7 +18,7 @@ use super::{files, root};
 use crate::api::{ClusterProperty, Cutover, ServiceExport, ServiceImport};
 
 /// What the type does not know of a value: a misspelt field would otherwise be ignored.
-fn unknown<T: DeserializeOwned + Serialize>(value: &Value) -> Vec<String> {
+pub(crate) fn unknown<T: DeserializeOwned + Serialize>(value: &Value) -> Vec<String> {
     let typed: T = serde_json::from_value(value.clone()).unwrap_or_else(|error| panic!("{error}: {value}"));
     let mut lost = Vec::new();
     missing(value, &serde_json::to_value(typed).unwrap(), "", &mut lost);

@@ -300,6 +300,7 @@ fn namespace(value: &Value) -> Namespace {
         description: value["Description"].as_str().map(str::to_owned),
         created: value["CreateDate"].as_f64().map_or(i64::MAX, |seconds| (seconds * 1000.0).round() as i64),
         soa_ttl: value["Properties"]["DnsProperties"]["SOA"]["TTL"].as_u64().and_then(|ttl| u32::try_from(ttl).ok()),
+        hosted_zone: value["Properties"]["DnsProperties"]["HostedZoneId"].as_str().map(Into::into),
     }
 }
 
@@ -336,6 +337,7 @@ fn service(value: &Value) -> Service {
             failure_threshold: check["FailureThreshold"].as_i64().map(|threshold| threshold as i32),
         }),
         created: value["CreateDate"].as_f64().map_or(i64::MAX, |seconds| (seconds * 1000.0).round() as i64),
+        instances: value["InstanceCount"].as_u64().and_then(|count| usize::try_from(count).ok()),
     }
 }
 

@@ -33,6 +33,7 @@ pub(super) fn summarized_namespace(summary: &types::NamespaceSummary) -> Option<
         description: summary.description().map(str::to_owned),
         created: created(summary.create_date()),
         soa_ttl: soa_ttl(properties),
+        hosted_zone: hosted_zone(properties),
     })
 }
 
@@ -48,12 +49,17 @@ pub(super) fn namespace(namespace: &types::Namespace) -> Option<Namespace> {
         description: namespace.description().map(str::to_owned),
         created: created(namespace.create_date()),
         soa_ttl: soa_ttl(properties),
+        hosted_zone: hosted_zone(properties),
     })
 }
 
 fn soa_ttl(properties: Option<&types::NamespaceProperties>) -> Option<u32> {
     let soa = properties?.dns_properties()?.soa()?;
     u32::try_from(soa.ttl()).ok()
+}
+
+fn hosted_zone(properties: Option<&types::NamespaceProperties>) -> Option<Arc<str>> {
+    properties?.dns_properties()?.hosted_zone_id().map(Into::into)
 }
 
 fn created(date: Option<&DateTime>) -> i64 {
@@ -85,6 +91,7 @@ pub(super) fn summarized_service(summary: &types::ServiceSummary) -> Service {
         custom_health_check: summary.health_check_custom_config().is_some(),
         health_check: summary.health_check_config().map(health_check),
         created: created(summary.create_date()),
+        instances: summary.instance_count().and_then(|count| usize::try_from(count).ok()),
     }
 }
 
@@ -100,6 +107,7 @@ pub(super) fn service(service: &types::Service) -> Service {
         custom_health_check: service.health_check_custom_config().is_some(),
         health_check: service.health_check_config().map(health_check),
         created: created(service.create_date()),
+        instances: service.instance_count().and_then(|count| usize::try_from(count).ok()),
     }
 }
 

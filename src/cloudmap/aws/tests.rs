@@ -208,13 +208,15 @@ async fn namespaces_are_listed_to_the_last_page_with_the_names_that_discovery_ta
         json!({"Namespaces": [{"Id": "ns-1", "Name": "shop", "Type": "HTTP", "CreateDate": 1_700_000_000.25,
             "Properties": {"HttpProperties": {"HttpName": "shop-1a2b"}}}], "NextToken": "a"}),
         json!({"NextToken": "b"}),
-        json!({"Namespaces": [{"Id": "ns-2", "Name": "internal", "Type": "DNS_PRIVATE"}]}),
+        json!({"Namespaces": [{"Id": "ns-2", "Name": "internal", "Type": "DNS_PRIVATE",
+            "Properties": {"DnsProperties": {"HostedZoneId": "Z1"}}}]}),
     ];
     let server = serve(script.iter().map(|page| (200, page.to_string())).collect()).await;
     let namespaces = cloudmap(&server.url).await.list_namespaces(Lane::Instances).await.unwrap();
     let names: Vec<_> = namespaces.iter().map(|namespace| (&*namespace.name, &*namespace.http_name)).collect();
     assert_eq!(names, [("shop", "shop-1a2b"), ("internal", "internal")]);
     assert_eq!([namespaces[0].created, namespaces[1].created], [1_700_000_000_250, i64::MAX]);
+    assert_eq!([&namespaces[0], &namespaces[1]].map(|namespace| namespace.hosted_zone.as_deref()), [None, Some("Z1")]);
     for request in server.requests.lock().unwrap().iter() {
         let body: Value = serde_json::from_str(&request.body).unwrap();
         assert_eq!(body["Filters"], json!([{"Name": "RESOURCE_OWNER", "Values": ["SELF"]}]), "others' are not ours");
@@ -226,6 +228,15 @@ async fn namespaces_are_listed_to_the_last_page_with_the_names_that_discovery_ta
     )
     .await;
     assert_eq!(cloudmap.get_namespace("ns-1").await.unwrap(), namespaces[0]);
+}
+
+/// `cutover plan` adds them up. What AWS leaves out is not zero.
+#[tokio::test]
+async fn services_are_listed_with_the_number_of_their_instances() {
+    let body = json!({"Services": [{"Id": "srv-1", "InstanceCount": 7}, {"Id": "srv-2"}, {"Id": "srv-3", "InstanceCount": 0}]});
+    let (cloudmap, _server) = answering(200, &body).await;
+    let listed = cloudmap.list_services("ns-1", Lane::Instances).await.unwrap();
+    assert_eq!(listed.iter().map(|service| service.instances).collect::<Vec<_>>(), [Some(7), None, Some(0)]);
 }
 
 /// As a broken proxy may answer. Each page would cost a call of those that all controllers of the account share.

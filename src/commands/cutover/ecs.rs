@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::{
     facts::{Facts, Registry},
-    plan::{Findings, Grade},
+    plan::{Finding, Findings, Grade},
 };
 use crate::ecs::{Choice, Controller, Ecs, Error, Found, Network, Service, all};
 
@@ -112,6 +112,14 @@ pub(super) fn judge(facts: &Facts, found: &mut Findings) {
     }
 }
 
+/// What blocks the move of any of these services, which register in the Cloud Map service with this ARN.
+pub(super) fn blockers(services: &[Service], arn: &str) -> Vec<Finding> {
+    let mut found = Findings::default();
+    services.iter().for_each(|service| about(service, arn, &mut found));
+    found.0.retain(|finding| finding.grade == Grade::Blocked);
+    found.0
+}
+
 fn about(service: &Service, arn: &str, found: &mut Findings) {
     use Grade::{Blocked, Warning};
     let path = service.path();
@@ -166,7 +174,7 @@ fn about(service: &Service, arn: &str, found: &mut Findings) {
         add(Warning, true, &text, "move these, too, before you stop the tasks");
     }
     let remedy = format!("look: {}", service.look_for_autoscaling());
-    found.0.push(super::plan::Finding {
+    found.0.push(Finding {
         grade: Grade::Ok,
         about: ABOUT,
         text: format!("{path}: ECS does not say whether autoscaling changes the number of tasks"),

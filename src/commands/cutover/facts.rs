@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use crate::{
     api::Cutover,
-    cloudmap::{RecordType, Service},
+    cloudmap::{Namespace, RecordType, Service},
     commands::installed::Settings,
     cutover::{Settle, hiding::obstacle},
     ecs,
@@ -157,6 +157,8 @@ pub(super) struct Cluster {
     pub(super) addresses: BTreeSet<IpAddr>,
     /// The instances that are healthy.
     pub(super) healthy: Others,
+    /// How many there are, healthy or not.
+    pub(super) instances: usize,
 }
 
 impl Cluster {
@@ -166,9 +168,26 @@ impl Cluster {
     }
 }
 
+/// The Cloud Map namespace of a service, as far as all its services share something.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Room {
+    pub(super) namespace: Namespace,
+    /// How many instances all its services have, whoever registered them. `None`: Cloud Map does not say it of each.
+    pub(super) instances: Option<usize>,
+}
+
+impl Room {
+    pub(super) fn of(namespace: &Namespace, services: &[Service]) -> Self {
+        let instances = services.iter().map(|service| service.instances).sum();
+        Self { namespace: namespace.clone(), instances }
+    }
+}
+
 /// The Cloud Map service.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Registry {
+    /// `None`: there is no such namespace.
+    pub(super) room: Option<Room>,
     /// `None`: there is no such service.
     pub(super) service: Option<Service>,
     /// What others have there that is healthy.
@@ -192,6 +211,13 @@ impl Registry {
     pub(super) fn ttl(&self) -> u32 {
         let dns = self.service.as_ref().and_then(|service| service.dns.as_ref());
         dns.and_then(|dns| dns.records.iter().map(|record| record.ttl).max()).unwrap_or_default()
+    }
+
+    /// How many instances the service has, whoever registered them.
+    pub(super) fn instances(&self) -> usize {
+        let pods: usize = self.clusters.values().map(|cluster| cluster.instances).sum();
+        let listed = self.service.as_ref().and_then(|service| service.instances);
+        listed.unwrap_or(self.others.count() + self.ill + pods)
     }
 
     /// The types of the records.

@@ -8,12 +8,17 @@ mod ecs;
 mod edit;
 mod facts;
 mod finish;
+mod manifests;
 mod observe;
 mod plan;
+mod registry;
+mod room;
 mod scale;
 mod status;
 #[cfg(test)]
 mod tests;
+mod write;
+mod yaml;
 
 use std::{
     collections::BTreeSet,
@@ -35,8 +40,11 @@ use self::{
     ecs::EcsReader,
     edit::{Wish, Write},
     facts::{ASSUMED, Facts, Registry},
+    manifests::Wishes,
     observe::{Observer, Progress},
     plan::Grade,
+    registry::RegistryReader,
+    room::Coming,
     scale::Refusal,
 };
 use crate::{
@@ -186,18 +194,26 @@ async fn plan(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn judge(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
+    if let (Some(folder), Some(namespace)) = (&args.write.write, &args.choice.namespace) {
+        let reader = RegistryReader::new(registry(&args.aws).await);
+        let ecs = EcsReader::new(ecs_of(&args.aws, &args.ecs).await, choice_of(&args.ecs));
+        let wishes = Wishes::of(&args.write, &args.steps)?;
+        return Box::pin(write::write(reader, ecs, namespace, folder, &wishes, args.output)).await;
+    }
     let Connection { client, namespace } = connect::connection(&args.choice.cluster).await?;
     let keys = chosen(&client, &args.choice, &namespace, true).await?;
     let ecs = EcsReader::new(ecs_of(&args.aws, &args.ecs).await, choice_of(&args.ecs));
     let mut observer = observer(client, &args.controller, &args.aws, ecs).await;
-    let (mut plans, mut progress) = (Vec::new(), Progress::of(keys.len()));
+    let (mut plans, mut coming, mut progress) = (Vec::new(), Coming::default(), Progress::of(keys.len()));
     for key in keys {
         let facts = observer.observe(&key).await;
         progress.one_more(&mut std::io::stderr())?;
+        coming.observed(&facts);
         plans.push((key.to_string(), plan::plan(&facts, &args.steps)));
     }
-    table::print(args.output, || plan::text(&plans), || plan::json(&plans))?;
-    let worst = plans.iter().map(|(_, plan)| plan.grade()).max().unwrap_or(Grade::Ok);
+    let rooms = coming.plans();
+    table::print(args.output, || plan::text(&plans) + &plan::text(&rooms), || plan::json(&plans, &rooms))?;
+    let worst = plans.iter().chain(&rooms).map(|(_, plan)| plan.grade()).max().unwrap_or(Grade::Ok);
     Ok(ExitCode::from(worst.status()))
 }
 

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 use super::{
     ecs::EcsReader,
     facts::{Cluster, Counterpart, Facts, Pods, Registry, Stop},
+    registry::RegistryReader,
 };
 use crate::{
     api::{
@@ -34,10 +35,10 @@ use crate::{
             ANNOTATION_SHARE_OF_TRAFFIC, CONDITION_REGISTERED,
         },
     },
-    cloudmap::{CloudMap, Error, ErrorKind, Instance, Lane, Namespace, Operation, attributes},
+    cloudmap::{CloudMap, Instance, attributes},
     cluster::reader::read,
     commands::{
-        asking::{SAY, answered, is_away, workload},
+        asking::{SAY, workload},
         installed::Settings,
     },
     instances::{Named, Naming, share::Others},
@@ -47,12 +48,7 @@ use crate::{
 /// The clusters and the registry that are asked.
 pub(super) struct Observer {
     pub(super) client: Client,
-    /// Why it cannot be asked, if so.
-    pub(super) cloudmap: Result<Arc<dyn CloudMap>, String>,
-    /// The Cloud Map namespaces, or why they are not known, once that is known.
-    namespaces: Option<Result<Vec<Namespace>, Error>>,
-    /// The same of the services of Cloud Map namespaces, by their ids. AWS allows few listings a second.
-    services: BTreeMap<Arc<str>, Result<Vec<crate::cloudmap::Service>, Error>>,
+    cloudmap: RegistryReader,
     ecs: EcsReader,
     /// What the flags of the controller are set to.
     settings: Result<Settings, String>,
@@ -65,7 +61,7 @@ impl Observer {
         ecs: EcsReader,
         settings: Result<Settings, String>,
     ) -> Self {
-        Self { client, cloudmap, namespaces: None, services: BTreeMap::new(), ecs, settings }
+        Self { client, cloudmap: RegistryReader::new(cloudmap), ecs, settings }
     }
 
     /// Everything about a name.
@@ -182,51 +178,8 @@ impl Observer {
 
     /// What Cloud Map has.
     pub(super) async fn registry(&mut self, target: &Target) -> Result<Registry, String> {
-        let cloudmap = self.cloudmap.clone()?;
-        let seen = self.look(&*cloudmap, target).await;
-        seen.map_err(|error| {
-            if !is_away(&error) {
-                return error.to_string();
-            }
-            // It would take as long for each of hundreds of names.
-            let why = format!("{error} (it is not asked again now: `cloudmap-mcs doctor` says what is in the way)");
-            self.cloudmap = Err(why.clone());
-            why
-        })
+        self.cloudmap.registry(target).await
     }
-
-    async fn look(&mut self, cloudmap: &dyn CloudMap, target: &Target) -> Result<Registry, Error> {
-        let namespaces = if let Some(known) = &self.namespaces {
-            known.clone()
-        } else {
-            let listed = answered(Operation::ListNamespaces, cloudmap.list_namespaces(Lane::Instances)).await;
-            self.namespaces = Some(listed.clone()).filter(stays);
-            listed
-        };
-        let namespaces = namespaces?;
-        let Some(namespace) = Namespace::named(&namespaces, &target.namespace) else { return Ok(Registry::default()) };
-        let services = if let Some(known) = self.services.get(&namespace.id) {
-            known.clone()
-        } else {
-            let call = cloudmap.list_services(&namespace.id, Lane::Instances);
-            let listed = answered(Operation::ListServices, call).await;
-            if stays(&listed) {
-                self.services.insert(Arc::clone(&namespace.id), listed.clone());
-            }
-            listed
-        };
-        let is_it = |there: &crate::cloudmap::Service| namespace.kind.is_same_service(&there.name, &target.service);
-        let Some(service) = services?.into_iter().find(is_it) else { return Ok(Registry::default()) };
-        let none = BTreeMap::new();
-        let call = cloudmap.discover_instances(&namespace.http_name, &service.name, &none, Lane::Instances);
-        let found = answered(Operation::DiscoverInstances, call).await?;
-        Ok(there(service, &found))
-    }
-}
-
-/// Whether an answer is the same for the next name. Throttling passes.
-fn stays<T>(answer: &Result<T, Error>) -> bool {
-    answer.as_ref().err().is_none_or(|error| error.kind != ErrorKind::Throttled)
 }
 
 /// Says how many names are read, if that takes long.
@@ -274,6 +227,7 @@ pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::
         Some((cluster?.clone(), service?.clone()))
     });
     Registry {
+        room: None,
         service: Some(service),
         others: Others::of(others.iter().copied()),
         ill,
@@ -292,7 +246,7 @@ fn cluster(pods: &[&Instance], unhealthy: &BTreeSet<Arc<str>>) -> Cluster {
             .map(|name| there.attributes.get(name).and_then(|it| it.parse::<IpAddr>().ok()))
     });
     let healthy = pods.iter().copied().filter(|there| !unhealthy.contains(&there.id));
-    Cluster { addresses: addresses.flatten().collect(), healthy: Others::of(healthy) }
+    Cluster { addresses: addresses.flatten().collect(), healthy: Others::of(healthy), instances: pods.len() }
 }
 
 /// The Cloud Map service of an export, if an annotation names it, joins it or asks for a share in it. What none names is implied,

@@ -8,6 +8,7 @@ use super::{
     capacity::{self, Reachable},
     ecs,
     facts::{ASSUMED, Counterpart, Facts, Pods, Registry, Stop},
+    room,
 };
 use crate::{
     api::{
@@ -132,6 +133,9 @@ pub(super) fn plan(facts: &Facts, steps: &[u8]) -> Plan {
         (Ok(pods), Ok(registry)) => capacity::judge(facts, pods, registry, &mut found),
         (Err(why), _) => found.unread("pods", why),
         (Ok(_), Err(_)) => {}
+    }
+    if let Ok(registry) = &facts.registry {
+        room::of_service(facts, registry, &mut found);
     }
     if let Some(assumed) = facts.assumed_settle() {
         found.ok("settle", assumed);
@@ -504,8 +508,8 @@ pub(super) fn text(plans: &[(String, Plan)]) -> String {
     text
 }
 
-/// All fields.
-pub(super) fn json(plans: &[(String, Plan)]) -> Value {
+/// All fields. `rooms` are the judgements about Cloud Map namespaces.
+pub(super) fn json(plans: &[(String, Plan)], rooms: &[(String, Plan)]) -> Value {
     let finding = |Finding { grade, about, text, remedy }: &Finding| json!({"grade": grade.as_str(), "about": about, "text": text, "remedy": remedy});
     let step = |Reachable { asked, pods, share }: &Reachable| json!({"asked": asked, "pods": pods, "reachedHundredths": share.hundredths()});
     let row = |(name, plan): &(String, Plan)| {
@@ -515,5 +519,6 @@ pub(super) fn json(plans: &[(String, Plan)]) -> Value {
             "steps": plan.steps.iter().map(step).collect::<Vec<_>>(),
         })
     };
-    json!({"plans": plans.iter().map(row).collect::<Vec<_>>()})
+    let rows = |plans: &[(String, Plan)]| plans.iter().map(row).collect::<Vec<_>>();
+    json!({"plans": rows(plans), "namespaces": rows(rooms)})
 }

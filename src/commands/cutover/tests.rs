@@ -1,5 +1,7 @@
+mod manifests;
 mod observed;
 mod plans;
+mod rooms;
 mod tasks;
 
 use std::{
@@ -12,7 +14,7 @@ use clap::Parser as _;
 use serde_json::{Value, json};
 
 use super::{
-    facts::{Cluster, Counterpart, Facts, Pods, Registry, Stop},
+    facts::{Cluster, Counterpart, Facts, Pods, Registry, Room, Stop},
     finish::{check, commands},
     observe::{counterpart, summed, there},
     plan::{Grade, plan, text},
@@ -58,8 +60,25 @@ fn registry(tasks: u8, ttl: u32) -> Registry {
     let discovery = Discovery { instances, unhealthy: ["ill".into(), "pod".into()].into(), truncated: false };
     let records = vec![DnsRecord { record_type: RecordType::A, ttl }];
     let dns = Some(DnsConfig { weighted: false, records });
-    let (id, arn) = ("srv-aaaaaaaaaaaaaaaa".into(), ARN.into());
-    there(crate::cloudmap::Service { id, arn, dns, custom_health_check: true, ..mk_service() }, &discovery)
+    let (id, arn, instances) = ("srv-aaaaaaaaaaaaaaaa".into(), ARN.into(), Some(discovery.instances.len()));
+    let service = crate::cloudmap::Service { id, arn, dns, custom_health_check: true, instances, ..mk_service() };
+    Registry { room: Some(room(instances)), ..there(service, &discovery) }
+}
+
+/// A private namespace with so many instances.
+fn room(instances: Option<usize>) -> Room {
+    let namespace = crate::cloudmap::Namespace {
+        id: "ns-aaaaaaaaaaaaaaaa".into(),
+        arn: "arn:aws:servicediscovery:eu-central-1:111122223333:namespace/ns-aaaaaaaaaaaaaaaa".into(),
+        name: "internal".into(),
+        http_name: "internal".into(),
+        kind: NamespaceKind::DnsPrivate,
+        description: None,
+        created: 0,
+        soa_ttl: Some(15),
+        hosted_zone: Some("Z0123456789ABCDEFGHIJ".into()),
+    };
+    Room { namespace, instances }
 }
 
 fn pods(ready: usize) -> Pods {

@@ -26,6 +26,7 @@ fn the_pods_of_other_clusters_and_hidden_tasks_count_beside_the_pods() {
     let cluster = |address: &str, whole| Cluster {
         addresses: [address.parse().unwrap()].into(),
         healthy: Others { whole, ..Others::default() },
+        instances: whole,
     };
     let mut seen = registry(12, 60);
     // One of them is the cluster of the pods.
@@ -335,7 +336,9 @@ fn the_document_shows_a_plan() {
     (facts.pods, facts.registry) = (Ok(scarce), Ok(registry(2, 60)));
     facts.ecs = Ok(Some(found([ecs_service(2)])));
     let plans = [("shop/orders".to_owned(), plan(&facts, &[5, 25, 50, 100]))];
-    let shown = text(&plans);
+    let mut coming = Coming::default();
+    coming.observed(&facts);
+    let shown = text(&plans) + &text(&coming.plans());
     let shown: String = shown
         .trim_end()
         .lines()
