@@ -8,14 +8,16 @@
 #   SERVICES=200      the same as --services 200
 #   SETTLE=15         by how many seconds clients may be late beyond the TTL [default: 30]
 #   CONTROLLER=FILE   measure this binary instead of building one
+#   FETCH=no          leave clients out that would have to be fetched: grpcio from PyPI, nginx and HAProxy from Debian
+#   ANSWERS=yes       clients of gRPC, nginx and HAProxy log every 30 s how many answers came from tasks and from pods
 #   LOGS=FOLDER       keep the logs of the controller and the emulator there
 #   LOG=FILTER        what the controller logs [default: warn]
 #   RUST_LOG=FILTER   what the benchmark logs; with cloudmap_mcs_integration=debug also what the commands print
 #
 # One API server runs, the emulator of Cloud Map with the times of AWS, one controller, and the benchmark, which has the tasks,
-# the pods, the API of ECS and most clients. Tasks and pods are addresses of this machine. Five more clients resolve with glibc,
-# musl, Go, Node and the JVM, as far as this machine has them. With --trouble another replica of the controller stands by. All of it
-# ends with this script, or with the next run if this one is killed.
+# the pods, the API of ECS and most clients. Tasks and pods are addresses of this machine. More clients resolve with glibc, musl,
+# Go, Node, the JVM, gRPC, nginx and HAProxy, as far as this machine has them. With --trouble another replica of the controller
+# stands by. All of it ends with this script, or with the next run if this one is killed.
 set -euo pipefail
 
 # shellcheck source=integration/stages.sh
@@ -62,6 +64,54 @@ clients_build() {
 	else
 		client_missing jvm "a JDK"
 	fi
+	python_clients "$from/client.py"
+}
+
+# python_clients FILE: gRPC, and proxies, which a program in Python asks.
+python_clients() {
+	local kind grpcio=grpcio-1.85.3 python root
+	if [ -f "$CLOUDMAP_MCS_CACHE/$grpcio/complete" ] || [ "${FETCH:-}" != no ]; then
+		python=$(python_tools "$grpcio" "${grpcio/-/==}") || true
+	fi
+	for kind in grpc-pick-first grpc-round-robin grpc-ageing; do
+		if [ -n "${python:-}" ]; then
+			client "$kind" "$python/python" "$1" "$kind"
+		else
+			client_missing "$kind" "grpcio (PyPI)"
+		fi
+	done
+	for kind in nginx haproxy; do
+		if root=$(proxy "$kind") && type -P python3 >/dev/null; then
+			client "$kind" env "UNPACKED=$root" "TMPDIR=$WORK" python3 "$1" "$kind"
+		else
+			client_missing "$kind" "$kind (Debian: $kind), or Python 3"
+		fi
+	done
+}
+
+# proxy PACKAGE: prints the folder of the cache in which this package of Debian is, or nothing if it is installed. The package is
+# unpacked, with what it needs, and not installed: its service would start.
+proxy() {
+	local folder=$CLOUDMAP_MCS_CACHE/tools/$1 work
+	if type -P "$1" >/dev/null || [ -d "$folder" ]; then
+		type -P "$1" >/dev/null || echo "$folder"
+		return
+	fi
+	[ "${FETCH:-}" != no ] && command -v apt-get >/dev/null || return 1
+	mkdir -p "${folder%/*}"
+	work=$(mktemp -d "$folder.XXXXXX")
+	if fetched "$1" "$work" >&2 && mv -T "$work/unpacked" "$folder"; then echo "$folder"; fi
+	rm -rf "$work"
+	[ -d "$folder" ]
+}
+
+# fetched PACKAGE FOLDER: downloads a package and what it needs and this machine lacks, and unpacks all into FOLDER/unpacked.
+fetched() {
+	local file download=("${APT[@]}" install -y -qq --no-install-recommends --download-only -o "Dir::Cache::archives=$2" "$1")
+	chmod 755 "$2"
+	mkdir "$2/partial" "$2/unpacked"
+	"${download[@]}" || { "${APT[@]}" update -qq && "${download[@]}"; } || return 1
+	for file in "$2"/*.deb; do dpkg -x "$file" "$2/unpacked" || return 1; done
 }
 
 # client RUNTIME COMMAND...: makes a program of the command, which resolves with the emulator in a mount namespace of its own.

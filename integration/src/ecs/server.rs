@@ -1,16 +1,33 @@
 //! A server that is one address of this process: hundreds of them are cheap.
 
-use std::io;
+use std::future::ready;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tokio::task::{AbortHandle, JoinSet};
+
+/// What an HTTP/2 connection begins with.
+const PREFACE: &[u8] = b"PRI ";
+/// A gRPC connection that has called this method does not last: the server asks the client to open another one, as servers do
+/// that have a greatest age for connections.
+const AGEING: &str = "/client/Ageing";
+/// The age.
+const AGE: Duration = Duration::from_secs(30);
 
 /// Addresses that this machine has, one after the other: none is given twice. A whole range is there after
 /// `ip route add local 10.200.128.0/17 dev lo`.
@@ -28,7 +45,8 @@ impl Addresses {
     }
 }
 
-/// A server that answers each line with the same line. When it is dropped, its port is closed, and its connections end.
+/// A server that answers each line with the same line, and speaks HTTP/1.1 and gRPC without TLS on the same port: each request
+/// and each call has this answer, too. When it is dropped, its port is closed, and its connections end.
 #[derive(Debug)]
 pub struct Server(AbortHandle);
 
@@ -65,11 +83,69 @@ async fn serve(listener: TcpListener, answer: &'static str) {
     }
 }
 
-async fn talk(mut stream: TcpStream, answer: &'static str) -> io::Result<()> {
+/// Answers whatever protocol the client begins with.
+async fn talk(stream: TcpStream, answer: &'static str) -> Result<()> {
+    let mut first = [0; PREFACE.len()];
+    // No request of any protocol is shorter than two bytes, and a client sends that many at once.
+    match stream.peek(&mut first).await? {
+        0 => Ok(()),
+        _ if first.starts_with(b"?") => lines(stream, answer).await,
+        _ if first == PREFACE => grpc(stream, answer).await,
+        _ => {
+            let response = move |_| ready(anyhow::Ok(Response::new(Full::<Bytes>::from(answer))));
+            let service = service_fn::<_, Incoming, _>(response);
+            Ok(http1::Builder::new().serve_connection(TokioIo::new(stream), service).await?)
+        }
+    }
+}
+
+async fn lines(mut stream: TcpStream, answer: &'static str) -> Result<()> {
     let (reader, mut writer) = stream.split();
     let mut lines = BufReader::new(reader).lines();
     while lines.next_line().await?.is_some() {
         writer.write_all(format!("{answer}\n").as_bytes()).await?;
     }
     Ok(())
+}
+
+async fn grpc(stream: TcpStream, answer: &'static str) -> Result<()> {
+    let ages = Arc::new(Notify::new());
+    let service = {
+        let ages = Arc::clone(&ages);
+        service_fn(move |request: Request<Incoming>| {
+            if request.uri().path() == AGEING {
+                ages.notify_one();
+            }
+            called(request, answer)
+        })
+    };
+    let mut connection =
+        pin!(http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), service));
+    let age = async {
+        ages.notified().await;
+        tokio::time::sleep(AGE).await;
+    };
+    tokio::select! {
+        ended = connection.as_mut() => return Ok(ended?),
+        () = age => connection.as_mut().graceful_shutdown(),
+    }
+    Ok(connection.await?)
+}
+
+/// The answer to a gRPC call with one request and one answer, whatever the method is. The message has no encoding of its own.
+async fn called(
+    request: Request<Incoming>,
+    answer: &'static str,
+) -> Result<Response<impl Body<Data = Bytes, Error: Send + Sync + std::error::Error + 'static>>> {
+    request.into_body().collect().await?;
+    let mut trailers = HeaderMap::new();
+    trailers.insert("grpc-status", HeaderValue::from_static("0"));
+    let body = Full::<Bytes>::from(message(answer)).with_trailers(ready(Some(Ok(trailers))));
+    Ok(Response::builder().header(CONTENT_TYPE, "application/grpc").body(body)?)
+}
+
+/// As gRPC frames it: a byte that says that it is not compressed, its length, and the message.
+fn message(text: &str) -> Vec<u8> {
+    let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
+    [&[0], &length.to_be_bytes()[..], text.as_bytes()].concat()
 }

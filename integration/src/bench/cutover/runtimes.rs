@@ -1,5 +1,6 @@
 //! Clients of other runtimes: programs that resolve as a C library, Go, Node or the JVM does, and open a connection for each
-//! request. `integration/clients` has their sources, and `integration/cutover-bench.sh` says which run.
+//! request, and those that resolve as gRPC, nginx and HAProxy do. `integration/clients` has their sources, and
+//! `integration/cutover-bench.sh` says which run.
 
 use std::{
     process::{ExitStatus, Stdio},
