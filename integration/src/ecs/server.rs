@@ -149,3 +149,56 @@ fn message(text: &str) -> Vec<u8> {
     let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
     [&[0], &length.to_be_bytes()[..], text.as_bytes()].concat()
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    /// A free port of this machine, at which a server answers.
+    async fn server() -> (Server, SocketAddrV4) {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, free);
+        (Server::start(&Handle::current(), address, "pod").await.unwrap(), address)
+    }
+
+    #[tokio::test]
+    async fn one_port_answers_lines_and_http() {
+        let (_server, address) = server().await;
+        for (request, answer) in
+            [("?\n", "pod\n"), ("GET / HTTP/1.1\r\nHost: orders\r\nConnection: close\r\n\r\n", "HTTP/1.1 200 OK\r\n")]
+        {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            let mut read = vec![0; answer.len()];
+            stream.read_exact(&mut read).await.unwrap();
+            assert_eq!(String::from_utf8(read).unwrap(), answer);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_of_grpc_is_answered_and_only_connections_that_age_end() {
+        let (_server, address) = server().await;
+        for (method, lasts) in [("/client/Ask", true), (AGEING, false)] {
+            let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+            let (mut client, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+            let connection = tokio::spawn(connection);
+            let request =
+                Request::post(format!("http://orders{method}")).body(Full::<Bytes>::from(message("?"))).unwrap();
+            let response = client.send_request(request).await.unwrap();
+            assert_eq!(response.headers()[CONTENT_TYPE], "application/grpc");
+            let body = response.into_body().collect().await.unwrap();
+            assert_eq!(body.trailers().unwrap()["grpc-status"], "0");
+            assert_eq!(body.to_bytes(), [b"\0\0\0\0\x03".as_slice(), b"pod"].concat());
+            tokio::time::pause();
+            tokio::time::advance(AGE * 2).await;
+            tokio::time::resume();
+            // It ends only if the server wishes so: the client is there still.
+            let patience = if lasts { Duration::from_millis(100) } else { AGE };
+            let ended = tokio::time::timeout(patience, connection).await.is_ok();
+            assert_eq!((ended, client.is_closed()), (!lasts, !lasts), "{method}");
+        }
+    }
+}
