@@ -21,7 +21,7 @@ use super::{
     silences::Silences,
     strangers::Strangers,
     users::label,
-    world::{Cluster, OWN, Version, World},
+    world::{Cluster, OWN, Version, World, record},
 };
 use crate::emulator;
 
@@ -85,6 +85,8 @@ pub(crate) struct Checks {
     forms: BTreeMap<Key, (Form, Duration)>,
     /// The clusters that export each name, and since when it is these.
     exporters: BTreeMap<Key, (BTreeSet<String>, Duration)>,
+    /// Since when a cluster, by its UID, has accepted another one, by its id.
+    accepted: BTreeMap<(String, String), Duration>,
     /// The ClusterSet that each cluster was a member of, by UID.
     memberships: BTreeMap<String, Option<String>>,
     /// When each cluster left a ClusterSet or joined one, by UID.
@@ -269,6 +271,17 @@ impl Checks {
         }
     }
 
+    /// The cluster itself, and those that it accepted long ago. One that took long to join may have its own imports by then,
+    /// and hears of the others one after the other, of which some are older.
+    fn accepted_long_ago(&mut self, cluster: &Cluster, now: Duration, news: Duration) -> BTreeSet<String> {
+        let record = record(&cluster.api);
+        let accepted = record["accepted"].as_object().into_iter().flat_map(|accepted| accepted.keys());
+        let seen =
+            accepted.map(|id| (id.clone(), *self.accepted.entry((cluster.uid.clone(), id.clone())).or_insert(now)));
+        let old = seen.filter(|(_, since)| now > *since + news).map(|(id, _)| id);
+        old.chain([cluster.id.clone()]).collect()
+    }
+
     fn continuity(&mut self, world: &World, scenario: &Scenario) -> Option<String> {
         let (clusters, now, news) = (&world.clusters, world.began.elapsed(), news(scenario));
         let (mut next, mut stale) = (BTreeMap::new(), BTreeSet::new());
@@ -284,6 +297,7 @@ impl Checks {
         for cluster in clusters {
             let Cluster { id, uid, set, api, .. } = cluster;
             let (found, merged) = (imported(api), merged(clusters, cluster));
+            let accepted = self.accepted_long_ago(cluster, now, news);
             let key = |name: &Name| (uid.clone(), set.clone(), name.clone());
             // What it imported as a member of another ClusterSet, or before it left, it did not import as one of this.
             let joined = self.moved.get(uid) == Some(&now);
@@ -312,7 +326,7 @@ impl Checks {
                 if *known != exporters {
                     (*known, *since) = (exporters, now);
                 }
-                let all_heard = is_old(since, now, news, world);
+                let all_heard = is_old(since, now, news, world) && known.is_subset(&accepted);
                 let namespace = api.get("namespaces", "", &name.0);
                 if namespace.is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null()) {
                     continue;

@@ -115,7 +115,9 @@ pub(super) fn judge(facts: &Facts, found: &mut Findings) {
 /// What blocks the move of any of these services, which register in the Cloud Map service with this ARN.
 pub(super) fn blockers(services: &[Service], arn: &str) -> Vec<Finding> {
     let mut found = Findings::default();
-    services.iter().for_each(|service| about(service, arn, &mut found));
+    for service in services {
+        about(service, arn, &mut found);
+    }
     found.0.retain(|finding| finding.grade == Grade::Blocked);
     found.0
 }

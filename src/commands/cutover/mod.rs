@@ -187,7 +187,7 @@ fn choice_of(args: &EcsArgs) -> Choice {
 
 async fn plan(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
     // 1 stands for warnings, which scripts may accept.
-    judge(args).await.or_else(|error| {
+    Box::pin(judge(args)).await.or_else(|error| {
         writeln!(std::io::stderr(), "error: {error:#}")?;
         Ok(ExitCode::from(Grade::Blocked.status()))
     })
