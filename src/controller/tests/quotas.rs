@@ -109,16 +109,36 @@ async fn endpoints_beyond_the_quota_are_left_out_and_those_that_go_are_removed_a
     until("and go", || world.holds("shop", "big") == many[2..4]).await;
 }
 
+/// A quota of 150 names, and a neighbour in another namespace that is registered.
+async fn beside_the_bank(world: &World, blue: &mut Cluster, green: &Cluster) {
+    blue.limit("names=150");
+    blue.until_knows(green).await;
+    blue.export_in(&bank(), 80, &["10.0.0.7"]);
+    until("the bank is registered", || world.holds("bank", "payments") == ["10.0.0.7"]).await;
+}
+
+/// How many Cloud Map services there are for the tenant that asks for too much.
+fn made_for_evil(world: &World) -> usize {
+    world.fake.registry().services.values().filter(|there| there.name.starts_with("evil-")).count()
+}
+
+/// The neighbour's changes arrive at once.
+async fn the_bank_moves(world: &World, blue: &Cluster) {
+    for last in ["10.0.0.8", "10.0.0.9"] {
+        blue.export_in(&bank(), 80, &[last]);
+        let begun = tokio::time::Instant::now();
+        until("the bank moves", || world.holds("bank", "payments") == [last]).await;
+        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+    }
+}
+
 /// 8 Services with 128 KiB of host names each made 95,264 names: nothing of this cluster moved any more.
 #[tokio::test(start_paused = true)]
 async fn services_with_thousands_of_host_names_delay_no_neighbour_and_go_without_a_trace() {
     let world = World::new();
     world.add_namespace("internal", NamespaceKind::DnsPrivate);
     let (mut blue, green) = (world.cluster("blue"), world.cluster("green"));
-    blue.limit("names=150");
-    blue.until_knows(&green).await;
-    blue.export_in(&bank(), 80, &["10.0.0.7"]);
-    until("the bank is registered", || world.holds("bank", "payments") == ["10.0.0.7"]).await;
+    beside_the_bank(&world, &mut blue, &green).await;
     let evil: Vec<_> = (0..8).map(|n| format!("evil-{n}")).collect();
     for name in &evil {
         let inner = "external-dns.alpha.kubernetes.io/internal-hostname";
@@ -132,18 +152,12 @@ async fn services_with_thousands_of_host_names_delay_no_neighbour_and_go_without
     assert!(text.contains("100 host names"), "{text}");
     let text = blue.until_noted("evil-3", "QuotaExceeded").await;
     assert!(text.contains("100 host names") || text.contains("150 names"), "{text}");
-    let made = || world.fake.registry().services.values().filter(|there| there.name.starts_with("evil-")).count();
-    until("as many as the quota allows", || made() == 150).await;
-    for last in ["10.0.0.8", "10.0.0.9"] {
-        blue.export_in(&bank(), 80, &[last]);
-        let begun = tokio::time::Instant::now();
-        until("the bank moves", || world.holds("bank", "payments") == [last]).await;
-        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
-    }
+    until("as many as the quota allows", || made_for_evil(&world) == 150).await;
+    the_bank_moves(&world, &blue).await;
     for name in &evil {
         blue.objects.remove_service(&key(name));
     }
-    until("all of it goes", || made() == 0).await;
+    until("all of it goes", || made_for_evil(&world) == 0).await;
     until("nothing is counted any more", || {
         blue.shows("cloudmap_mcs_quota_refused_objects 0")
             && !blue.shows("cloudmap_mcs_namespace_quota_used{kubernetes_namespace=\"shop\",resource=\"names\"} 150")
@@ -157,26 +171,17 @@ async fn thousands_of_exports_delay_no_neighbour_and_go_without_a_trace() {
     const EVIL: usize = 22_000;
     let world = World::new();
     let (mut blue, green) = (world.cluster("blue"), world.cluster("green"));
-    blue.limit("names=150");
-    blue.until_knows(&green).await;
-    blue.export_in(&bank(), 80, &["10.0.0.7"]);
-    until("the bank is registered", || world.holds("bank", "payments") == ["10.0.0.7"]).await;
+    beside_the_bank(&world, &mut blue, &green).await;
     let evil: Vec<_> = (0..EVIL).map(|n| key(&format!("evil-{n}"))).collect();
     for key in &evil {
         blue.export_in(key, 80, &["10.6.6.6"]);
     }
-    let made = || world.fake.registry().services.values().filter(|there| there.name.starts_with("evil-")).count();
-    until("as many as the quota allows", || made() == 150).await;
-    for last in ["10.0.0.8", "10.0.0.9"] {
-        blue.export_in(&bank(), 80, &[last]);
-        let begun = tokio::time::Instant::now();
-        until("the bank moves", || world.holds("bank", "payments") == [last]).await;
-        assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
-    }
+    until("as many as the quota allows", || made_for_evil(&world) == 150).await;
+    the_bank_moves(&world, &blue).await;
     for key in &evil {
         blue.objects.remove_export(key);
     }
-    until("all of it goes", || made() == 0).await;
+    until("all of it goes", || made_for_evil(&world) == 0).await;
     until("nothing is counted any more", || blue.shows("cloudmap_mcs_quota_refused_objects 0")).await;
 }
 
