@@ -40,6 +40,11 @@ fn machine() -> Option<Arc<dyn Machine>> {
     MACHINE.try_with(Arc::clone).ok()
 }
 
+/// Whether the machine of this task is no real one.
+pub fn is_simulated() -> bool {
+    machine().is_some()
+}
+
 /// Time since 1970, by the wall clock.
 pub fn since_epoch() -> Duration {
     let now = machine().map_or_else(SystemTime::now, |machine| machine.wall_clock());

@@ -61,6 +61,12 @@ pub struct Change<T: Narrow> {
     pub new: Option<Arc<T>>,
 }
 
+impl<T: Narrow> Clone for Change<T> {
+    fn clone(&self) -> Self {
+        Self { key: self.key.clone(), old: self.old.clone(), new: self.new.clone() }
+    }
+}
+
 /// Read access to a cache. Clones are cheap, and all of them see the same objects.
 #[derive(Debug)]
 pub struct Cache<T: Narrow>(Arc<Shared<T>>);
@@ -231,15 +237,17 @@ struct Queue<T: Narrow> {
 type Pending<T> = (Option<Arc<T>>, Option<Arc<T>>);
 
 impl<T: Narrow> Changes<T> {
-    /// Waits for changes and takes all of them: at least one, each key once, in the order of the keys. Cancel-safe.
-    pub async fn next(&mut self) -> Vec<Change<T>> {
-        loop {
-            let changes = self.take();
-            if !changes.is_empty() {
-                return changes;
-            }
+    /// Waits until there are changes. Cancel-safe.
+    pub async fn some(&mut self) {
+        while self.0.pending.lock().unwrap_or_else(PoisonError::into_inner).is_empty() {
             self.0.filled.notified().await;
         }
+    }
+
+    /// Waits for changes and takes all of them: at least one, each key once, in the order of the keys. Cancel-safe.
+    pub async fn next(&mut self) -> Vec<Change<T>> {
+        self.some().await;
+        self.take()
     }
 
     /// Takes the changes that there are, without waiting.

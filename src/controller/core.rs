@@ -3,8 +3,8 @@
 //! [`Core::handle`] takes a change and the time, and returns commands. It is divided into files by subject: exports
 //! ([`exports`](super::exports)), imports ([`imports`](super::imports)), registrations
 //! ([`registrations`](super::registrations)), the membership of this cluster ([`membership`](super::membership)), and
-//! the writes of a worker for one name ([`names`](super::names)). It reads the caches if a decision needs an object
-//! that did not change itself.
+//! the writes of a worker for one name ([`names`](super::names)). Objects that did
+//! not change themselves are in its own world ([`world`](super::world)).
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -34,16 +34,14 @@ use super::{
     runtime::ControllerSettings,
     subscriptions::Subscriptions,
     work::Work,
+    world::{Batch, World},
 };
 use crate::{
     annotations::Known,
     awsmcs,
     cluster::{
-        Caches, Change,
         events::EventRecord,
-        objects::{
-            Cutover, GatedPod, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport, SourceSlice,
-        },
+        objects::{OwnSlice, SourceSlice},
         selector::NamespaceSelector,
     },
     cutover::guard::{self, Judgements},
@@ -81,20 +79,10 @@ impl Now {
 }
 
 /// What happened.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Input {
-    Slices(Vec<Change<SourceSlice>>),
-    Exports(Vec<Change<ServiceExport>>),
-    Services(Vec<Change<Service>>),
-    Ingresses(Vec<Change<Ingress>>),
-    Pods(Vec<Change<Pod>>),
-    Gated(Vec<Change<GatedPod>>),
-    Cutovers(Vec<Change<Cutover>>),
-    /// The Namespaces at the start. What they allow determines everything that follows.
-    Rights(Arc<Vec<Change<Namespace>>>),
-    Namespaces(Arc<Vec<Change<Namespace>>>),
-    Imports(Vec<Change<ServiceImport>>),
-    ImportedSlices(Vec<Change<OwnSlice>>),
+    /// Objects in Kubernetes changed. The first one has all objects.
+    Objects(Box<Batch>),
     /// The ranges of cluster IPs, as far as they are known.
     Ranges(Arc<[Range]>),
     /// The Cloud Map namespaces that take host names.
@@ -167,7 +155,7 @@ pub(super) struct Sizes {
 /// Everything that is known.
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 pub(super) struct Core {
-    pub(super) caches: Caches,
+    pub(super) world: World,
     pub(super) mode: Mode,
     pub(super) targets: Targets,
     /// The namespaces that may export; `None` means all.
@@ -229,13 +217,7 @@ pub(super) struct Core {
 
 impl Core {
     /// A core that knows nothing yet. `membership` is what to report before the first status of the ledger.
-    pub(super) fn new(
-        settings: ControllerSettings,
-        caches: Caches,
-        mode: Mode,
-        membership: Membership,
-        now: Now,
-    ) -> Self {
+    pub(super) fn new(settings: ControllerSettings, mode: Mode, membership: Membership, now: Now) -> Self {
         let ControllerSettings {
             cluster,
             targets,
@@ -256,7 +238,7 @@ impl Core {
         let rules = Rules { mode, frozen: annotations.dry_run, own_targets: targets.aws_mcs, registration, quota };
         let claims = if mode == Mode::Standalone { Claims::standalone(claim_delay) } else { Claims::new(claim_delay) };
         let mut core = Self {
-            caches,
+            world: World::default(),
             mode,
             export_namespaces,
             families,
@@ -301,24 +283,14 @@ impl Core {
         core
     }
 
-    /// Takes one input and returns its consequences. Those also depend on the caches, which others fill: they may already show
-    /// what a later input says.
+    /// Takes one input and returns its consequences. They depend on the inputs so far, on the settings, and on nothing else
+    /// ([`replay`](super::replay)).
     pub(super) fn handle(&mut self, input: Input, now: Now) -> Vec<Command> {
         if !matches!(input, Input::Due(_)) {
             self.gates.touch();
         }
         match input {
-            Input::Slices(changes) => self.slices_changed(changes, now),
-            Input::Exports(changes) => self.exports_changed(&changes, now),
-            Input::Services(changes) => self.services_changed(&changes, now),
-            Input::Ingresses(changes) => self.ingresses_changed(&changes, now),
-            Input::Pods(changes) => self.pods_changed(&changes, now),
-            Input::Gated(changes) => self.gated_changed(&changes, now),
-            Input::Cutovers(changes) => self.cutovers_changed(&changes, now),
-            Input::Rights(changes) => drop(self.rights_changed(&changes)),
-            Input::Namespaces(changes) => self.namespaces_changed(&changes, now),
-            Input::Imports(changes) => self.reconcile(changes.into_iter().map(|change| change.key)),
-            Input::ImportedSlices(changes) => self.imported_changed(&changes),
+            Input::Objects(batch) => self.objects_changed(*batch, now),
             Input::Ranges(ranges) => self.ranges_changed(ranges),
             Input::Zones(known) => self.zones_changed(known, now),
             Input::Ledger(status) => self.ledger_changed(status, now),
@@ -338,6 +310,22 @@ impl Core {
             Input::Tick => self.time_passed(now),
         }
         self.conclude(now)
+    }
+
+    /// Takes in changed objects. What Namespaces allow determines everything that follows.
+    fn objects_changed(&mut self, batch: Batch, now: Now) {
+        self.world.fold(&batch);
+        let rights = self.rights_changed(&batch.namespaces);
+        self.slices_changed(&batch.slices, now);
+        self.imported_changed(&batch.imported);
+        self.services_changed(&batch.services, now);
+        self.ingresses_changed(&batch.ingresses, now);
+        self.exports_changed(&batch.exports, now);
+        self.namespaces_changed(&batch.namespaces, &rights, now);
+        self.pods_changed(&batch.pods, now);
+        self.gated_changed(&batch.gated, now);
+        self.cutovers_changed(&batch.cutovers, now);
+        self.reconcile(batch.imports.into_iter().map(|change| change.key));
     }
 
     /// The consequences for instances, the registry and the user, once for all inputs of a call.
@@ -398,8 +386,8 @@ impl Core {
 
     /// Whether the namespace of a name is here, or an object of it. Whenever a namespace appears, its names are reconciled.
     fn is_here(&self, key: &ServiceKey) -> bool {
-        self.caches.namespaces.get(&key.namespace).is_some()
-            || self.caches.imports.get(key).is_some()
+        self.world.namespaces.contains(&key.namespace)
+            || self.world.imports.contains(key)
             || !self.imported.get(key).is_empty()
     }
 
@@ -410,13 +398,10 @@ impl Core {
         names.extend(self.imported.names().cloned());
         names.extend(self.subscriptions.names());
         names.extend(self.peers.names());
-        self.caches.imports.read(|imports| {
-            names.extend(imports.values().filter(|import| import.managed).map(|import| import.key.clone()));
-        });
-        self.caches.services.read(|services| {
-            let derived = services.values().filter_map(|service| Some((service, service.service_import.as_deref()?)));
-            names.extend(derived.map(|(service, name)| ServiceKey::new(service.key.namespace.clone(), name)));
-        });
+        names.extend(self.world.imports.values().filter(|import| import.managed).map(|import| import.key.clone()));
+        let services = self.world.services.values();
+        let derived = services.filter_map(|service| Some((service, service.service_import.as_deref()?)));
+        names.extend(derived.map(|(service, name)| ServiceKey::new(service.key.namespace.clone(), name)));
         names
     }
 

@@ -14,8 +14,8 @@ use crate::{
     annotations,
     api::names::{LABEL_KUBERNETES_SERVICE_NAME, LABEL_MANAGED_BY, LABEL_SERVICE_NAME},
     cluster::{
+        Change,
         apply::{Cause, Error},
-        cache::Changes,
         events::Outbox,
         memory::MemoryCluster,
     },
@@ -23,6 +23,7 @@ use crate::{
         ImportRules, Metrics,
         knowledge::tests::mk_remotes,
         peers::tests::{found, instance, reading},
+        runtime::Watched,
         targets::tests::mk_targets,
         work::{Part, Report},
     },
@@ -47,10 +48,7 @@ fn key(name: &str) -> ServiceKey {
 struct Bench {
     objects: Arc<MemoryCluster>,
     core: Core,
-    exports: Changes<ServiceExport>,
-    services: Changes<Service>,
-    slices: Changes<SourceSlice>,
-    namespaces: Changes<Namespace>,
+    watched: Watched,
 }
 
 impl Bench {
@@ -73,11 +71,10 @@ impl Bench {
             type_notice: Duration::from_mins(15),
             import: ImportRules::default(),
         };
-        let (exports, services) = (caches.exports.subscribe(), caches.services.subscribe());
-        let (slices, namespaces) = (caches.slices.subscribe(), caches.namespaces.subscribe());
-        let core = Core::new(settings, caches, mode, Membership::Joining("starting".to_owned()), at(0));
+        let watched = Watched::new(&caches);
+        let core = Core::new(settings, mode, Membership::Joining("starting".to_owned()), at(0));
         objects.add_namespace("shop");
-        Self { objects, core, exports, services, slices, namespaces }
+        Self { objects, core, watched }
     }
 
     /// A member whose ledger is empty, and whose heads were read: there is nobody else.
@@ -93,13 +90,12 @@ impl Bench {
 
     /// Takes in what the caches show.
     fn observe(&mut self, now: Now) -> Vec<Command> {
-        let inputs = [
-            Input::Slices(self.slices.take()),
-            Input::Services(self.services.take()),
-            Input::Exports(self.exports.take()),
-            Input::Namespaces(Arc::new(self.namespaces.take())),
-        ];
-        inputs.into_iter().flat_map(|input| self.core.handle(input, now)).collect()
+        let batch = self.watched.take();
+        self.take_in(batch, now)
+    }
+
+    fn take_in(&mut self, batch: Batch, now: Now) -> Vec<Command> {
+        self.core.handle(Input::Objects(Box::new(batch)), now)
     }
 
     fn remotes<const N: usize>(&mut self, exporting: [&str; N], now: Now) -> Vec<Command> {
@@ -284,23 +280,25 @@ fn one_of_several_ports_gets_a_new_name_with_its_slices() {
     assert!(published(&bench.observe(at(3))).is_some() && bench.core.held.is_empty());
 }
 
-/// Decisions read the caches, which may show a change before the core takes it in.
+/// The caches may show a change before the core takes it in.
 #[test]
-fn what_was_planned_by_a_change_that_is_undone_is_planned_again() {
+fn a_decision_sees_what_was_taken_in_and_no_more() {
     let mut bench = Bench::member();
     bench.export("web", &[]);
     let before = published(&bench.observe(at(1))).unwrap();
     let service = bench.objects.services().pop().unwrap();
     let mut other = service.clone();
     other.spec.as_mut().unwrap().session_affinity = Some("ClientIP".to_owned());
-    bench.objects.put_service(other);
+    bench.objects.put_service(other.clone());
     // Something else of the same name is taken in first.
-    let export = Input::Exports(vec![Change { key: key("web"), old: None, new: None }]);
-    let meanwhile = published(&bench.core.handle(export, at(2))).unwrap();
-    assert!(meanwhile.get("shop/web") != before.get("shop/web"), "{meanwhile:?}");
+    let export = bench.core.world.exports.get(&key("web"));
+    let exports = vec![Change { key: key("web"), old: export.clone(), new: export }];
+    assert!(published(&bench.take_in(Batch { exports, ..Batch::default() }, at(2))).is_none());
     bench.objects.put_service(service);
-    let after = published(&bench.observe(at(3))).expect("it is taken back");
-    assert!(after.get("shop/web") == before.get("shop/web"), "{after:?}");
+    assert!(published(&bench.observe(at(3))).is_none(), "it was taken back");
+    bench.objects.put_service(other);
+    let after = published(&bench.observe(at(4))).unwrap();
+    assert!(after.get("shop/web") != before.get("shop/web"), "{after:?}");
 }
 
 /// A derived Service or a slice that somebody deletes as soon as it was made.
@@ -308,10 +306,12 @@ fn what_was_planned_by_a_change_that_is_undone_is_planned_again() {
 fn what_comes_and_goes_before_it_is_taken_in_is_made_again() {
     let mut bench = Bench::member();
     bench.remotes(["web"], at(1));
-    let service = Input::Services(vec![Change { key: hashed_key("web"), old: None, new: None }]);
-    assert!(reconciled(&bench.core.handle(service, at(2))).contains(&key("web")));
-    let slice = Input::ImportedSlices(vec![Change { key: key("web-0").into(), old: None, new: None }]);
-    assert!(reconciled(&bench.core.handle(slice, at(3))).contains(&key("web")));
+    let services = vec![Change { key: hashed_key("web"), old: None, new: None }];
+    let commands = bench.take_in(Batch { services, ..Batch::default() }, at(2));
+    assert!(reconciled(&commands).contains(&key("web")));
+    let imported = vec![Change { key: key("web-0").into(), old: None, new: None }];
+    let commands = bench.take_in(Batch { imported, ..Batch::default() }, at(3));
+    assert!(reconciled(&commands).contains(&key("web")));
 }
 
 /// Another namespace imports from the Cloud Map namespace `shop`, so that nothing more is read when this one comes.
@@ -322,9 +322,10 @@ fn what_aws_controllers_export_is_imported_into_a_namespace_that_comes_later() {
     let web = reading(&[instance("c1", "10.0.0.1", &[])]);
     let commands = bench.core.handle(Input::Discovered(found(&[("web", Some(web))], true, None)), at(1));
     assert!(reconciled(&commands).is_empty());
-    let new = bench.core.caches.namespaces.get(&Arc::from("shop"));
-    let came = Input::Namespaces(Arc::new(vec![Change { key: "shop".into(), old: None, new }]));
-    assert!(reconciled(&bench.core.handle(came, at(2))).contains(&key("web")));
+    let new = bench.core.world.namespaces.get(&Arc::from("shop"));
+    let namespaces = vec![Change { key: "shop".into(), old: None, new }];
+    let commands = bench.take_in(Batch { namespaces, ..Batch::default() }, at(2));
+    assert!(reconciled(&commands).contains(&key("web")));
 }
 
 #[test]
@@ -474,6 +475,7 @@ fn an_import_that_stays_blocked_is_looked_at_again_and_again() {
         bench.objects.put_import(serde_json::from_value(import).unwrap());
     };
     put_import(&bench, BTreeMap::new());
+    bench.observe(at(1));
     assert!(matches!(bench.work("web", at(1)).import, Plan::Blocked(_)));
     let again = |bench: &mut Bench, second| {
         let commands = bench.core.handle(Input::Tick, at(second));
@@ -481,6 +483,7 @@ fn an_import_that_stays_blocked_is_looked_at_again_and_again() {
     };
     assert_eq!([600, 601, 602, 1201].map(|second| again(&mut bench, second)), [false, true, false, true]);
     put_import(&bench, [("cloudmap-mcs/managed-by", "cloudmap-mcs")].into());
+    bench.observe(at(1202));
     assert!(matches!(bench.work("web", at(1202)).import, Plan::Want(_)));
     assert!(!again(&mut bench, 2000) && bench.core.blocked.is_empty());
 }
@@ -564,6 +567,7 @@ async fn while_many_names_wait_endpoints_from_other_clusters_come_first() {
     let conditions =
         |name| objects.import(&key(name)).map(|import| import.status.map_or(0, |status| status.conditions.len()));
     assert_eq!(conditions("web"), Some(0), "the import, without its status");
+    bench.observe(at(1));
     assert_eq!(bench.work("web", at(1)).urgent(), Part::Objects, "it is new until it has conditions");
     own.apply(Part::Nothing, &*objects, &outbox, &metrics).await.unwrap();
     assert!(objects.import(&key("own")).is_none());
@@ -572,6 +576,7 @@ async fn while_many_names_wait_endpoints_from_other_clusters_come_first() {
         work.apply(Part::All, &*objects, &outbox, &metrics).await.unwrap();
     }
     assert!(conditions("web") > Some(0) && conditions("own") > Some(0));
+    bench.observe(at(2));
     // The traffic of an existing import comes before what its export says.
     let mut own = bench.work("own", at(2));
     own.report = Some(Report { uid: "uid".into(), conditions: Vec::new(), notes: Vec::new() });

@@ -9,12 +9,12 @@ use std::{
 use super::{
     core::{Command, Core, Now},
     cutover_writer::{Progress as Writing, Written},
+    world::Objects,
 };
 use crate::{
     api::CutoverPhase,
     cluster::{
         Change,
-        cache::Cache,
         objects::{Cutover, ObjectKey},
     },
     cutover::{
@@ -56,7 +56,7 @@ impl Cutovers {
 
 /// The share that is in force for an object whose annotation requests `asked`: that of its Cutover, as the API server shows
 /// it. One that has none yet changes nothing.
-pub(super) fn in_force(cutovers: &Cache<Cutover>, key: &ServiceKey, asked: Traffic) -> Traffic {
+pub(super) fn in_force(cutovers: &Objects<Cutover>, key: &ServiceKey, asked: Traffic) -> Traffic {
     let Some(cutover) = cutovers.get(key) else { return asked };
     let share = cutover.status.share_of_traffic.and_then(|share| u8::try_from(share).ok());
     match (share, asked) {
@@ -67,7 +67,7 @@ pub(super) fn in_force(cutovers: &Cache<Cutover>, key: &ServiceKey, asked: Traff
 }
 
 /// Whether an object's Cutover hides tasks for the share that it has put in force.
-pub(super) fn hides(cutovers: &Cache<Cutover>, key: &ServiceKey) -> bool {
+pub(super) fn hides(cutovers: &Objects<Cutover>, key: &ServiceKey) -> bool {
     cutovers.get(key).is_some_and(|cutover| cutover.spec.hide_tasks && cutover.status.share_of_traffic.is_some())
 }
 
@@ -78,11 +78,9 @@ pub(super) fn may_hide_in(rights: &Rights, namespace: &str, target: &Target, con
 }
 
 /// How many Cutovers there are, by phase.
-pub(super) fn phases(cutovers: &Cache<Cutover>) -> [(CutoverPhase, usize); CutoverPhase::ALL.len()] {
-    cutovers.read(|cutovers| {
-        CutoverPhase::ALL
-            .map(|phase| (phase, cutovers.values().filter(|cutover| cutover.status.phase == Some(phase)).count()))
-    })
+pub(super) fn phases(cutovers: &Objects<Cutover>) -> [(CutoverPhase, usize); CutoverPhase::ALL.len()] {
+    CutoverPhase::ALL
+        .map(|phase| (phase, cutovers.values().filter(|cutover| cutover.status.phase == Some(phase)).count()))
 }
 
 impl Core {
@@ -113,11 +111,11 @@ impl Core {
         if !std::mem::take(&mut self.cutovers.changed) {
             return;
         }
-        let all = self.caches.cutovers.snapshot();
+        let all = self.world.cutovers.values().cloned().collect::<Vec<_>>();
         if all.is_empty() && self.cutovers.planned.is_empty() && self.cutovers.asked.is_empty() {
             return;
         }
-        let exists = |key: &ServiceKey| self.caches.cutovers.get(key).is_some();
+        let exists = |key: &ServiceKey| self.world.cutovers.contains(key);
         self.cutovers.stopwatches.retain(|key, _| exists(key));
         self.cutovers.planned.retain(|key, _| exists(key));
         self.cutovers.last_marks.retain(|key, _| exists(key));
@@ -196,7 +194,7 @@ impl Core {
 
     /// What a guard is asked while a share is in force.
     fn question(&self, key: &ServiceKey, guard: Guard, share: Option<u8>, facing: &Facing) -> Question {
-        let service = self.caches.services.get(key);
+        let service = self.world.services.get(key);
         let pods_of_it = Pods::of(service.as_deref(), &self.slices.get(key), |address| self.is_cluster_ip(address));
         let (mut services, mut first, mut others) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         for Place { target, share, trouble: _ } in facing.places() {
@@ -228,7 +226,7 @@ impl Core {
 
     /// What a Cutover is about, and what the annotation there requests.
     fn facing(&self, key: &ServiceKey) -> (Facing, Traffic) {
-        let exported = self.caches.exports.get(key).filter(|export| !export.deleting);
+        let exported = self.world.exports.get(key).filter(|export| !export.deleting);
         let [export, service, ingress] = owners(key);
         let mut annotation = exported.as_ref().map(|export| Traffic::read(&export.annotations).0);
         let (mut found, mut obstacle, mut places) = (exported.is_some(), self.export_obstacle(key), Vec::new());

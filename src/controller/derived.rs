@@ -5,9 +5,10 @@ use std::{
     sync::Arc,
 };
 
+use super::world::Objects;
 use crate::{
     cluster::{
-        Cache, Change,
+        Change,
         objects::{Service, ServiceImport},
     },
     import::{DerivedNaming, DerivedServices, is_shown},
@@ -53,7 +54,7 @@ impl Derived {
     pub(super) fn of(
         &self,
         key: &ServiceKey,
-        services: &Cache<Service>,
+        services: &Objects<Service>,
         import: Option<&ServiceImport>,
     ) -> (DerivedServices, Option<String>) {
         let get = |name: &str| services.get(&ServiceKey::new(key.namespace.clone(), name));

@@ -63,8 +63,8 @@ impl Core {
         self.annotate(changes.iter().map(|change| ClaimOwner::ingress(&change.key)), now);
     }
 
-    pub(super) fn slices_changed(&mut self, changes: Vec<Change<SourceSlice>>, now: Now) {
-        let changes = changes.into_iter();
+    pub(super) fn slices_changed(&mut self, changes: &[Change<SourceSlice>], now: Now) {
+        let changes = changes.iter();
         let keys = changes.flat_map(|change| self.slices.update(change.old.as_ref(), change.new.as_ref())).collect();
         self.endpoints_changed(keys, now);
     }
@@ -96,7 +96,7 @@ impl Core {
     /// Plans names again that are or were exported.
     pub(super) fn replan(&mut self, keys: impl IntoIterator<Item = ServiceKey>, now: Now) {
         for key in keys {
-            let export = self.caches.exports.get(&key).filter(|export| !export.deleting);
+            let export = self.world.exports.get(&key).filter(|export| !export.deleting);
             let slices = self.slices.get(&key);
             let notes = self.left_out.update(&key, export.as_deref(), &slices);
             self.out.extend(notes.into_iter().map(Command::Emit));
@@ -105,7 +105,7 @@ impl Core {
             let owner = ClaimOwner::export(&key);
             let before = self.knowledge.targets_of(&owner);
             if export.is_some() {
-                if self.pods.update(&key, &slices, &self.caches) {
+                if self.pods.update(&key, &slices, &self.world) {
                     self.touched.extend(before.clone());
                 }
             } else if !self.annotated.concerns(&key) {
@@ -195,7 +195,7 @@ impl Core {
 
     /// The share of the traffic that is in force for an export.
     pub(super) fn traffic(&self, export: &ServiceExport) -> Traffic {
-        cutovers::in_force(&self.caches.cutovers, &export.key, Traffic::read(&export.annotations).0)
+        cutovers::in_force(&self.world.cutovers, &export.key, Traffic::read(&export.annotations).0)
     }
 
     /// The addresses of own ready endpoints that the import of a name in this cluster has.
@@ -210,7 +210,7 @@ impl Core {
     /// What a ServiceExport exports now. `None` if its namespace, whose labels and annotations matter, is not known
     /// yet.
     fn plan_export(&self, export: &ServiceExport, slices: &[Arc<SourceSlice>]) -> Option<Result<Exported, Refusal>> {
-        let service = self.caches.services.get(&export.key);
+        let service = self.world.services.get(&export.key);
         let target = match self.targets.asked(export, self.knowledge.rights()) {
             Asked::Target(target) => Some(target),
             Asked::Unknown => return None,
@@ -220,7 +220,7 @@ impl Core {
         let plan =
             if self.targets.aws_mcs { plan.and_then(|local| export::hand_over(export).map(|()| local)) } else { plan };
         let Some(allowed) = &self.export_namespaces else { return Some(plan) };
-        let namespace = self.caches.namespaces.get(&export.key.namespace)?;
+        let namespace = self.world.namespaces.get(&export.key.namespace)?;
         Some(plan.and_then(|local| export::permit(&namespace, allowed).map(|()| local)))
     }
 }

@@ -100,7 +100,7 @@ impl Core {
                 self.gates.waiting.remove(key);
             }
         }
-        let waiting = self.gates.waiting.keys().filter_map(|key| self.caches.gated.get(key));
+        let waiting = self.gates.waiting.keys().filter_map(|key| self.world.gated.get(key));
         self.gates.addresses = waiting.flat_map(|pod| pod.addresses.to_vec()).collect();
         let (pods, namespaces) = pods::changed(changes, |pod| &pod.key.namespace);
         let services = self.services_of(&pods, &namespaces);
@@ -123,7 +123,7 @@ impl Core {
         if !std::mem::take(changed) || waiting.is_empty() && openings.is_empty() && asked.is_empty() {
             return;
         }
-        let gated = |key: &TargetId| Some((*key, self.caches.gated.get(key).filter(|pod| pod.waits())?));
+        let gated = |key: &TargetId| Some((*key, self.world.gated.get(key).filter(|pod| pod.waits())?));
         let pods: BTreeMap<_, _> = self.gates.waiting.keys().filter_map(gated).collect();
         let services = self.services_by_pod(&pods);
         let (mut asked, mut openings) = (Questions::new(), Openings::new());
@@ -198,7 +198,7 @@ impl Core {
 
     /// Why a ServiceExport has no target, if so.
     pub(super) fn export_obstacle(&self, key: &ServiceKey) -> Option<Progress> {
-        let object = self.caches.exports.get(key).filter(|export| !export.deleting)?;
+        let object = self.world.exports.get(key).filter(|export| !export.deleting)?;
         let owner = ClaimOwner::export(key);
         let targets = self.knowledge.targets_of(&owner);
         let exceeded = self.knowledge.exceeded(&owner);

@@ -42,7 +42,8 @@ impl Core {
         self.reconcile_within(&namespaces);
     }
 
-    pub(super) fn namespaces_changed(&mut self, changes: &[Change<Namespace>], now: Now) {
+    /// `rights`: those whose grants changed.
+    pub(super) fn namespaces_changed(&mut self, changes: &[Change<Namespace>], rights: &BTreeSet<Arc<str>>, now: Now) {
         // The subscribed Cloud Map namespaces may change.
         for Change { key, new, .. } in changes {
             self.peers.namespace_changed(key, new.as_deref());
@@ -51,13 +52,11 @@ impl Core {
             self.out.extend(new.as_deref().and_then(wrong_quota).map(Command::Emit));
         }
         self.subscribe();
-        let rights = self.rights_changed(changes);
         let changed: BTreeSet<&Arc<str>> = changes.iter().map(|change| &change.key).collect();
         let every = self.export_namespaces.is_some();
         let of_changed =
             |key: &&ServiceKey| rights.contains(&key.namespace) || every && changed.contains(&key.namespace);
-        let exports: BTreeSet<_> =
-            self.caches.exports.read(|exports| exports.keys().filter(of_changed).cloned().collect());
+        let exports: BTreeSet<_> = self.world.exports.keys().filter(of_changed).cloned().collect();
         for key in &exports {
             self.touched.extend(self.knowledge.targets_of(&ClaimOwner::export(key)));
         }
@@ -110,8 +109,8 @@ impl Core {
         let Consequences { names, namespaces, mut notes, rejected } = consequences;
         for (key, rejected) in rejected {
             // On the ServiceImport, if there is one.
-            let import = self.caches.imports.get(&key).filter(|import| import.managed);
-            let namespace = self.caches.namespaces.get(&key.namespace);
+            let import = self.world.imports.get(&key).filter(|import| import.managed);
+            let namespace = self.world.namespaces.get(&key.namespace);
             let regarding = import
                 .map(|import| events::import(&key, &import.uid))
                 .or_else(|| Some(events::namespace(&key.namespace, &namespace?.uid)));
@@ -153,7 +152,7 @@ impl Core {
         let mut moved = std::mem::take(&mut self.moved_ips);
         moved.retain(|address| !self.service_ranges.iter().any(|range| range.contains(*address)));
         if !moved.is_empty() {
-            let is_here = |namespace: &Arc<str>| self.caches.namespaces.get(namespace).is_some();
+            let is_here = |namespace: &Arc<str>| self.world.namespaces.contains(namespace);
             let mut names = self.knowledge.names_with(&moved, is_here);
             names.extend(self.subscriptions.names_with(&moved));
             names.extend(self.peers.names_with(&moved));

@@ -62,7 +62,7 @@ impl Core {
         let heard = self.status.remotes.iter().filter(advanced).filter_map(|(id, _)| id.parse::<ClusterId>().ok());
         let names = self.knowledge.hear(&heard.collect::<Vec<_>>());
         let is_stale = |key: &ServiceKey| {
-            let import = self.caches.imports.get(key);
+            let import = self.world.imports.get(key);
             import.is_some_and(|import| find(&import.status.conditions, ImportCondition::Stale.as_str()).is_some())
         };
         let stale: Vec<_> = names.into_iter().filter(is_stale).collect();

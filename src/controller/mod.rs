@@ -26,6 +26,7 @@ mod peers;
 mod pending;
 mod pods;
 mod registrations;
+mod replay;
 mod runtime;
 mod status_writer;
 mod subscriptions;
@@ -33,6 +34,7 @@ mod targets;
 #[cfg(test)]
 mod tests;
 mod work;
+mod world;
 
 pub use knowledge::{Asks, Concerned, Knowledge, Membership, Rules, Wants};
 pub use metrics::Metrics;

@@ -39,8 +39,8 @@ const BLOCKED_AGAIN: Duration = Duration::from_mins(10);
 impl Core {
     /// Everything that must be written for a name, according to what is known now.
     pub(super) fn work(&mut self, key: &ServiceKey, now: Now) -> Work {
-        let shown = self.caches.imports.get(key);
-        let (derived, misnamed) = self.derived.of(key, &self.caches.services, shown.as_deref());
+        let shown = self.world.imports.get(key);
+        let (derived, misnamed) = self.derived.of(key, &self.world.services, shown.as_deref());
         let (import, there) = self.plan_import(key, derived, now);
         let change = match &import {
             Plan::Want(wanted) => wanted.change.clone(),
@@ -76,8 +76,8 @@ impl Core {
             import,
             own_only,
             there,
-            export: self.caches.exports.get(key),
-            namespace: self.caches.namespaces.get(&key.namespace),
+            export: self.world.exports.get(key),
+            namespace: self.world.namespaces.get(&key.namespace),
             report,
             notes,
             now: now.wall,
@@ -95,7 +95,7 @@ impl Core {
     }
 
     fn plan_import(&mut self, key: &ServiceKey, derived: DerivedServices, now: Now) -> (Plan, There) {
-        let there = There { import: self.caches.imports.get(key), derived, slices: self.imported.get(key) };
+        let there = There { import: self.world.imports.get(key), derived, slices: self.imported.get(key) };
         let nothing = match self.knowledge.membership() {
             Membership::Refused(_) => return (Plan::Keep, there),
             Membership::Leaving => true,
@@ -114,7 +114,7 @@ impl Core {
             .map(|(id, local)| (id.clone(), Source { export: &local.export, endpoints: &local.endpoints }))
             .collect();
         let (silent, unheard) = (self.knowledge.silent(), self.knowledge.unheard());
-        let namespace = self.caches.namespaces.get(&key.namespace);
+        let namespace = self.world.namespaces.get(&key.namespace);
         let observed = Observed {
             key,
             local: self.knowledge.local(),
@@ -141,8 +141,8 @@ impl Core {
         if !self.subscriptions.refuses(key) || self.sources(key).is_empty() && !self.subscriptions.picture(key).exists {
             return None;
         }
-        let export = self.caches.exports.get(key).map(|export| events::export(key, &export.uid));
-        let namespace = || Some(events::namespace(&key.namespace, &self.caches.namespaces.get(&key.namespace)?.uid));
+        let export = self.world.exports.get(key).map(|export| events::export(key, &export.uid));
+        let namespace = || Some(events::namespace(&key.namespace, &self.world.namespaces.get(&key.namespace)?.uid));
         let text = format!(
             "{key} is exported, and not imported: no cluster makes Services for others in the namespaces of Kubernetes \
              (kube-*) and of this controller, nor for default/kubernetes. Export it from another namespace."
@@ -155,7 +155,7 @@ impl Core {
     fn unserved(&mut self, key: &ServiceKey, export: &ServiceExport, now: Now) -> Option<String> {
         let planned = self.knowledge.planned(key)?.as_ref().ok();
         let text = planned.and_then(|local| {
-            let has_selector = self.caches.services.get(key).is_none_or(|service| service.has_selector);
+            let has_selector = self.world.services.get(key).is_none_or(|service| service.has_selector);
             export::unserved(key, &local.export.ports, &local.endpoints, has_selector)
         });
         let Some(text) = text else {
@@ -175,7 +175,7 @@ impl Core {
     /// tell.
     fn plan_report(&mut self, key: &ServiceKey, change: Option<&TypeChange>, now: Now) -> Option<Report> {
         let member = self.mode == Mode::Member;
-        let Some(export) = self.caches.exports.get(key).filter(|export| !export.deleting) else {
+        let Some(export) = self.world.exports.get(key).filter(|export| !export.deleting) else {
             self.pending.over(key);
             self.unserved.over(key);
             return None;

@@ -31,7 +31,7 @@ impl Core {
     /// These names were read anew, or their exports changed.
     pub(super) fn note_orphans<'a>(&mut self, names: impl Iterator<Item = &'a ServiceKey>, now: Now) {
         for key in names {
-            if self.peers.remains(key).is_none() || self.caches.exports.get(key).is_some() {
+            if self.peers.remains(key).is_none() || self.world.exports.contains(key) {
                 self.orphans.due.remove(key);
             } else if self.orphans.due.get(key).is_none_or(Option::is_none) {
                 self.orphans.due.insert(key.clone(), Some(now.mono + SEEN));
@@ -64,7 +64,7 @@ impl Core {
                 true
             }
             Some(Remains { left, .. }) => {
-                let namespace = self.caches.namespaces.get(&key.namespace);
+                let namespace = self.world.namespaces.get(&key.namespace);
                 let regarding = namespace.map(|namespace| events::namespace(&key.namespace, &namespace.uid));
                 let (named, more) = (left.first().cloned().unwrap_or_default(), left.len().saturating_sub(1));
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };

@@ -8,9 +8,9 @@ use std::{
     sync::Arc,
 };
 
+use super::world::World;
 use crate::{
     cluster::{
-        Caches,
         cache::{Change, Narrow},
         objects::{EndpointSlice, SourceSlice, TargetId},
     },
@@ -57,8 +57,8 @@ impl Pods {
     }
 
     /// Looks at the pods behind a Service again. Returns whether anything about them changed.
-    pub(super) fn update(&mut self, key: &ServiceKey, slices: &[Arc<SourceSlice>], caches: &Caches) -> bool {
-        let Caches { pods, gated, .. } = caches;
+    pub(super) fn update(&mut self, key: &ServiceKey, slices: &[Arc<SourceSlice>], world: &World) -> bool {
+        let World { pods, gated, .. } = world;
         if pods.is_empty() && gated.is_empty() && self.0.is_empty() {
             return false;
         }

@@ -6,10 +6,10 @@ use super::{
     claims::{Circumstances, Standing, Successor},
     core::{Command, Core, Now},
     cutovers,
+    world::World,
 };
 use crate::{
     annotations::Known,
-    cluster::Caches,
     export,
     instances::{
         InstanceSpec, Traffic,
@@ -23,18 +23,18 @@ impl Core {
     /// Plans annotated objects again.
     pub(super) fn annotate(&mut self, owners: impl IntoIterator<Item = ClaimOwner>, now: Now) {
         for owner in owners {
-            let (key, caches, rights) = (owner.key(), &self.caches, self.knowledge.rights());
+            let (key, world, rights) = (owner.key(), &self.world, self.knowledge.rights());
             let mut pods_changed = false;
             let planned = if owner.is_ingress() {
-                caches.ingresses.get(&key).and_then(|ingress| self.annotated.plan_ingress(&ingress, rights))
+                world.ingresses.get(&key).and_then(|ingress| self.annotated.plan_ingress(&ingress, rights))
             } else {
                 let slices = self.slices.get(&key);
                 let pods = &mut self.pods;
                 let endpoints = || {
-                    pods_changed = pods.update(&key, &slices, caches);
+                    pods_changed = pods.update(&key, &slices, world);
                     (pods.admit(&key, &export::join(&slices)).into_owned(), pods.labels(&key))
                 };
-                let service = caches.services.get(&key);
+                let service = world.services.get(&key);
                 service.and_then(|service| self.annotated.plan_service(&service, endpoints, rights))
             };
             if pods_changed {
@@ -132,11 +132,11 @@ impl Core {
         let held = self.knowledge.exports().and_then(|exports| exports.registrations().get(target));
         let Some(owner) = held.map(|held| held.owner.clone()) else { return };
         if owner.is_annotated() {
-            let caches = &self.caches;
-            let presence = |owner: &ClaimOwner| present(caches, owner);
+            let world = &self.world;
+            let presence = |owner: &ClaimOwner| present(world, owner);
             self.annotated.tell_status(&owner, target, before, status, presence);
         }
-        self.reconcile(export_of(&self.caches, &owner));
+        self.reconcile(export_of(&self.world, &owner));
     }
 
     /// Sets what the claim of an owner to a target says of it.
@@ -145,7 +145,7 @@ impl Core {
         if changed {
             self.publish = true;
             self.touched.insert(target.clone());
-            self.reconcile(export_of(&self.caches, owner));
+            self.reconcile(export_of(&self.world, owner));
         }
         self.freed(freed, now);
     }
@@ -181,7 +181,7 @@ impl Core {
 
     /// Returns whether the desired instances of a target changed.
     fn update_target(&mut self, target: Target, now: Now) -> bool {
-        let Self { knowledge, claims, annotated, targets, caches, pods, gates, hide_tasks, out, statuses, .. } = self;
+        let Self { knowledge, claims, annotated, targets, world, pods, gates, hide_tasks, out, statuses, .. } = self;
         let before = claims.standing(&target);
         let status = statuses.get(&target);
         let circumstances = |own: &Registration, successor: Option<&Successor>| {
@@ -199,20 +199,20 @@ impl Core {
         let held = knowledge.exports().and_then(|exports| exports.registrations().get(&target));
         match held {
             Some(held) if standing != before => {
-                out.extend(export_of(caches, &held.owner).map(Command::Reconcile));
+                out.extend(export_of(world, &held.owner).map(Command::Reconcile));
             }
             Some(_) => {}
             None => annotated.forget(&target),
         }
         annotated.tell_waiting(knowledge, &target, claims.awaits_clusters_long(&target, now.mono));
-        let in_force = |key: &ServiceKey, asked| cutovers::in_force(&caches.cutovers, key, asked);
+        let in_force = |key: &ServiceKey, asked| cutovers::in_force(&world.cutovers, key, asked);
         let desired = claims.acts_for(&target).zip(standing).and_then(|(owner, standing)| {
             if owner.is_annotated() {
-                let presence = |owner: &ClaimOwner| present(caches, owner).is_some();
+                let presence = |owner: &ClaimOwner| present(world, owner).is_some();
                 annotated.desired(knowledge, &target, (owner, standing), presence, in_force)
             } else {
                 let export = |key: &ServiceKey| {
-                    let export = caches.exports.get(key)?;
+                    let export = world.exports.get(key)?;
                     let traffic = in_force(key, Traffic::read(&export.annotations).0);
                     Some((export, traffic))
                 };
@@ -228,14 +228,14 @@ impl Core {
             let (consent, creates_namespace) = if owner.is_annotated() {
                 annotated.consent(owner, &target)?
             } else {
-                targets.consented(&*caches.exports.get(&owner.key())?, &target, knowledge.rights())
+                targets.consented(&*world.exports.get(&owner.key())?, &target, knowledge.rights())
             };
             Some(Contender { owner: owner.clone(), consent, creates_namespace })
         });
         let contenders: Arc<[Contender]> = contenders.collect();
         let desired = desired.map(|desired| {
             let awaited = gates.awaited(&desired.instances);
-            let hides = owner.is_some_and(|owner| cutovers::hides(&caches.cutovers, &owner.key()));
+            let hides = owner.is_some_and(|owner| cutovers::hides(&world.cutovers, &owner.key()));
             let may_hide = owner.is_some_and(|owner| {
                 cutovers::may_hide_in(knowledge.rights(), &owner.namespace, &target, &desired.consent)
             });
@@ -279,17 +279,17 @@ impl Core {
 
 /// The export whose condition `Registered` may be about a target of this owner. An annotated Service may be exported,
 /// too. If both name one target, whichever of them holds it does so for both.
-fn export_of(caches: &Caches, owner: &ClaimOwner) -> Option<ServiceKey> {
+fn export_of(world: &World, owner: &ClaimOwner) -> Option<ServiceKey> {
     let key = owner.key();
-    let exported = !owner.is_annotated() || !owner.is_ingress() && caches.exports.get(&key).is_some();
+    let exported = !owner.is_annotated() || !owner.is_ingress() && world.exports.get(&key).is_some();
     exported.then_some(key)
 }
 
 /// The uid of an annotated object, if it exists.
-fn present(caches: &Caches, owner: &ClaimOwner) -> Option<Box<str>> {
+fn present(world: &World, owner: &ClaimOwner) -> Option<Box<str>> {
     let key = owner.key();
     if owner.is_ingress() {
-        return caches.ingresses.get(&key).filter(|ingress| !ingress.deleting).map(|ingress| ingress.uid.clone());
+        return world.ingresses.get(&key).filter(|ingress| !ingress.deleting).map(|ingress| ingress.uid.clone());
     }
-    caches.services.get(&key).filter(|service| !service.deleting).map(|service| service.uid.clone())
+    world.services.get(&key).filter(|service| !service.deleting).map(|service| service.uid.clone())
 }

@@ -19,9 +19,11 @@ use super::{
     cutovers,
     gate_writer::Openings,
     metrics::{MOST_NAMESPACES, Metrics},
+    replay::Replay,
     status_writer,
     subscriptions::ImportRules,
     work::{Part, Work},
+    world::Batch,
 };
 use crate::{
     annotations::{self, Directory, Known},
@@ -195,7 +197,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         found,
         service_ranges,
     };
-    let objects = Objects::new(&caches);
+    let objects = Watched::new(&caches);
     let (gates, openings) = watch::channel(Arc::default());
     let gates_written = status_writer::write(openings, Arc::clone(&writer), notes.clone(), metrics.clone());
     let (cutovers, planned) = watch::channel(Arc::default());
@@ -205,7 +207,8 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
     let runtime = Runtime {
         started: Instant::now(),
         concurrency: settings.concurrency,
-        core: Core::new(settings, caches, records.mode(), membership, now),
+        replay: env::is_simulated().then(|| Replay::new(settings.clone(), records.mode(), membership.clone(), now)),
+        core: Core::new(settings, records.mode(), membership, now),
         queue: Queue::default(),
         workers: JoinSet::new(),
         done,
@@ -239,7 +242,7 @@ fn never<T: Default>() -> watch::Receiver<T> {
 }
 
 /// The changes in Kubernetes.
-struct Objects {
+pub(super) struct Watched {
     slices: cache::Changes<objects::SourceSlice>,
     exports: cache::Changes<objects::ServiceExport>,
     services: cache::Changes<objects::Service>,
@@ -252,8 +255,8 @@ struct Objects {
     imports: cache::Changes<objects::ServiceImport>,
 }
 
-impl Objects {
-    fn new(caches: &Caches) -> Self {
+impl Watched {
+    pub(super) fn new(caches: &Caches) -> Self {
         Self {
             slices: caches.slices.subscribe(),
             exports: caches.exports.subscribe(),
@@ -268,39 +271,40 @@ impl Objects {
         }
     }
 
-    /// Everything in the caches, before anything else. An index that is only half filled would read as "no endpoints",
-    /// and exports that are not planned yet as withdrawn. The registry is not read before this either, so nothing is
-    /// deleted because a namespace does not seem to import anything.
-    fn first(&mut self) -> [Input; 9] {
-        let namespaces = Arc::new(self.namespaces.take());
-        [
-            Input::Rights(Arc::clone(&namespaces)),
-            Input::Slices(self.slices.take()),
-            Input::ImportedSlices(self.imported.take()),
-            Input::Services(self.services.take()),
-            Input::Ingresses(self.ingresses.take()),
-            Input::Exports(self.exports.take()),
-            Input::Namespaces(namespaces),
-            Input::Gated(self.gated.take()),
-            Input::Cutovers(self.cutovers.take()),
-        ]
+    /// All changes that there are. The first ones are everything in the caches, before anything else: an index that is only
+    /// half filled would read as "no endpoints", and exports that are not planned yet as withdrawn. The registry is not read
+    /// before this either, so nothing is deleted because a namespace does not seem to import anything.
+    pub(super) fn take(&mut self) -> Batch {
+        Batch {
+            exports: self.exports.take(),
+            services: self.services.take(),
+            ingresses: self.ingresses.take(),
+            slices: self.slices.take(),
+            imported: self.imported.take(),
+            namespaces: self.namespaces.take(),
+            imports: self.imports.take(),
+            pods: self.pods.take(),
+            gated: self.gated.take(),
+            cutovers: self.cutovers.take(),
+        }
     }
 
-    /// The next changes: all that there are of one kind. Cancel-safe.
+    /// Waits for changes, and takes those of all kinds. Cancel-safe.
     async fn next(&mut self) -> Input {
         tokio::select! {
             biased;
-            changes = self.slices.next() => Input::Slices(changes),
-            changes = self.gated.next() => Input::Gated(changes),
-            changes = self.exports.next() => Input::Exports(changes),
-            changes = self.cutovers.next() => Input::Cutovers(changes),
-            changes = self.services.next() => Input::Services(changes),
-            changes = self.ingresses.next() => Input::Ingresses(changes),
-            changes = self.pods.next() => Input::Pods(changes),
-            changes = self.namespaces.next() => Input::Namespaces(Arc::new(changes)),
-            changes = self.imported.next() => Input::ImportedSlices(changes),
-            changes = self.imports.next() => Input::Imports(changes),
+            () = self.slices.some() => {}
+            () = self.gated.some() => {}
+            () = self.exports.some() => {}
+            () = self.cutovers.some() => {}
+            () = self.services.some() => {}
+            () = self.ingresses.some() => {}
+            () = self.pods.some() => {}
+            () = self.namespaces.some() => {}
+            () = self.imported.some() => {}
+            () = self.imports.some() => {}
         }
+        Input::Objects(Box::new(self.take()))
     }
 }
 
@@ -349,7 +353,7 @@ impl Registry {
 }
 
 /// The next change: Kubernetes and the registry take turns, so that neither starves. Cancel-safe.
-async fn next(objects: &mut Objects, registry: &mut Registry, turn: bool) -> Input {
+async fn next(objects: &mut Watched, registry: &mut Registry, turn: bool) -> Input {
     if turn {
         tokio::select! { biased; input = objects.next() => input, input = registry.next() => input }
     } else {
@@ -374,6 +378,8 @@ struct Runtime {
     started: Instant,
     concurrency: usize,
     core: Core,
+    /// On a simulated machine only.
+    replay: Option<Replay>,
     queue: Queue<ServiceKey>,
     workers: JoinSet<()>,
     done: mpsc::UnboundedSender<Done>,
@@ -395,12 +401,10 @@ struct Runtime {
 }
 
 impl Runtime {
-    async fn run(mut self, mut objects: Objects, mut registry: Registry, mut finished: mpsc::UnboundedReceiver<Done>) {
+    async fn run(mut self, mut objects: Watched, mut registry: Registry, mut finished: mpsc::UnboundedReceiver<Done>) {
         self.handle(Input::Ledger(Arc::clone(&registry.status.borrow_and_update())));
         self.handle(registry.ranges());
-        for input in objects.first() {
-            self.handle(input);
-        }
+        self.handle(Input::Objects(Box::new(objects.take())));
         let mut next_tick = Instant::now();
         let mut turn = false;
         loop {
@@ -451,7 +455,7 @@ impl Runtime {
         self.metrics.annotated(sizes.annotated);
         self.metrics.waiting_pods(sizes.waiting_pods);
         self.metrics.quotas(&self.core.knowledge.quotas(MOST_NAMESPACES));
-        self.metrics.cutovers(cutovers::phases(&self.core.caches.cutovers));
+        self.metrics.cutovers(cutovers::phases(&self.core.world.cutovers));
         if let Some(remotes) = self.unmeasured.take() {
             self.metrics.adopted(&remotes);
         }
@@ -461,7 +465,7 @@ impl Runtime {
         if let Input::Remotes(remotes) = &input {
             self.unmeasured = Some(Arc::clone(remotes));
         }
-        for command in self.core.handle(input, self.now()) {
+        for command in self.decide(input) {
             self.obey(command, false);
         }
     }
@@ -469,9 +473,18 @@ impl Runtime {
     /// Gives a name to a worker. If others wait, only what is urgent for it is written now.
     fn due(&mut self, key: ServiceKey, turn: Turn) {
         let pressed = turn == Turn::First && self.queue.is_pressed();
-        for command in self.core.handle(Input::Due(key), self.now()) {
+        for command in self.decide(Input::Due(key)) {
             self.obey(command, pressed);
         }
+    }
+
+    fn decide(&mut self, input: Input) -> Vec<Command> {
+        let (now, recorded) = (self.now(), self.replay.is_some().then(|| input.clone()));
+        let commands = self.core.handle(input, now);
+        if let Some((replay, input)) = self.replay.as_mut().zip(recorded) {
+            replay.record(input, now, &commands);
+        }
+        commands
     }
 
     fn now(&self) -> Now {

@@ -97,6 +97,29 @@ fn no_folder_imports_one_above_it() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The core decides by its inputs. Only its runtime, which makes inputs of them, knows caches and channels.
+#[test]
+fn only_the_runtime_of_the_controller_reads_what_other_tasks_write() {
+    let edges = ["runtime.rs", "gate_writer.rs", "status_writer.rs", "mod.rs"];
+    let mut wrong = Vec::new();
+    for path in files(&root().join("src/controller"), "rs") {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        let is_test = name.ends_with("_tests.rs") || path.iter().any(|part| part == "tests" || part == "core_tests");
+        if is_test || edges.contains(&&*name) {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let live =
+            ["Caches", "Cache<", "cache::Cache", "Mutex", "RwLock", "Atomic", "watch::", "Instant::now", "env::"];
+        wrong.extend(
+            lines.filter(|line| live.iter().any(|live| line.contains(live))).map(|line| format!("{name}: {line}")),
+        );
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn imports_are_found_in_lists_and_paths_but_not_in_comments() {
     let code = "//! As crate::app does.\nuse crate::{\n    cluster::{self, Caches},\n    model::ServiceKey,\n    queue,\n};\n\

@@ -125,8 +125,7 @@ fn labels_of_pods_come_to_the_export_and_to_the_annotated_service_that_register_
     bench.put("web", &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "web")]);
     let before = registered(&bench.observe(at(1))).unwrap();
     bench.objects.put_pod("shop", "pod", &[("role", "primary")]);
-    let pods = bench.core.caches.pods.subscribe().take();
-    let after = registered(&bench.core.handle(Input::Pods(pods), at(2))).unwrap();
+    let after = registered(&bench.observe(at(2))).unwrap();
     for namespace in ["shop", "internal"] {
         let target = Target { namespace: namespace.into(), service: "web".into() };
         assert_eq!(before[&target].instances.len(), 1);

@@ -15,6 +15,7 @@ mod ports;
 mod quotas;
 mod registered;
 mod replaced;
+mod replayed;
 mod restless;
 mod shares;
 mod sharing;
