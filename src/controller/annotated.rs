@@ -302,14 +302,13 @@ impl Annotated {
     }
 
     /// The desired instances of a target that an annotated object of this cluster, `owner`, holds or hands over. `None`
-    /// if nothing is to be done there. `presence` returns whether an object exists, annotated or not, and `in_force` the share
-    /// that is in force where the annotation requests another one.
+    /// if nothing is to be done there. `in_force` returns the share that is in force where the annotation requests another
+    /// one.
     pub(super) fn desired(
         &self,
         knowledge: &Knowledge,
         target: &Target,
         (owner, standing): (&ClaimOwner, Standing),
-        presence: impl Fn(&ClaimOwner) -> bool,
         in_force: impl Fn(&ServiceKey, Traffic) -> Traffic,
     ) -> Option<TargetDesired> {
         // A cluster that leaves its ClusterSet takes everything along, even what was registered before these flags were
@@ -327,8 +326,7 @@ impl Annotated {
             Some(None) | None => None,
         };
         let moved_away = matches!(standing, Standing::HandsOver | Standing::Keeps) && wanted.is_none();
-        // A deleted object hands nothing over.
-        if standing == Standing::Withdraws || moved_away && !presence(owner) {
+        if standing == Standing::Withdraws {
             return (!upsert_only).then(|| TargetDesired { retiring: true, ..TargetDesired::default() });
         }
         if moved_away {

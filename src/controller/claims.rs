@@ -15,7 +15,7 @@
 //!   may be denied, throttled, over a quota, or dead. If the successor says that it has nothing to register, or if the
 //!   loser may not register there any more, it takes twice the delay: once for the successor's own wait, and once for
 //!   the successor to see the release and to register; and a successor in another cluster must have been heard of for
-//!   that long. Another name of this cluster that takes over the claim, but is not the next one of all clusters, changes
+//!   that long. What was deleted hands nothing over. Another name of this cluster that takes over the claim, but is not the next one of all clusters, changes
 //!   nothing about that. A new leader does not know when this began, or what was registered. It keeps what it finds there
 //!   up to date, by the same rules.
 //! - An old reading of the registry does not show who has claims now.
@@ -61,7 +61,9 @@ impl Successor {
 pub(super) struct Circumstances {
     /// The target is the one that the owner's Kubernetes name implies.
     pub(super) implied: bool,
-    /// The owner exists, and what allowed it to register there was not taken away.
+    /// Whoever may have instances there exists, and is exported or annotated.
+    pub(super) exists: bool,
+    /// What allowed the owner to register there was not taken away.
     pub(super) permitted: bool,
     /// A reading shows instances of the successor, or that nothing is there to be handed over.
     pub(super) succeeded: bool,
@@ -328,13 +330,13 @@ impl Claims {
         self.successors.get(target)
     }
 
-    /// Judges a target again. `circumstances` gets the claim, and the one that wins over it. `None` if this cluster has no
-    /// claim to it.
+    /// Judges a target again. `circumstances` gets the claim, whose instances may be there, and the claim that wins over
+    /// it. `None` if this cluster has no claim to it.
     pub(super) fn judge(
         &mut self,
         knowledge: &Knowledge,
         target: &Target,
-        circumstances: impl FnOnce(&Registration, Option<&Successor>) -> Circumstances,
+        circumstances: impl FnOnce(&Registration, &ClaimOwner, Option<&Successor>) -> Circumstances,
         now: Duration,
     ) -> Option<Standing> {
         if let Some(at) = self.due.remove(target) {
@@ -365,10 +367,12 @@ impl Claims {
         if own.is_unable() {
             self.unable.insert(target.clone());
         }
-        let circumstances = circumstances(own, rival.as_ref());
+        let held = self.held_by(own);
+        let circumstances = circumstances(own, held.as_ref().map_or(&own.owner, |(holder, _)| holder), rival.as_ref());
         let (owner, standing) = if own.is_retiring() || rival.is_some() {
             let unread = knowledge.settling() && self.sole_since.is_none();
-            let lost = self.lose(own, rival.as_ref(), (circumstances, unread), now);
+            let held = held.filter(|_| circumstances.exists);
+            let lost = self.lose(own, (held, rival.as_ref()), (circumstances, unread), now);
             match rival.filter(|_| matches!(lost.1, Standing::HandsOver | Standing::Keeps)) {
                 Some(successor) => self.successors.insert(target.clone(), successor),
                 None => self.successors.remove(target),
@@ -442,26 +446,33 @@ impl Claims {
         })
     }
 
-    /// A claim that was released, or turned out to be younger. Also returns whose instances are there. `unread`: it is
-    /// not known yet who else has claims.
+    /// Whose instances are or may be in a target, and what may be done about them once it is lost.
+    fn held_by(&self, own: &Registration) -> Option<(ClaimOwner, Standing)> {
+        let target = &own.target;
+        let (former, standing) = match (self.holder(target), self.standings.get(target)) {
+            (Some(former), _) => (former, Standing::HandsOver),
+            (None, Some((former, Standing::Keeps | Standing::Unable))) => (former, Standing::Keeps),
+            _ if self.inherited.contains(target) => (&own.owner, Standing::Keeps),
+            _ => return None,
+        };
+        // If another name of this cluster follows in the claim, but is not the first one of all clusters, it has no
+        // instances there yet.
+        Some((if former.is_same_service(&own.owner) { &own.owner } else { former }.clone(), standing))
+    }
+
+    /// A claim that was released, or turned out to be younger. `held`: whose instances are to be handed over. Also
+    /// returns whose instances are there. `unread`: it is not known yet who else has claims.
     fn lose(
         &mut self,
         own: &Registration,
-        rival: Option<&Successor>,
+        (held, rival): (Option<(ClaimOwner, Standing)>, Option<&Successor>),
         (circumstances, unread): (Circumstances, bool),
         now: Duration,
     ) -> (ClaimOwner, Standing) {
         let target = &own.target;
         self.established.remove(target);
-        let holder = self.holder(target).cloned();
         self.followed.remove(target);
-        let held = match (&holder, self.standings.get(target)) {
-            (Some(former), _) => Some((former, Standing::HandsOver)),
-            (None, Some((former, Standing::Keeps | Standing::Unable))) => Some((former, Standing::Keeps)),
-            _ if self.inherited.contains(target) => Some((&own.owner, Standing::Keeps)),
-            _ => None,
-        };
-        if let Some((former, Standing::Keeps)) = held
+        if let Some((former, Standing::Keeps)) = &held
             && rival.is_none()
             && unread
         {
@@ -473,15 +484,12 @@ impl Claims {
         let waits = now < until && rival.is_some() || if expected { !circumstances.succeeded } else { awaits_time };
         match held {
             Some((former, standing)) if waits => {
-                // If another name of this cluster follows in the claim, but is not the first one of all clusters, it
-                // has no instances there yet.
-                let owner = if former.is_same_service(&own.owner) { &own.owner } else { former }.clone();
                 if now < until {
                     self.judge_at(target, until);
                 } else if !expected {
                     self.judge_at(target, now + AGAIN);
                 }
-                (owner, standing)
+                (former, standing)
             }
             _ => (own.owner.clone(), Standing::Withdraws),
         }

@@ -37,11 +37,11 @@ fn judge(claims: &mut Claims, knowledge: &Knowledge, now: Duration) -> Standing 
 }
 
 fn judge_unread(claims: &mut Claims, knowledge: &Knowledge, now: Duration) -> Standing {
-    claims.judge(knowledge, &target(), |_, _| DONE, now).unwrap()
+    claims.judge(knowledge, &target(), |_, _, _| DONE, now).unwrap()
 }
 
 /// A target that is named, and whose successor, if there is one, serves it.
-const DONE: Circumstances = Circumstances { implied: false, permitted: true, succeeded: true };
+const DONE: Circumstances = Circumstances { implied: false, exists: true, permitted: true, succeeded: true };
 const IMPLIED: Circumstances = Circumstances { implied: true, ..DONE };
 
 /// A claim that holds, and since when.
@@ -75,7 +75,7 @@ fn a_named_target_waits_until_its_claim_was_visible_for_a_while() {
 fn nobody_waits_where_no_other_name_can_want_the_target() {
     let (knowledge, now) = (mk_knowledge(&[]), START);
     assert_eq!(
-        mk_claims(&knowledge).judge(&knowledge, &target(), |_, _| IMPLIED, now),
+        mk_claims(&knowledge).judge(&knowledge, &target(), |_, _, _| IMPLIED, now),
         Some(Standing::Holds),
         "implied"
     );
@@ -100,7 +100,7 @@ fn nobody_waits_where_no_other_name_can_want_the_target() {
     let older = mk_knowledge(&[("older", 3)]);
     for implied in [true, false] {
         let circumstances = Circumstances { implied, ..DONE };
-        assert_eq!(mk_claims(&older).judge(&older, &target(), |_, _| circumstances, now), Some(Standing::Withdraws));
+        assert_eq!(mk_claims(&older).judge(&older, &target(), |_, _, _| circumstances, now), Some(Standing::Withdraws));
     }
 }
 
@@ -156,7 +156,7 @@ fn a_hand_over_lasts_until_its_successor_was_heard_of_since() {
     let circumstances = Circumstances { permitted: false, succeeded: false, ..DONE };
     let read = |claims: &mut Claims, seq, now| {
         claims.read([(&there, Position { epoch: 9, seq })].into_iter(), now);
-        claims.judge(&knowledge, &target(), |_, _| circumstances, now).unwrap()
+        claims.judge(&knowledge, &target(), |_, _, _| circumstances, now).unwrap()
     };
     let until = held + 3 * DELAY;
     read(&mut claims, 1, held + 2 * DELAY);
@@ -178,7 +178,7 @@ fn a_hand_over_lasts_until_the_instances_of_its_successor_are_there_or_it_has_no
     let awaits = Circumstances { succeeded: false, ..DONE };
     let judge = |claims: &mut Claims, knowledge: &Knowledge, circumstances, now| {
         hear(claims, now);
-        claims.judge(knowledge, &target(), |_, _| circumstances, now).unwrap()
+        claims.judge(knowledge, &target(), |_, _, _| circumstances, now).unwrap()
     };
     let (mut knowledge, mut claims, held) = mk_held(&[]);
     adopt(&mut knowledge, &[("older", 3)]);
@@ -190,6 +190,16 @@ fn a_hand_over_lasts_until_the_instances_of_its_successor_are_there_or_it_has_no
     let later = held + Duration::from_hours(1);
     let grantless = Circumstances { permitted: false, ..awaits };
     assert_eq!(judge(&mut claims, &knowledge, grantless, later), Standing::Withdraws, "it may not register there");
+
+    let (mut knowledge, mut claims, held) = mk_held(&[]);
+    adopt(&mut knowledge, &[("older", 3)]);
+    assert_eq!(judge(&mut claims, &knowledge, awaits, held), Standing::HandsOver);
+    let deleted = Circumstances { exists: false, ..awaits };
+    assert_eq!(
+        judge(&mut claims, &knowledge, deleted, held),
+        Standing::Withdraws,
+        "who was deleted hands nothing over"
+    );
 
     for empty in [false, true] {
         let (mut knowledge, mut claims, held) = mk_held(&[]);
@@ -231,7 +241,7 @@ fn whose_owner_is_unable_wins_over_nobody_and_waits_as_a_new_claim_when_it_is_ab
     publish(&mut knowledge, &mut claims, ClaimState::Serves);
     for (later, standing) in [(Duration::ZERO, Standing::Unable), (DELAY, Standing::Holds)] {
         hear(&mut claims, after + later);
-        let standing_now = claims.judge(&knowledge, &target(), |_, _| IMPLIED, after + later).unwrap();
+        let standing_now = claims.judge(&knowledge, &target(), |_, _, _| IMPLIED, after + later).unwrap();
         assert_eq!(standing_now, standing, "also to the own name");
     }
     publish(&mut knowledge, &mut claims, ClaimState::Empty);
@@ -287,7 +297,7 @@ fn what_is_released_is_kept_only_for_another_name_that_waits() {
         assert_eq!(judge(&mut claims, &knowledge, held), first, "{others:?}");
         assert_eq!(judge(&mut claims, &knowledge, held + 2 * DELAY), Standing::Withdraws);
         knowledge.retired(&target());
-        assert_eq!(claims.judge(&knowledge, &target(), |_, _| DONE, held + DELAY), None);
+        assert_eq!(claims.judge(&knowledge, &target(), |_, _, _| DONE, held + DELAY), None);
         assert_eq!((claims.waiting().count(), claims.wake()), (0, None));
     }
 }
@@ -336,6 +346,27 @@ fn what_a_name_of_this_cluster_had_is_not_taken_by_the_next_one_that_is_not_the_
         assert_eq!(judge(&mut claims, &knowledge, held), Standing::HandsOver);
         let acting = if read_back { "next" } else { "web" };
         assert_eq!(claims.acts_for(&target()), Some(&ClaimOwner::export(&key(acting))), "read back: {read_back}");
+    }
+}
+
+/// Others did not have to wait for it, so one of them may serve the name.
+#[test]
+fn a_new_leader_waits_with_an_old_claim_whose_owner_was_unable() {
+    for (state, standing) in [
+        (ClaimState::Serves, Standing::Holds),
+        (ClaimState::Empty, Standing::Holds),
+        (ClaimState::Unable, Standing::AwaitsDelay),
+    ] {
+        let mut knowledge = mk_knowledge(&[]);
+        let own = ClaimOwner::export(&key("web"));
+        knowledge.set_state(&target(), &own, state, 20);
+        let mut claims = Claims::new(DELAY);
+        claims.set_clusters(false, true, Duration::ZERO);
+        claims.inherit(knowledge.exports().map(Exports::registrations).unwrap().values(), 100);
+        knowledge.set_state(&target(), &own, ClaimState::Serves, 100);
+        knowledge.adopt_published(knowledge.desired());
+        claims.set_visible(knowledge.desired());
+        assert_eq!(judge(&mut claims, &knowledge, START), standing, "{state:?}");
     }
 }
 

@@ -184,7 +184,12 @@ impl Core {
         let Self { knowledge, claims, annotated, targets, world, pods, gates, hide_tasks, out, statuses, .. } = self;
         let before = claims.standing(&target);
         let status = statuses.get(&target);
-        let circumstances = |own: &Registration, successor: Option<&Successor>| {
+        let circumstances = |own: &Registration, holder: &ClaimOwner, successor: Option<&Successor>| {
+            let exists = if holder.is_annotated() {
+                present(world, holder).is_some()
+            } else {
+                knowledge.planned(&holder.key()).is_some_and(Result::is_ok)
+            };
             let implied = targets.is_implied(own);
             let refused = matches!(knowledge.rights().register(&own.owner.namespace, &target), Verdict::Refused(_));
             let nothing_found = || {
@@ -193,7 +198,7 @@ impl Core {
             };
             let there = status.and_then(|status| status.claims.as_ref()?.succeeded.as_ref());
             let succeeded = successor.is_some_and(|successor| there == Some(&successor.place()));
-            Circumstances { implied, permitted: implied || !refused, succeeded: succeeded || nothing_found() }
+            Circumstances { implied, exists, permitted: implied || !refused, succeeded: succeeded || nothing_found() }
         };
         let standing = claims.judge(knowledge, &target, circumstances, now.mono);
         let held = knowledge.exports().and_then(|exports| exports.registrations().get(&target));
@@ -208,8 +213,7 @@ impl Core {
         let in_force = |key: &ServiceKey, asked| cutovers::in_force(&world.cutovers, key, asked);
         let desired = claims.acts_for(&target).zip(standing).and_then(|(owner, standing)| {
             if owner.is_annotated() {
-                let presence = |owner: &ClaimOwner| present(world, owner).is_some();
-                annotated.desired(knowledge, &target, (owner, standing), presence, in_force)
+                annotated.desired(knowledge, &target, (owner, standing), in_force)
             } else {
                 let export = |key: &ServiceKey| {
                     let export = world.exports.get(key)?;

@@ -170,9 +170,8 @@ impl Targets {
         let (object, traffic) = export(&key).unzip();
         let annotations = object.as_ref().map(|export| &export.annotations);
         let planned = knowledge.planned(&key).and_then(|plan| plan.as_ref().ok());
-        // A deleted export hands nothing over. An export with the younger claim keeps its instances while it withdraws.
         let hands_over = matches!(standing, Standing::HandsOver | Standing::Keeps);
-        let retiring = standing == Standing::Withdraws || hands_over && planned.is_none();
+        let retiring = standing == Standing::Withdraws;
         let active = !retiring
             && match standing {
                 Standing::Holds => knowledge.is_on_record(target),

@@ -147,9 +147,6 @@ fn the_standing_of_a_claim_decides_what_is_registered() {
     let mut knowledge = mk_knowledge(&[]);
     knowledge.adopt_published(None);
     assert!(!targets.desired(&knowledge, &target(), (&owner, Standing::Holds), |_| None, &Pods::default()).active);
-    // An export that is gone hands nothing over.
-    knowledge.replan(&key("web"), None, 6);
-    assert!(targets.desired(&knowledge, &target(), (&owner, Standing::HandsOver), |_| None, &Pods::default()).retiring);
 }
 
 #[test]
@@ -184,8 +181,8 @@ fn who_lost_or_waits_for_a_target_is_told_so() {
     claims.set_visible(knowledge.desired());
     for (verified, words) in [(false, "every cluster"), (true, "after 10s")] {
         claims.set_clusters(false, verified, std::time::Duration::ZERO);
-        let circumstances = Circumstances { implied: false, permitted: true, succeeded: false };
-        claims.judge(&knowledge, &target(), |_, _| circumstances, std::time::Duration::from_mins(5));
+        let circumstances = Circumstances { implied: false, exists: true, permitted: true, succeeded: false };
+        claims.judge(&knowledge, &target(), |_, _, _| circumstances, std::time::Duration::from_mins(5));
         let (reason, message) = targets
             .registered(&knowledge, (&named, Traffic::All), &claims, &Statuses::new(), &Pods::default())
             .unwrap();

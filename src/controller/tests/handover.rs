@@ -241,6 +241,31 @@ async fn a_claim_that_never_held_registers_nothing_after_a_change_of_leader() {
     }
 }
 
+/// Its instances go at once, and the claim with them, whoever follows and whenever.
+#[tokio::test(start_paused = true)]
+async fn the_claim_of_a_deleted_export_goes_with_its_instances() {
+    for led_meanwhile in [true, false] {
+        let (world, mut blue, green) = pair().await;
+        blue.put_service("web", 80);
+        blue.put_endpoints("web", &["10.0.0.1"]);
+        blue.put_export("web", &[(ANNOTATION_TARGET_NAMESPACE, "internal"), (ANNOTATION_TARGET_SERVICE, "web")]);
+        until("the export is registered", || world.web() == ["10.0.0.1"]).await;
+        green.headless("b", &WANTS, &["10.1.0.2"]);
+        green.until_noted("b", "DomainConflict").await;
+        sleep(Duration::from_secs(20)).await;
+        if !led_meanwhile {
+            blue.kill();
+        }
+        blue.objects.remove_export(&key("web"));
+        if !led_meanwhile {
+            blue.lead();
+        }
+        until("its successor is there", || world.web() == ["10.1.0.2"]).await;
+        sleep(Duration::from_mins(5)).await;
+        assert_eq!(world.claims("blue").await, [""; 0], "the claim goes, too");
+    }
+}
+
 /// AWS takes nothing from clocks that are more than five minutes off.
 #[tokio::test(start_paused = true)]
 async fn a_clock_that_is_behind_wins_no_claim() {

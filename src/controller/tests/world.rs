@@ -40,7 +40,7 @@ use crate::{
     gates::Lookups,
     import::{DerivedNaming, hashed},
     instances::{self, Naming, RegistrationPolicy, Selection},
-    ledger::{self, CLUSTERS, driver, head::Head, show},
+    ledger::{self, CLUSTERS, driver, head::Head, records, show},
     model::{IpFamily, ServiceKey, addresses::Range},
 };
 
@@ -187,6 +187,14 @@ impl World {
         let heads = registry.services.values().find(|there| *there.name == *CLUSTERS).unwrap().id.clone();
         let attributes = registry.instances[&(heads, id.into())].clone();
         !Head::from_instance(&Instance { id: id.into(), attributes }).unwrap().is_live()
+    }
+
+    /// The targets to which the ledger has a claim of this cluster, as `cloudmap-mcs ledger show` reads it.
+    pub(super) async fn claims(&self, id: &str) -> Vec<String> {
+        let (clusterset, fake) = ("prod".parse().unwrap(), Arc::new(self.fake.clone()));
+        let views = show::read_all(fake, &clusterset).await.unwrap();
+        let view = views.into_iter().find(|view| &*view.id == id).unwrap();
+        records::registrations(&view.state.unwrap()).into_keys().map(|target| target.to_string()).collect()
     }
 
     /// As `cloudmap-mcs forget` does it.

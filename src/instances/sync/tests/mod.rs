@@ -13,6 +13,7 @@ mod lifecycle;
 mod remade;
 mod shares;
 mod storm;
+mod succession;
 mod trouble;
 mod ttl;
 
