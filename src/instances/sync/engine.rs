@@ -145,9 +145,10 @@ impl Engine {
                 if old.is_some_and(|old| old.only_found != wanted.only_found && !wanted.unable) {
                     state.seen = Seen::Never;
                 }
-                // It was found under other rules, so it must be found again.
+                // It was found under other rules, so it must be found again. So must what was refused to somebody else.
                 let other = old.is_some_and(|old| old.consent != wanted.consent);
-                if other && !wanted.consent.unclear && !state.busy {
+                let refused = state.place().is_some_and(|place| place.refused);
+                if (other || refused) && !wanted.consent.unclear && !state.busy {
                     state.phase = Phase::Unresolved;
                 }
             }

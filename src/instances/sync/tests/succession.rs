@@ -82,3 +82,32 @@ async fn whose_calls_fail_is_not_unable_and_who_is_refused_the_name_is() {
     let verdicts = world.status(&web).claims.expect("it says so").verdicts;
     assert!(matches!(&verdicts[..], [(said, Err((Reason::ForeignOwner, _)))] if *said == owner), "{verdicts:?}");
 }
+
+/// Whoever waits for a name hears at once that it is not to be had, and not when it is looked for again minutes later.
+#[tokio::test(start_paused = true)]
+async fn the_next_owner_of_a_name_that_was_refused_is_refused_at_once() {
+    let (world, web) = (World::new(Fake::new()), target("shop", "web"));
+    {
+        let mut registry = world.fake.registry();
+        let ns = registry.add_namespace("shop", NamespaceKind::Http);
+        registry.add_service(&ns, "web", "terraform", "made by Terraform");
+    }
+    let wanted = |owner: &str, active| TargetDesired {
+        owner: Some(ClaimOwner::service(&ServiceKey::new("shop", owner))),
+        active,
+        ..super::active(specs("uid-1", owner, 1..=1, "a"))
+    };
+    world.desire([(web.clone(), wanted("first", true))]);
+    world.refused(&web, Reason::ForeignOwner).await;
+    sleep(Duration::from_secs(10)).await;
+    // Its claim has to be on record before.
+    world.desire([(web.clone(), wanted("second", false))]);
+    sleep(Duration::from_secs(10)).await;
+    world.desire([(web.clone(), wanted("second", true))]);
+    let since = Instant::now();
+    world.refused(&web, Reason::ForeignOwner).await;
+    assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+    let verdicts = world.status(&web).claims.expect("it says so").verdicts;
+    let second = ClaimOwner::service(&ServiceKey::new("shop", "second"));
+    assert!(matches!(&verdicts[..], [(said, Err((Reason::ForeignOwner, _)))] if *said == second), "{verdicts:?}");
+}
