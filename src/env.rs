@@ -71,6 +71,13 @@ pub fn secret() -> [u8; 32] {
     bytes
 }
 
+/// On a simulated machine, lets other tasks go on first, at random: a real one has other threads for them.
+pub async fn interleave() {
+    if machine().is_some_and(|machine| machine.random().is_multiple_of(4)) {
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Like [`tokio::spawn`], on the machine of the calling task.
 pub fn spawn(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(self::task(task))

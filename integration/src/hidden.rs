@@ -1,7 +1,10 @@
 //! The record of hidden tasks, for engines that hide none.
 
 use async_trait::async_trait;
-use cloudmap_mcs::cluster::record::{Hidden, HiddenStore, ResourceVersion, StoreError};
+use cloudmap_mcs::{
+    cluster::record::{Hidden, HiddenStore},
+    ledger::record::{ResourceVersion, StoreError},
+};
 
 /// An empty record, which refuses to be written.
 #[derive(Debug, Clone, Copy)]

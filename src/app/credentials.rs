@@ -6,9 +6,9 @@ use tokio::time::sleep;
 use tracing::warn;
 
 use crate::{
-    cluster::keys::{KeyStore, SECRET, StoredKey, TRUSTED},
+    cluster::keys::KeyStore,
     env,
-    ledger::trust::{self, Keys, Mode, Trust},
+    ledger::trust::{self, Keys, Mode, SECRET, StoredKey, TRUSTED, Trust},
 };
 
 /// How often the stored keys are read again: somebody may have rotated the own one, or told another cluster's.

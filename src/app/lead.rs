@@ -25,7 +25,7 @@ use crate::{
         Caches, ClusterWriter, Leadership,
         events::{self, EventRecord},
         identity::{Identity, Known},
-        keys::{KeyStore, SECRET},
+        keys::KeyStore,
         record::{HiddenObject, RecordObject},
     },
     controller::{self, ImportRules, Inputs, Membership, Mode, Records, Targets},
@@ -38,7 +38,7 @@ use crate::{
         driver::{self, sessions::Network},
         limits::MIB,
         news::{News as MemberNews, What},
-        trust::Trust,
+        trust::{SECRET, Trust},
     },
     model::{ClusterId, IpFamily, addresses::Range},
 };

@@ -1,6 +1,6 @@
 //! The key with which this cluster signs, in a Secret; and the keys of others that it was told, in a ConfigMap.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::{
     ByteString,
@@ -14,33 +14,13 @@ use kube::{
 use tokio::time::timeout;
 
 use super::apply;
-
-/// Name of the Secret, in the controller's own namespace.
-pub const SECRET: &str = "cloudmap-mcs-key";
-
-/// Name of the ConfigMap, in the controller's own namespace: a cluster id, and its public keys.
-pub const TRUSTED: &str = "cloudmap-mcs-trust";
+use crate::ledger::trust::{SECRET, StoredKey, TRUSTED};
 
 /// Keys in the Secret.
 const SEED: &str = "seed";
 const FORMER: &str = "former";
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// What the Secret contains.
-#[derive(Clone, PartialEq, Eq)]
-pub struct StoredKey {
-    /// 32 random bytes, from which the key follows. They are never printed.
-    pub seed: Vec<u8>,
-    /// Former keys with their signatures, the newest first, as [`Rotation`](crate::ledger::trust::Rotation) writes them.
-    pub former: Vec<String>,
-}
-
-impl fmt::Debug for StoredKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "StoredKey(former: {})", self.former.len())
-    }
-}
 
 /// The key could not be read or written.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -33,7 +33,7 @@ use tracing::{debug, info, warn};
 
 pub use self::{object::KubernetesLease, registry::Registry};
 use super::metrics::Metrics;
-use crate::env;
+use crate::{env, ledger::driver};
 
 /// Name of the Lease in the controller's namespace.
 pub const LEASE: &str = "cloudmap-mcs";
@@ -147,6 +147,23 @@ struct Confirm {
 impl std::fmt::Debug for Leadership {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Leadership").field("claim", &*self.claim.borrow()).finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl driver::Leadership for Leadership {
+    fn is_leader_until(&self) -> Option<Instant> {
+        Self::is_leader_until(self)
+    }
+
+    async fn confirm(&self) -> bool {
+        match Self::confirm(self).await {
+            Ok(held) => held,
+            Err(error) => {
+                warn!(error = &error as &dyn std::error::Error, "failed to confirm the Lease");
+                false
+            }
+        }
     }
 }
 

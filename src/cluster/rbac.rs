@@ -12,12 +12,12 @@ use super::{
     events::{self, EventRecord, Publisher},
     fake_api::{FakeApi, Request},
     identity,
-    keys::{self, KeyStore, StoredKey},
+    keys::KeyStore,
     lease::{self, KubernetesLease, Leadership, LeaseStore, Record},
     metrics::Metrics,
     neighbours,
     objects::ObjectKey,
-    record::{self, HiddenObject, HiddenStore, RecordObject, RecordStore},
+    record::{HIDDEN, Hidden, HiddenObject, HiddenStore, RECORD, RecordObject},
     service_network,
     watches::Caches,
 };
@@ -25,6 +25,10 @@ use crate::{
     api::{
         CutoverStatus, ServiceImport, ServiceImportSpec, ServiceImportStatus, conditions::GateReason,
         events::EventReason, names::FieldManager,
+    },
+    ledger::{
+        record::{self, RecordStore},
+        trust::{SECRET, StoredKey, TRUSTED},
     },
     model::ServiceKey,
 };
@@ -176,8 +180,8 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     object.store(&record::Record::default(), &Some("1".to_owned())).await.unwrap();
     let hidden = HiddenObject::new(client.clone(), OWN);
     hidden.load().await.unwrap();
-    hidden.store(&record::Hidden::default(), &None).await.unwrap();
-    hidden.store(&record::Hidden::default(), &Some("1".to_owned())).await.unwrap();
+    hidden.store(&Hidden::default(), &None).await.unwrap();
+    hidden.store(&Hidden::default(), &Some("1".to_owned())).await.unwrap();
     let keys = KeyStore::new(client.clone(), OWN);
     keys.load().await.unwrap_err();
     keys.store(&StoredKey { seed: Vec::new(), former: Vec::new() }, None).await.unwrap();
@@ -204,7 +208,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
         .into_iter()
         .flat_map(|rule| rule.resource_names.unwrap_or_default())
         .collect();
-    let ours = [lease::LEASE, record::RECORD, record::HIDDEN, keys::SECRET, keys::TRUSTED];
+    let ours = [lease::LEASE, RECORD, HIDDEN, SECRET, TRUSTED];
     assert_eq!(names, ours.map(str::to_owned).into());
     let needed = needed(&api.requests());
     // A permission for all namespaces includes the own namespace.

@@ -10,8 +10,13 @@ use crate::{
     app::connect,
     cli::{ForgetArgs, KubeArgs},
     cloudmap::CloudMap,
-    cluster::record::{self, Accepted, Gone, Record, RecordObject, RecordStore as _},
-    ledger::{CLUSTERS, head::Head, show},
+    cluster::record::RecordObject,
+    ledger::{
+        CLUSTERS,
+        head::Head,
+        record::{self, Accepted, Gone, Record, RecordStore as _},
+        show,
+    },
     model::{ClusterId, ClusterSetId},
 };
 
@@ -180,12 +185,12 @@ mod tests {
     use crate::{
         cli::{Cli, Command},
         cloudmap::fake::Fake,
-        cluster::{
-            fake_api::FakeApi,
-            record::{Member, Position},
-        },
+        cluster::{fake_api::FakeApi, record::RECORD},
         commands::purge::tests::{clusterset, heads, member},
-        ledger::trust,
+        ledger::{
+            record::{Member, Position},
+            trust,
+        },
         model::PublicKey,
     };
 
@@ -266,7 +271,7 @@ mod tests {
             !say_gone(&store, &clusterset(), &blue, None).await.unwrap(),
             "a cluster in which no controller has ever led"
         );
-        api.prepare(200, json!({"metadata": {"name": record::RECORD, "resourceVersion": "1"}}));
+        api.prepare(200, json!({"metadata": {"name": RECORD, "resourceVersion": "1"}}));
         assert!(!say_gone(&store, &clusterset(), &blue, None).await.unwrap(), "it knows no key of that cluster");
     }
 }

@@ -17,10 +17,12 @@ use crate::{
     cluster::{
         identity::Identity,
         reader::{Unread, each},
-        record::{self, Member, Record, RecordObject, RecordStore as _},
+        record::RecordObject,
     },
     ledger::{
-        CLUSTERS, show,
+        CLUSTERS,
+        record::{self, Member, Record, RecordStore as _},
+        show,
         trust::{COPY_INSTANCE, KEY_INSTANCE},
     },
     model::{ClusterId, ClusterSetId},
@@ -167,7 +169,9 @@ where
 /// ClusterSet; `registered` is the number of Cloud Map services in which annotated objects are registered there.
 fn to_leave(identity: &Identity, member: Option<&Member>, registered: usize) -> anyhow::Result<ClusterSetId> {
     let Identity { cluster, clusterset, uid: _ } = identity;
-    if let Some(Member { clusterset: set, cluster: id }) = member.filter(|member| !member.is_of(identity)) {
+    if let Some(Member { clusterset: set, cluster: id }) =
+        member.filter(|member| !member.is_of(identity.clusterset.as_ref(), &identity.cluster))
+    {
         let here = clusterset.as_ref().map_or_else(|| "no ClusterSet".to_owned(), ToString::to_string);
         anyhow::bail!(
             "the controller of this cluster was last in {set}, as {id}, and here the cluster is {cluster} in {here}: nothing is \
@@ -254,7 +258,7 @@ mod tests {
             Attributes, ErrorKind, NamespaceKind, Operation,
             fake::{Fake, Fault},
         },
-        cluster::fake_api::FakeApi,
+        cluster::{fake_api::FakeApi, record::RECORD},
     };
 
     /// The namespace of the ledger may be in another region, too.
@@ -390,7 +394,7 @@ mod tests {
             let error = flag(&store, leaving).await.unwrap_err().to_string();
             assert!(error.contains("--controller-namespace"), "{error}");
         }
-        api.prepare(200, json!({"metadata": {"name": record::RECORD, "resourceVersion": "1"}}));
+        api.prepare(200, json!({"metadata": {"name": RECORD, "resourceVersion": "1"}}));
         assert!(!flag(&store, false).await.unwrap(), "it was not leaving");
     }
 }

@@ -15,16 +15,13 @@ use super::{
 use crate::{
     app::connect,
     cli::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRejectArgs, TrustRotateArgs},
-    cluster::{
-        identity,
-        keys::{KeyStore, TRUSTED},
-        record::{self, Accepted, Gone, Record, RecordObject, RecordStore as _},
-    },
+    cluster::{identity, keys::KeyStore, record::RecordObject},
     env,
     ledger::{
         head::Head,
+        record::{self, Accepted, Gone, Record, RecordStore as _},
         show::{self, ClusterView},
-        trust::Keys,
+        trust::{Keys, TRUSTED},
     },
     model::{ClusterId, ClusterSetId, PublicKey},
 };
@@ -249,9 +246,8 @@ mod tests {
     use super::*;
     use crate::{
         cli::{Cli, Command},
-        cluster::{keys::StoredKey, record::Member},
         commands::status::tests::view,
-        ledger::head::Presence,
+        ledger::{head::Presence, record::Member, trust::StoredKey},
     };
 
     /// Otherwise the leader would take the own last head for a forged one.

@@ -28,9 +28,8 @@ use std::{
 
 use super::{Knowledge, core::SETTLE};
 use crate::{
-    cluster::record::Position,
     instances::sync::Reason,
-    ledger::{Map, limits::Timing, records},
+    ledger::{Map, limits::Timing, record::Position, records},
     model::{ClaimOwner, ClaimState, ClusterId, Registration, ServiceKey, Target},
 };
 
@@ -61,12 +60,20 @@ impl Successor {
 pub(super) struct Circumstances {
     /// The target is the one that the owner's Kubernetes name implies.
     pub(super) implied: bool,
-    /// Whoever may have instances there exists, and is exported or annotated.
-    pub(super) exists: bool,
-    /// What allowed the owner to register there was not taken away.
-    pub(super) permitted: bool,
-    /// A reading shows instances of the successor, or that nothing is there to be handed over.
-    pub(super) succeeded: bool,
+    pub(super) hand_over: HandOver,
+}
+
+/// How long the instances in a target stay after it was lost to a successor that has something to register.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum HandOver {
+    /// Not at all: whoever has instances there was deleted, or is neither exported nor annotated any more.
+    Nothing,
+    /// As long as a successor needs: what allowed the owner to register there was taken away.
+    Timed,
+    /// Until a reading shows instances of the successor.
+    Awaited,
+    /// A reading shows them, or that nothing is there to be handed over.
+    Succeeded,
 }
 
 /// What this cluster may do in a target.
@@ -371,8 +378,8 @@ impl Claims {
         let circumstances = circumstances(own, held.as_ref().map_or(&own.owner, |(holder, _)| holder), rival.as_ref());
         let (owner, standing) = if own.is_retiring() || rival.is_some() {
             let unread = knowledge.settling() && self.sole_since.is_none();
-            let held = held.filter(|_| circumstances.exists);
-            let lost = self.lose(own, (held, rival.as_ref()), (circumstances, unread), now);
+            let held = held.filter(|_| circumstances.hand_over != HandOver::Nothing);
+            let lost = self.lose(own, (held, rival.as_ref()), (circumstances.hand_over, unread), now);
             match rival.filter(|_| matches!(lost.1, Standing::HandsOver | Standing::Keeps)) {
                 Some(successor) => self.successors.insert(target.clone(), successor),
                 None => self.successors.remove(target),
@@ -466,7 +473,7 @@ impl Claims {
         &mut self,
         own: &Registration,
         (held, rival): (Option<(ClaimOwner, Standing)>, Option<&Successor>),
-        (circumstances, unread): (Circumstances, bool),
+        (hand_over, unread): (HandOver, bool),
         now: Duration,
     ) -> (ClaimOwner, Standing) {
         let target = &own.target;
@@ -480,8 +487,9 @@ impl Claims {
         }
         let until = *self.kept_until.entry(target.clone()).or_insert(now + 2 * self.delay);
         let awaits_time = rival.is_some_and(|rival| now < until || !self.had_time(&rival.cluster, until));
-        let expected = rival.is_some_and(|rival| !rival.empty) && circumstances.permitted;
-        let waits = now < until && rival.is_some() || if expected { !circumstances.succeeded } else { awaits_time };
+        let expected = rival.is_some_and(|rival| !rival.empty) && hand_over != HandOver::Timed;
+        let awaits = if expected { hand_over != HandOver::Succeeded } else { awaits_time };
+        let waits = now < until && rival.is_some() || awaits;
         match held {
             Some((former, standing)) if waits => {
                 if now < until {

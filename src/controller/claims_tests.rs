@@ -41,7 +41,7 @@ fn judge_unread(claims: &mut Claims, knowledge: &Knowledge, now: Duration) -> St
 }
 
 /// A target that is named, and whose successor, if there is one, serves it.
-const DONE: Circumstances = Circumstances { implied: false, exists: true, permitted: true, succeeded: true };
+const DONE: Circumstances = Circumstances { implied: false, hand_over: HandOver::Succeeded };
 const IMPLIED: Circumstances = Circumstances { implied: true, ..DONE };
 
 /// A claim that holds, and since when.
@@ -153,7 +153,7 @@ fn a_hand_over_lasts_until_its_successor_was_heard_of_since() {
     // Its head stands still, though the registry is read.
     let there = Arc::from("there");
     // Nobody waits for its instances, because it may not register any more.
-    let circumstances = Circumstances { permitted: false, succeeded: false, ..DONE };
+    let circumstances = Circumstances { hand_over: HandOver::Timed, ..DONE };
     let read = |claims: &mut Claims, seq, now| {
         claims.read([(&there, Position { epoch: 9, seq })].into_iter(), now);
         claims.judge(&knowledge, &target(), |_, _, _| circumstances, now).unwrap()
@@ -175,7 +175,7 @@ fn a_hand_over_lasts_until_its_successor_was_heard_of_since() {
 /// Whatever keeps the successor: it may be denied, throttled, over a quota, or dead.
 #[test]
 fn a_hand_over_lasts_until_the_instances_of_its_successor_are_there_or_it_has_none_to_register() {
-    let awaits = Circumstances { succeeded: false, ..DONE };
+    let awaits = Circumstances { hand_over: HandOver::Awaited, ..DONE };
     let judge = |claims: &mut Claims, knowledge: &Knowledge, circumstances, now| {
         hear(claims, now);
         claims.judge(knowledge, &target(), |_, _, _| circumstances, now).unwrap()
@@ -188,13 +188,13 @@ fn a_hand_over_lasts_until_the_instances_of_its_successor_are_there_or_it_has_no
     assert_eq!(claims.wake(), None, "a reading tells, not the time");
     assert_eq!(claims.successor(&target()).unwrap().place(), ("there".parse().unwrap(), key("older")));
     let later = held + Duration::from_hours(1);
-    let grantless = Circumstances { permitted: false, ..awaits };
+    let grantless = Circumstances { hand_over: HandOver::Timed, ..DONE };
     assert_eq!(judge(&mut claims, &knowledge, grantless, later), Standing::Withdraws, "it may not register there");
 
     let (mut knowledge, mut claims, held) = mk_held(&[]);
     adopt(&mut knowledge, &[("older", 3)]);
     assert_eq!(judge(&mut claims, &knowledge, awaits, held), Standing::HandsOver);
-    let deleted = Circumstances { exists: false, ..awaits };
+    let deleted = Circumstances { hand_over: HandOver::Nothing, ..DONE };
     assert_eq!(
         judge(&mut claims, &knowledge, deleted, held),
         Standing::Withdraws,
@@ -208,7 +208,7 @@ fn a_hand_over_lasts_until_the_instances_of_its_successor_are_there_or_it_has_no
         if empty {
             say(&mut knowledge, "older", 3, ClaimState::Empty);
         }
-        let end = Circumstances { succeeded: !empty, ..awaits };
+        let end = if empty { awaits } else { DONE };
         assert_eq!(judge(&mut claims, &knowledge, end, held + DELAY), Standing::HandsOver, "it has time");
         assert_eq!(judge(&mut claims, &knowledge, end, held + 2 * DELAY), Standing::Withdraws, "empty: {empty}");
         assert_eq!(claims.successor(&target()), None);

@@ -51,7 +51,7 @@ pub(in crate::controller) fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -
         state: state.clone(),
         committed: state.clone(),
         version: None,
-        position: crate::cluster::record::Position::default(),
+        position: crate::ledger::record::Position::default(),
         left: false,
         stale: None,
         expired: false,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{
-    claims::{Circumstances, Standing, Successor},
+    claims::{Circumstances, HandOver, Standing, Successor},
     core::{Command, Core, Now},
     cutovers,
     world::World,
@@ -198,7 +198,16 @@ impl Core {
             };
             let there = status.and_then(|status| status.claims.as_ref()?.succeeded.as_ref());
             let succeeded = successor.is_some_and(|successor| there == Some(&successor.place()));
-            Circumstances { implied, exists, permitted: implied || !refused, succeeded: succeeded || nothing_found() }
+            let hand_over = if !exists {
+                HandOver::Nothing
+            } else if refused && !implied {
+                HandOver::Timed
+            } else if succeeded || nothing_found() {
+                HandOver::Succeeded
+            } else {
+                HandOver::Awaited
+            };
+            Circumstances { implied, hand_over }
         };
         let standing = claims.judge(knowledge, &target, circumstances, now.mono);
         let held = knowledge.exports().and_then(|exports| exports.registrations().get(&target));

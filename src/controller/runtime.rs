@@ -207,7 +207,8 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
     let runtime = Runtime {
         started: Instant::now(),
         concurrency: settings.concurrency,
-        replay: env::is_simulated().then(|| Replay::new(settings.clone(), records.mode(), membership.clone(), now)),
+        replay: env::is_simulated()
+            .then(|| Box::new(Replay::new(settings.clone(), records.mode(), membership.clone(), now))),
         core: Core::new(settings, records.mode(), membership, now),
         queue: Queue::default(),
         workers: JoinSet::new(),
@@ -379,7 +380,7 @@ struct Runtime {
     concurrency: usize,
     core: Core,
     /// On a simulated machine only.
-    replay: Option<Replay>,
+    replay: Option<Box<Replay>>,
     queue: Queue<ServiceKey>,
     workers: JoinSet<()>,
     done: mpsc::UnboundedSender<Done>,
@@ -445,6 +446,7 @@ impl Runtime {
             }
             // Nor the writers of statuses and Events, which share this task.
             coop::consume_budget().await;
+            env::interleave().await;
         }
     }
 

@@ -6,7 +6,11 @@ use crate::{
         conditions::{Said, conditions},
         names::ANNOTATION_TARGET_NAMESPACE,
     },
-    controller::{Membership, claims::Circumstances, knowledge::tests::mk_remotes},
+    controller::{
+        Membership,
+        claims::{Circumstances, HandOver},
+        knowledge::tests::mk_remotes,
+    },
     export::Exports,
     instances::sync::TargetStatus,
     ledger::Map,
@@ -181,7 +185,7 @@ fn who_lost_or_waits_for_a_target_is_told_so() {
     claims.set_visible(knowledge.desired());
     for (verified, words) in [(false, "every cluster"), (true, "after 10s")] {
         claims.set_clusters(false, verified, std::time::Duration::ZERO);
-        let circumstances = Circumstances { implied: false, exists: true, permitted: true, succeeded: false };
+        let circumstances = Circumstances { implied: false, hand_over: HandOver::Awaited };
         claims.judge(&knowledge, &target(), |_, _, _| circumstances, std::time::Duration::from_mins(5));
         let (reason, message) = targets
             .registered(&knowledge, (&named, Traffic::All), &claims, &Statuses::new(), &Pods::default())

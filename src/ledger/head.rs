@@ -21,7 +21,7 @@ use super::{
     writer::WriterIdentity,
 };
 use crate::cloudmap::{Attributes, Instance};
-use crate::cluster::record::{Position, Version};
+use crate::ledger::record::{Position, Version};
 use crate::model::PublicKey;
 
 /// The format that this version writes, and the highest that it reads. A version writes format N - 1 until all heads

@@ -15,7 +15,7 @@ use prost::Message as _;
 
 use super::{Map, Value, records::capped, wire};
 use crate::{
-    cluster::record::{Accepted, Gone},
+    ledger::record::{Accepted, Gone},
     model::PublicKey,
 };
 

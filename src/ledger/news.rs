@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use crate::{
-    cluster::record::{Accepted, Gone},
+    ledger::record::{Accepted, Gone},
     model::PublicKey,
 };
 
@@ -110,7 +110,7 @@ fn what(before: Option<&Accepted>, now: &Accepted) -> Option<What> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::record::Position;
+    use crate::ledger::record::Position;
 
     fn key(n: u8) -> PublicKey {
         PublicKey::from_bytes([n; 32])

@@ -26,7 +26,7 @@ use super::{
     forgotten::{self, Forgotten},
     joining, received, wire,
 };
-use crate::cluster::record::StoredRegistration;
+use crate::ledger::record::StoredRegistration;
 use crate::model::{
     ClaimOwner, ClaimState, Endpoint, Export, Exported, IpFamily, Protocol, Registration, ServiceKey, ServicePort,
     ServiceType, SessionAffinity, Target, TrafficPolicy, intern, is_dns_label,

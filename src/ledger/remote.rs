@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{Map, head::Presence};
-use crate::cluster::record::{Position, Version};
+use crate::ledger::record::{Position, Version};
 use crate::model::ClusterId;
 
 /// All other clusters of the ClusterSet, as far as this one has read them.

@@ -18,8 +18,8 @@ use super::{
 };
 use crate::{
     cloudmap::CloudMap,
-    cluster::record::{Accepted, Position},
     env,
+    ledger::record::{Accepted, Position},
     model::{ClusterId, ClusterSetId},
 };
 

@@ -24,7 +24,7 @@ use super::{
     writer::{Heads, Inherited, Now, Writer, WriterIdentity},
 };
 use crate::{
-    cluster::record::{Member, Record},
+    ledger::record::{Member, Record},
     model::PublicKey,
 };
 use record::Keeper;

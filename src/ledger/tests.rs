@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     cloudmap::Instance,
-    cluster::record::{Position, Version},
+    ledger::record::{Position, Version},
     model::{
         ClaimOwner, ClaimState, Conditions, Endpoint, EndpointPort, Export, Exported, IpFamily, Protocol, Registration,
         ServiceKey, ServicePort, ServiceType, SessionAffinity, Target, TrafficPolicy, fixtures,

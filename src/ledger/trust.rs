@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     sync::Arc,
 };
 
@@ -14,9 +15,14 @@ use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use super::{codec, head::Head, joining::Join, writer::Heads};
 use crate::{
     cloudmap::{Attributes, Instance},
-    cluster::keys::{SECRET, StoredKey, TRUSTED},
     model::{ClusterId, PublicKey, SigningKey},
 };
+
+/// Name of the Secret, in the controller's own namespace.
+pub const SECRET: &str = "cloudmap-mcs-key";
+
+/// Name of the ConfigMap, in the controller's own namespace: a cluster id, and its public keys.
+pub const TRUSTED: &str = "cloudmap-mcs-trust";
 
 /// The instance in `exports-0.<cluster id>` with the public key of the cluster. No page has this id, and no flush.
 pub const KEY_INSTANCE: &str = "key";
@@ -32,6 +38,21 @@ pub(super) const SERVICE: &str = "i";
 
 /// A cluster away for more rotations than this must be told its neighbour's key by a person.
 const MAX_FORMER: usize = 12;
+
+/// What the Secret contains.
+#[derive(Clone, PartialEq, Eq)]
+pub struct StoredKey {
+    /// 32 random bytes, from which the key follows. They are never printed.
+    pub seed: Vec<u8>,
+    /// Former keys with their signatures, the newest first, as [`Rotation`] writes them.
+    pub former: Vec<String>,
+}
+
+impl fmt::Debug for StoredKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoredKey(former: {})", self.former.len())
+    }
+}
 
 /// Whom a cluster believes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -290,12 +311,10 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{
-        cluster::record::Position,
-        ledger::{
-            hash::Summary,
-            head::{FORMAT, Presence, Root},
-        },
+    use crate::ledger::{
+        hash::Summary,
+        head::{FORMAT, Presence, Root},
+        record::Position,
     };
 
     const SCOPE: Scope<'_> = Scope { clusterset: "prod", namespace: "ns-1" };

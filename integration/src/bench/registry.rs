@@ -191,7 +191,7 @@ pub(super) fn ledger_writes(writes: &[Write], cluster: &str) -> anyhow::Result<L
 mod tests {
     use std::{sync::Arc, time::Duration};
 
-    use cloudmap_mcs::cluster::record::Position;
+    use cloudmap_mcs::ledger::record::Position;
     use cloudmap_mcs::ledger::{
         Map,
         codec::Digest,

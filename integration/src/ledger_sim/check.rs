@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use cloudmap_mcs::cluster::record::Version;
+use cloudmap_mcs::ledger::record::Version;
 use cloudmap_mcs::ledger::{
     Map,
     hash::Hashes,

@@ -43,9 +43,9 @@ use std::{
     sync::Arc,
 };
 
-use cloudmap_mcs::{
-    cluster::record::Version,
-    ledger::hash::{Hashes, StateHash},
+use cloudmap_mcs::ledger::{
+    hash::{Hashes, StateHash},
+    record::Version,
 };
 
 use events::Event;

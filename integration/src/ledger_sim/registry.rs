@@ -7,10 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use cloudmap_mcs::{
-    cluster::record::Position,
-    ledger::{head::Head, page::StoredPage, trust::Announced},
-};
+use cloudmap_mcs::ledger::{head::Head, page::StoredPage, record::Position, trust::Announced};
 
 use super::rng::Rng;
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use cloudmap_mcs::cluster::record::{Record, Version};
+use cloudmap_mcs::ledger::record::{Record, Version};
 use cloudmap_mcs::ledger::{
     Map, Value as Bytes,
     call::{CallId, Ids, Outcome},

@@ -7,11 +7,11 @@ use std::{
 
 use cloudmap_mcs::{
     cloudmap::Instance,
-    cluster::record::Position,
     ledger::{
         self, CLUSTERS,
         head::Head,
         page::StoredPage,
+        record::Position,
         records,
         trust::{self, Scope},
         verify,

@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use cloudmap_mcs::{
     cloudmap::Instance,
-    cluster::record::Position,
     ledger::{
         head::{Head, Presence, Root},
+        record::Position,
         trust::{self, Scope},
     },
     model::SigningKey,

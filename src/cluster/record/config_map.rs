@@ -3,10 +3,8 @@
 use async_trait::async_trait;
 use kube::Client;
 
-use super::{
-    Record, RecordStore, ResourceVersion, StoreError,
-    json::{About, JsonObject},
-};
+use super::json::{About, JsonObject};
+use crate::ledger::record::{Record, RecordStore, ResourceVersion, StoreError};
 
 /// Name of the ConfigMap.
 pub const RECORD: &str = "cloudmap-mcs-ledger";
@@ -49,9 +47,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::{
-        fake_api::FakeApi,
-        record::{Accepted, Gone, Position},
+    use crate::{
+        cluster::fake_api::FakeApi,
+        ledger::record::{Accepted, Gone, Position},
     };
 
     fn store() -> (FakeApi, RecordObject) {

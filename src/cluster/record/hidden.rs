@@ -8,10 +8,8 @@ use std::{collections::BTreeMap, sync::Arc};
 use async_trait::async_trait;
 use kube::Client;
 
-use super::{
-    ResourceVersion, StoreError,
-    json::{About, JsonObject},
-};
+use super::json::{About, JsonObject};
+use crate::ledger::record::{ResourceVersion, StoreError};
 
 /// Name of the ConfigMap.
 pub const HIDDEN: &str = "cloudmap-mcs-hidden-tasks";

@@ -12,8 +12,10 @@ use kube::{Api, Client, api::PostParams};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
 
-use super::{ResourceVersion, StoreError};
-use crate::cluster::apply;
+use crate::{
+    cluster::apply,
+    ledger::record::{ResourceVersion, StoreError},
+};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -4,10 +4,10 @@ use crate::{
         NamespaceKind, Operation,
         fake::{Fake, Fault},
     },
-    cluster::record::memory::Stored,
     ledger::{
         Map, Value,
         driver::{self, LedgerHandle},
+        record::memory::Stored,
         records,
         writer::Stage,
     },

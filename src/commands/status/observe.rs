@@ -28,12 +28,15 @@ use crate::{
         identity::{self, Identity, IdentityError},
         lease,
         reader::{Unread, each, read},
-        record::{Record, RecordObject, RecordStore as _, StoreError},
+        record::RecordObject,
     },
     commands::asking::{in_time, version},
     dns, env,
     import::hashed,
-    ledger::show::{self, ClusterView},
+    ledger::{
+        record::{Record, RecordStore as _, StoreError},
+        show::{self, ClusterView},
+    },
     model::{ClusterSetId, ServiceKey, Target},
 };
 

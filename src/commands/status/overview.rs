@@ -16,15 +16,12 @@ use crate::{
         ServiceImport,
         conditions::{ImportStaleReason, ReadyReason, Row, export_rows, import_rows},
     },
-    cluster::{
-        identity::Identity,
-        lease::LEASE,
-        objects,
-        reader::Unread,
-        record::{Member, RECORD, StoreError},
-    },
+    cluster::{identity::Identity, lease::LEASE, objects, reader::Unread, record::RECORD},
     commands::{ledger_show, table::human},
-    ledger::show::ClusterView,
+    ledger::{
+        record::{Member, StoreError},
+        show::ClusterView,
+    },
     model::Exported,
 };
 
@@ -137,7 +134,8 @@ fn identity(seen: &Cluster, exports: bool) -> Finding {
             let Identity { cluster, clusterset, uid } = identity;
             let member = seen.record.as_ref().ok().and_then(|record| record.as_ref()?.member.as_ref());
             // The flags of the controller are not read here.
-            if let Some(member) = member.filter(|member| !member.is_of(identity)) {
+            if let Some(member) = member.filter(|member| !member.is_of(identity.clusterset.as_ref(), &identity.cluster))
+            {
                 let here = clusterset.as_ref().map_or_else(
                     || "no ClusterProperty says in which ClusterSet this cluster is".to_owned(),
                     |set| format!("cluster {cluster} of the ClusterSet {set} is what can be read here"),

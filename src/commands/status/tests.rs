@@ -14,14 +14,11 @@ use super::{
 };
 use crate::{
     cli::STREAM_PORT,
-    cluster::{
-        identity::Identity,
-        reader::Unread,
-        record::{Accepted, Member, Position, Record, StoreError},
-    },
+    cluster::{identity::Identity, reader::Unread},
     ledger::{
         hash::Summary,
         head::{FORMAT, Head, Presence, Root},
+        record::{Accepted, Member, Position, Record, StoreError},
         records::Catalog,
         show::ClusterView,
     },

@@ -25,12 +25,7 @@ use crate::{
         Access, ErrorKind, Instance, Operation,
         fake::{Fake, Fault},
     },
-    cluster::{
-        Caches, Leadership,
-        memory::MemoryCluster,
-        record::memory::{Stored, StoredHidden},
-        selector::NamespaceSelector,
-    },
+    cluster::{Caches, Leadership, memory::MemoryCluster, record::memory::StoredHidden, selector::NamespaceSelector},
     cutover::{
         Settle,
         guard::{Failure, Outside, Watcher},
@@ -40,7 +35,7 @@ use crate::{
     gates::Lookups,
     import::{DerivedNaming, hashed},
     instances::{self, Naming, RegistrationPolicy, Selection},
-    ledger::{self, CLUSTERS, driver, head::Head, records, show},
+    ledger::{self, CLUSTERS, driver, head::Head, record::memory::Stored, records, show},
     model::{IpFamily, ServiceKey, addresses::Range},
 };
 

@@ -17,13 +17,14 @@ use crate::{
         CloudMap, CreateService, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Namespace, NewService,
         OperationId, OperationState, Service, ServiceChange,
     },
-    cluster::record::{Hidden, HiddenStore, ResourceVersion, StoreError},
+    cluster::record::{Hidden, HiddenStore},
     env,
     instances::{
         Adopt, Owner,
         ownership::{self, Control},
     },
     ledger,
+    ledger::record::{ResourceVersion, StoreError},
     model::Target,
 };
 

@@ -26,8 +26,9 @@ use crate::{
         Error, Instance, LATEST_EFFECT,
         attributes::{CLUSTER_UID, ECS_SERVICE, PARTIAL},
     },
-    cluster::record::{Hidden, ResourceVersion, StoreError},
+    cluster::record::Hidden,
     instances::ownership::is_ours,
+    ledger::record::{ResourceVersion, StoreError},
     model::Target,
 };
 

@@ -7,11 +7,11 @@ use tokio::time::{Instant, sleep};
 use super::{Leadership, Registry, holds};
 use crate::{
     cloudmap::CloudMap,
-    cluster::record::{Member, Position},
     ledger::{
         call::{Failure, Outcome},
         head::{Delta, Head, Presence, Root},
         limits::Timing,
+        record::{Member, Position},
         show,
         trust::Keys,
     },

@@ -12,9 +12,14 @@ use tracing::warn;
 use super::{Leadership, departure::depart, holds};
 use crate::{
     cloudmap::CloudMap,
-    cluster::record::{Member, Record, RecordStore, ResourceVersion, StoreError},
     env,
-    ledger::{Map, call::Failure, records, trust::Keys},
+    ledger::{
+        Map,
+        call::Failure,
+        record::{Member, Record, RecordStore, ResourceVersion, StoreError},
+        records,
+        trust::Keys,
+    },
 };
 
 /// First and longest pause after a failure.
@@ -234,7 +239,7 @@ mod tests {
     use super::*;
     use crate::{
         cloudmap::fake::Fake,
-        cluster::record::{Streamed, Version, memory::Stored},
+        ledger::record::{Streamed, Version, memory::Stored},
         model::{ClaimOwner, ClaimState, Registration, Target},
     };
 

@@ -36,9 +36,8 @@ use super::{
 };
 use crate::{
     cloudmap::CloudMap,
-    cluster,
-    cluster::record::{RecordStore, StoreError},
     env,
+    ledger::record::{RecordStore, StoreError},
     model::{ClusterId, ClusterSetId},
 };
 use departure::depart;
@@ -65,23 +64,6 @@ pub trait Leadership: Send + Sync + 'static {
 
     /// Reads the Lease from the API server, not from a cache, and returns whether it is still ours (W1).
     async fn confirm(&self) -> bool;
-}
-
-#[async_trait]
-impl Leadership for cluster::Leadership {
-    fn is_leader_until(&self) -> Option<Instant> {
-        Self::is_leader_until(self)
-    }
-
-    async fn confirm(&self) -> bool {
-        match Self::confirm(self).await {
-            Ok(held) => held,
-            Err(error) => {
-                warn!(error = &error as &dyn std::error::Error, "failed to confirm the Lease");
-                false
-            }
-        }
-    }
 }
 
 /// The identity of this cluster, and how to run the ledger.

@@ -8,11 +8,11 @@ use std::collections::BTreeMap;
 use super::*;
 use crate::{
     cloudmap::{self, Instance, Limited, NamespaceKind, Operation, Rate, Rates, fake::Fake},
-    cluster::record::{Accepted, memory::Stored},
     ledger::{
         CLUSTERS, Value,
         head::{Head, Presence},
         page::PageId,
+        record::{Accepted, memory::Stored},
         records,
         show::{self, ClusterView},
         writer::Stage,
@@ -26,6 +26,19 @@ struct Always;
 impl Leadership for Always {
     fn is_leader_until(&self) -> Option<Instant> {
         Some(Instant::now() + Duration::from_secs(10))
+    }
+    async fn confirm(&self) -> bool {
+        true
+    }
+}
+
+/// Leads until then.
+struct Until(Instant);
+
+#[async_trait]
+impl Leadership for Until {
+    fn is_leader_until(&self) -> Option<Instant> {
+        Some(self.0)
     }
     async fn confirm(&self) -> bool {
         true
@@ -361,7 +374,7 @@ async fn a_write_that_waits_for_its_turn_is_not_made_after_the_lease_ran_out() {
         keys: None,
         registry,
         record: Arc::<Stored>::default(),
-        leadership: Box::new(cluster::Leadership::manual(Some(Instant::now() + Duration::from_mins(1)))),
+        leadership: Box::new(Until(Instant::now() + Duration::from_mins(1))),
     });
     let delete = |number| {
         let page = PageId { flush: "1-1-00000000".into(), number };

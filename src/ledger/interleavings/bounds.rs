@@ -1,9 +1,10 @@
 //! What is remembered of others, and of which ClusterSet it is.
 
 use super::*;
-use crate::{
-    cluster::record::{Accepted, Gone},
-    ledger::{head::Presence, limits::MAX_CLUSTERS},
+use crate::ledger::{
+    head::Presence,
+    limits::MAX_CLUSTERS,
+    record::{Accepted, Gone},
 };
 
 #[test]

@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::{
-    cluster::record::{Accepted, Gone},
     ledger::{
         joining::{Ballot, Join, Standing, without},
         news::What,
+        record::{Accepted, Gone},
         trust::Mode,
     },
     model::PublicKey,

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::{
-    cluster::record::Gone,
     ledger::{
+        record::Gone,
         stream::{
             Command, SessionId,
             message::{Hello, Message},

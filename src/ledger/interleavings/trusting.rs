@@ -2,8 +2,12 @@
 
 use super::*;
 use crate::{
-    cluster::record::{Accepted, Gone},
-    ledger::{head::Presence, trust::Mode, writer::Stage},
+    ledger::{
+        head::Presence,
+        record::{Accepted, Gone},
+        trust::Mode,
+        writer::Stage,
+    },
     model::PublicKey,
 };
 

@@ -8,11 +8,11 @@ use std::{
 
 use super::{CallId, Mode, Now, Outbox, Peer, Reader};
 use crate::{
-    cluster::record::{Accepted, Gone, Position},
     ledger::{
         call::{Call, Outcome},
         head::Head,
         joining::{Ballot, Voter},
+        record::{Accepted, Gone, Position},
         trust::Announced,
     },
     model::PublicKey,

@@ -3,19 +3,17 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{Applied, Base, Peer, Reader};
-use crate::{
-    cluster::record::{Accepted, Gone},
-    ledger::{
-        Map,
-        call::{CallId, Outbox, Outcome},
-        fetch::{Fetch, Progress, UNEXPECTED},
-        hash::Hashed,
-        head::Head,
-        limits::MAX_STATE_BYTES,
-        remote::successor,
-        verify::LARGER,
-        writer::{Heads, Now},
-    },
+use crate::ledger::{
+    Map,
+    call::{CallId, Outbox, Outcome},
+    fetch::{Fetch, Progress, UNEXPECTED},
+    hash::Hashed,
+    head::Head,
+    limits::MAX_STATE_BYTES,
+    record::{Accepted, Gone},
+    remote::successor,
+    verify::LARGER,
+    writer::{Heads, Now},
 };
 
 impl Reader {

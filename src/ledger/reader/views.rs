@@ -3,13 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Kept, Peer, Reader, STREAMED, budget::added};
-use crate::{
-    cluster::record::{Accepted, Gone},
-    ledger::{
-        hash::Hashed,
-        remote::{Remote, RemoteFigures, Remotes},
-        stream::Contact,
-    },
+use crate::ledger::{
+    hash::Hashed,
+    record::{Accepted, Gone},
+    remote::{Remote, RemoteFigures, Remotes},
+    stream::Contact,
 };
 
 impl Reader {

@@ -3,9 +3,11 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::Contact;
-use crate::{
-    cluster::record::{Position, Streamed, Version},
-    ledger::{Map, hash::Summary, remote::Remotes},
+use crate::ledger::{
+    Map,
+    hash::Summary,
+    record::{Position, Streamed, Version},
+    remote::Remotes,
 };
 
 /// Nothing applies before the record while it was not read or stored for this long: it cannot follow, or another process of

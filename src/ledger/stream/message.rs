@@ -130,10 +130,7 @@ fn read_buckets(buckets: &[u32]) -> Result<Vec<u16>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        cluster::record::Version,
-        ledger::{hash::Hashes, limits::Limits},
-    };
+    use crate::ledger::{hash::Hashes, limits::Limits, record::Version};
 
     #[test]
     fn messages_survive_their_bytes_and_nothing_else_is_one() {

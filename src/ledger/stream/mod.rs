@@ -30,7 +30,7 @@ use super::{
     writer::WriterIdentity,
 };
 use crate::{
-    cluster::record::{Position, Streamed},
+    ledger::record::{Position, Streamed},
     model::PublicKey,
 };
 use ahead::Ahead;

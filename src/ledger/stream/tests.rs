@@ -1,13 +1,11 @@
 //! Two leaders, or three, whose messages are handed on by the tests.
 
 use super::*;
-use crate::{
-    cluster::record::{Position, Version},
-    ledger::{
-        Value,
-        hash::{Hashed, Hashes},
-        limits::MAX_PAIRS,
-    },
+use crate::ledger::{
+    Value,
+    hash::{Hashed, Hashes},
+    limits::MAX_PAIRS,
+    record::{Position, Version},
 };
 
 fn key(n: u8) -> PublicKey {

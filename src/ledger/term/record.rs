@@ -3,16 +3,15 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use super::Term;
-use crate::{
-    cluster::record::{Member, Record, ResourceVersion},
-    ledger::{
-        call::{Call, CallId, Failure, Outcome},
-        forgotten,
-        joining::{self, Standing},
-        news, records,
-        trust::Mode,
-        writer::{Inherited, Now},
-    },
+use crate::ledger::{
+    call::{Call, CallId, Failure, Outcome},
+    forgotten,
+    joining::{self, Standing},
+    news,
+    record::{Member, Record, ResourceVersion},
+    records,
+    trust::Mode,
+    writer::{Inherited, Now},
 };
 
 /// What is known about the stored record, and the one call on it that is in flight.

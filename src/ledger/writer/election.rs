@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{Heads, Now, Phase, Run, Sent, Writer};
-use crate::cluster::record::Position;
+use crate::ledger::record::Position;
 use crate::ledger::{
     Map,
     call::{Call, CallId, Outbox, Outcome},

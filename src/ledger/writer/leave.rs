@@ -10,7 +10,7 @@ use super::{
     Heads, Now, Writer,
     election::{MUCH, Stranger},
 };
-use crate::cluster::record::Position;
+use crate::ledger::record::Position;
 use crate::ledger::{
     call::{Call, CallId, Outbox, Outcome},
     codec,

@@ -31,7 +31,7 @@ use super::{
     tree,
 };
 use crate::{
-    cluster::record::{Position, Version},
+    ledger::record::{Position, Version},
     model::PublicKey,
 };
 use audit::Audit;

@@ -3,13 +3,11 @@
 use std::sync::Arc;
 
 use super::{Heads, Now, OwnHeads, Phase, Writer};
-use crate::{
-    cluster::record::Position,
-    ledger::{
-        call::{Call, Outbox},
-        head::Head,
-        limits::MAX_SKEW,
-    },
+use crate::ledger::{
+    call::{Call, Outbox},
+    head::Head,
+    limits::MAX_SKEW,
+    record::Position,
 };
 
 impl Writer {

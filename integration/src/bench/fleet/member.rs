@@ -12,11 +12,7 @@ use anyhow::Context as _;
 use async_trait::async_trait;
 use cloudmap_mcs::{
     cloudmap::CloudMap,
-    cluster::{
-        Leadership,
-        keys::StoredKey,
-        record::{Record, RecordStore, ResourceVersion, StoreError},
-    },
+    cluster::Leadership,
     export::Exports,
     ledger::{
         Map,
@@ -24,7 +20,8 @@ use cloudmap_mcs::{
             self, LedgerHandle, LedgerSettings,
             sessions::{Listener, Network, Tcp, Wire},
         },
-        trust::{Keys, Mode},
+        record::{Record, RecordStore, ResourceVersion, StoreError},
+        trust::{Keys, Mode, StoredKey},
     },
     model::{
         Conditions, Endpoint, EndpointPort, Export, Exported, IpFamily, Protocol, ServiceKey, ServicePort, ServiceType,

@@ -3,12 +3,12 @@
 use super::{Registry, failure};
 use crate::{
     cloudmap::{CreateService, Lane, Service},
-    cluster::keys::SECRET,
     ledger::{
         CLUSTERS, OWNER,
         call::{Created, Failure, Outcome},
         head::MAX_SHARDS,
         service_name,
+        trust::SECRET,
     },
     model::ClusterId,
 };

@@ -5,8 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use super::Registry;
 use crate::{
     cloudmap::{ErrorKind, Lane, Namespace, Service},
-    cluster::record::Record,
-    ledger::{CLUSTERS, call::Failure, cluster_of, head::MAX_SHARDS, service_name},
+    ledger::{CLUSTERS, call::Failure, cluster_of, head::MAX_SHARDS, record::Record, service_name},
     model::ClusterId,
 };
 

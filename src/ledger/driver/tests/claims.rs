@@ -3,9 +3,9 @@
 use super::*;
 use crate::{
     cloudmap::{ErrorKind, Limited, Limits, Rates, fake::Fault},
-    cluster::{
-        keys::StoredKey,
+    ledger::{
         record::{Member, Record},
+        trust::StoredKey,
     },
 };
 

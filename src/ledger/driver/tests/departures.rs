@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::*;
 use crate::{
     cloudmap::{ErrorKind, fake::Fault},
-    cluster::record::{Member, Position, Record},
+    ledger::record::{Member, Position, Record},
 };
 
 async fn until_left(reader: &LedgerHandle, cluster: &str, patience: Duration) {

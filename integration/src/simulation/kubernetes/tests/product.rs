@@ -7,7 +7,6 @@ use cloudmap_mcs::{
         ServiceImport, ServiceImportSpec, ServiceImportStatus, ServiceImportType, conditions::GateReason,
         events::EventReason, names::FieldManager,
     },
-    cluster::record::{Record, RecordStore as _, StoreError},
     cluster::{
         Caches, ClusterWriter as _, KubernetesWriter, Leadership, Metrics,
         apply::Cause,
@@ -17,6 +16,7 @@ use cloudmap_mcs::{
         objects::ObjectKey,
         record::RecordObject,
     },
+    ledger::record::{Record, RecordStore as _, StoreError},
     model::ServiceKey,
 };
 use k8s_openapi::{
