@@ -2,7 +2,7 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `+<own id>` | this cluster has joined, and whether newcomers need its approval |
+//! | `+<own id>` | whether this cluster has joined, and whether newcomers need its approval |
 //! | `+<cluster id>` | the cluster with this UID and key is approved, or rejected |
 
 use std::{
@@ -35,8 +35,10 @@ pub enum Join {
 /// What a cluster says of who may join.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ballot {
-    /// Whether newcomers need its approval; `None` if it has not joined itself, so that its word counts for nothing.
-    pub joined: Option<bool>,
+    /// Whether it has joined itself.
+    pub joined: bool,
+    /// Whether newcomers need its approval.
+    pub demands: bool,
     /// Whom it approves: UID and key by cluster id.
     pub approved: BTreeMap<Arc<str>, (String, PublicKey)>,
     /// Whom it rejects.
@@ -52,7 +54,7 @@ impl Ballot {
             let Some(said) = capped(value).and_then(|value| wire::Vote::decode(value).ok()) else { continue };
             let key = <[u8; 32]>::try_from(said.key.as_slice()).map(PublicKey::from_bytes);
             if cluster == own {
-                ballot.joined = Some(said.demands);
+                (ballot.joined, ballot.demands) = (!said.waits, said.demands);
             } else if said.rejected {
                 ballot.rejected.insert(cluster.into());
             } else if let Ok(key) = key {
@@ -71,8 +73,8 @@ impl Ballot {
             of(|it| it.gone == Some(Gone::Rejected)).map(|(id, _)| id.as_str().into()).collect();
         let member = of(|it| !it.gone.is_some_and(Gone::is_left)).filter(|_| demands);
         let approved = member.filter_map(|(id, it)| Some((id.as_str().into(), (it.uid.clone(), it.key?))));
-        let speaks = joined && (demands || !rejected.is_empty());
-        Self { joined: speaks.then_some(demands), approved: approved.collect(), rejected }
+        let joined = joined && (demands || !rejected.is_empty());
+        Self { joined, demands, approved: approved.collect(), rejected }
     }
 
     /// `map` with it, as the state of the cluster `own`.
@@ -80,12 +82,13 @@ impl Ballot {
         let said = |cluster: &str, vote: wire::Vote| -> (Arc<str>, Value) {
             (format!("{PREFIX}{cluster}").into(), vote.encode_to_vec().into())
         };
-        let joined = self.joined.map(|demands| said(own, wire::Vote { demands, ..wire::Vote::default() }));
+        let vote = wire::Vote { demands: self.demands, waits: !self.joined, ..wire::Vote::default() };
+        let own = (self.joined || self.demands).then(|| said(own, vote));
         let approved = self.approved.iter().map(|(id, (uid, key))| {
             said(id, wire::Vote { uid: uid.clone(), key: key.as_ref().to_vec(), ..wire::Vote::default() })
         });
         let rejected = self.rejected.iter().map(|id| said(id, wire::Vote { rejected: true, ..wire::Vote::default() }));
-        let all: Vec<_> = approved.chain(rejected).chain(joined).collect();
+        let all: Vec<_> = approved.chain(rejected).chain(own).collect();
         if all.is_empty() {
             return map;
         }
@@ -159,9 +162,9 @@ pub enum Standing {
     Waits {
         /// Clusters that have not been read yet. They may be members.
         unread: BTreeSet<Arc<str>>,
-        /// Members that this cluster has not accepted: it knows nothing of their claims.
+        /// Members and newcomers that this cluster has not accepted: it knows nothing of their claims.
         accept: BTreeSet<Arc<str>>,
-        /// Members that have not approved this cluster: they know nothing of its claims.
+        /// Members and newcomers that have not approved this cluster: they know nothing of its claims.
         approval: BTreeSet<Arc<str>>,
     },
     /// Members rejected it.
@@ -235,7 +238,7 @@ pub fn members(accepted: &BTreeMap<Arc<str>, Voter>) -> BTreeSet<Arc<str>> {
     let joined = |(id, voter)| {
         let voter: &Voter = voter;
         let ballot = voter.ballot.as_ref()?;
-        Some((id, voter, ballot, ballot.joined?))
+        ballot.joined.then_some((id, voter, ballot, ballot.demands))
     };
     let mut by_age: Vec<(&Arc<str>, &Voter, &Ballot, bool)> = accepted.iter().filter_map(joined).collect();
     by_age.sort_by_key(|(id, voter, ..)| (age(voter.created), *id));
@@ -277,15 +280,20 @@ pub fn judge(facts: &Facts<'_>) -> Standing {
     if facts.joined {
         return Standing::Joined;
     }
-    let demanding: Vec<_> = voters.iter().filter(|(_, _, ballot)| ballot.joined == Some(true)).collect();
-    let missing = demanding.iter().filter(|(_, _, ballot)| !ballot.approves(me, uid, facts.keys));
-    let approval: BTreeSet<_> = missing.map(|(id, ..)| (*id).clone()).collect();
-    // Whom all members approve that this cluster knows is one of them. If it knows none, only its own people can tell.
-    let is_member = |id: &Arc<str>| match demanding.as_slice() {
+    let demanding: Vec<&Ballot> = voters.iter().map(|(.., ballot)| *ballot).filter(|ballot| ballot.demands).collect();
+    // Whom a member approves is a member, or will be one. If this cluster knows no member, only its own people can tell.
+    // Of two newcomers whose last approvals come at the same time, one may not see the other as a member yet. But one of
+    // them sees that a member approves the other.
+    let comes = |id: &Arc<str>| match demanding.as_slice() {
         [] => facts.join == Join::Approve,
-        some => some.iter().all(|(_, _, ballot)| ballot.approved.contains_key(id)),
+        some => some.iter().any(|ballot| ballot.approved.contains_key(id)),
     };
-    let accept: BTreeSet<_> = facts.unaccepted.iter().filter(|id| is_member(id)).cloned().collect();
+    let newcomers = facts.accepted.iter().filter(|(id, _)| !members.contains(*id) && comes(id));
+    let newcomers = newcomers.filter_map(|(id, voter)| Some((id, voter.ballot.as_ref()?)));
+    let wanted = voters.iter().map(|(id, _, ballot)| (*id, *ballot)).chain(newcomers);
+    let missing = wanted.filter(|(_, ballot)| ballot.demands && !ballot.approves(me, uid, facts.keys));
+    let approval: BTreeSet<_> = missing.map(|(id, _)| id.clone()).collect();
+    let accept: BTreeSet<_> = facts.unaccepted.iter().filter(|id| comes(id)).cloned().collect();
     // A cluster that died and was never read may be a member, too. Where nobody asks for approvals, it delays no one.
     let matters = |voter: &Voter| !voter.silent || facts.join == Join::Approve || !demanding.is_empty();
     let unread = facts.accepted.iter().filter(|(_, voter)| voter.ballot.is_none() && matters(voter));
@@ -312,7 +320,8 @@ mod tests {
     }
 
     /// A ClusterSet in which each cluster says whom it approves: `a: b c` has joined and wants to approve; `s? b` has not joined;
-    /// `t= -b` wants no approvals, and rejects b. They are as old as they are listed, the oldest first.
+    /// `s! b` has not joined and wants to approve; `t= -b` wants no approvals, and rejects b. They are as old as they are
+    /// listed, the oldest first.
     fn world(text: &str) -> BTreeMap<Arc<str>, Voter> {
         let of = |(age, line): (usize, &str)| {
             let (id, said) = line.trim().split_at(1);
@@ -320,7 +329,8 @@ mod tests {
             let (rejected, approved): (Vec<&str>, Vec<&str>) =
                 said.split_whitespace().partition(|id| id.starts_with('-'));
             let ballot = Ballot {
-                joined: (how != "?").then_some(how == ":"),
+                joined: !["?", "!"].contains(&how),
+                demands: [":", "!"].contains(&how),
                 approved: approved.into_iter().map(|id| (id.into(), (format!("uid-{id}"), key(id)))).collect(),
                 rejected: rejected.into_iter().map(|id| id[1..].into()).collect(),
             };
@@ -361,6 +371,7 @@ mod tests {
             // Nobody wants to approve, or nobody knows of approvals (an earlier version).
             ("a=; b?", "", Tofu, Standing::Joined),
             ("a?; b?", "", Approve, Standing::Joined),
+            ("a!; b?", "", Tofu, Standing::Joined),
             // One, two, all.
             ("a: b; b: a", "", Tofu, waits("", "a b")),
             ("a: b n; b: a", "", Approve, waits("", "b")),
@@ -371,8 +382,12 @@ mod tests {
             ("a: b n; b: a n; s: -n", "", Tofu, Standing::Joined),
             ("a: b n; b: a n; s? -n", "", Tofu, Standing::Joined),
             ("a: b n; b: a n", "s", Approve, Standing::Joined),
-            // One that only some approve is no member yet, and has no say.
-            ("a: b n s; b: a n; s:", "", Approve, Standing::Joined),
+            // One that a member approves comes, too. It has to know this cluster, if its people know newcomers one by one.
+            ("a: b n s; b: a n; s:", "", Approve, waits("", "s")),
+            ("a: b n s; b: a n; s!", "", Tofu, waits("", "s")),
+            ("a: b n s; b: a n; s! n", "", Approve, Standing::Joined),
+            ("a: b n s; b: a n; s?", "", Approve, Standing::Joined),
+            ("a: b n s; b: a n", "s", Approve, waits("s", "")),
             // A member that this cluster has not accepted has claims of which it knows nothing.
             ("a: b n", "b", Approve, waits("b", "")),
             ("", "a b", Approve, waits("a b", "")),
@@ -479,7 +494,7 @@ mod tests {
         ]
         .into();
         let ballot = Ballot::of_record(Join::Approve, true, &record);
-        assert_eq!((ballot.joined, &ballot.rejected), (Some(true), &ids("c")));
+        assert_eq!((ballot.joined, ballot.demands, &ballot.rejected), (true, true, &ids("c")));
         assert_eq!(ballot.approved.keys().cloned().collect::<BTreeSet<_>>(), ids("b"));
         let empty = Arc::new(Map::new());
         let written = ballot.write(empty.clone(), "a");
@@ -487,8 +502,11 @@ mod tests {
         assert_eq!(without(written), empty);
         let silent = Ballot::of_record(Join::Tofu, true, &BTreeMap::new());
         assert!(Arc::ptr_eq(&silent.write(empty.clone(), "a"), &empty));
-        assert_eq!(Ballot::of_record(Join::Approve, false, &record).joined, None, "not joined yet");
-        assert_eq!(Ballot::of_record(Join::Tofu, true, &record).joined, Some(false), "it rejects somebody");
+        let waits = Ballot::of_record(Join::Approve, false, &record);
+        assert_eq!((waits.joined, waits.demands), (false, true), "not joined yet");
+        assert_eq!(Ballot::read(&waits.write(empty.clone(), "a"), "a"), waits);
+        let rejects = Ballot::of_record(Join::Tofu, true, &record);
+        assert_eq!((rejects.joined, rejects.demands), (true, false), "it rejects somebody");
     }
 
     #[test]
@@ -506,18 +524,94 @@ mod tests {
     /// Who approves whom among six clusters, who has joined, and who wants to approve.
     fn ballots() -> impl Strategy<Value = BTreeMap<Arc<str>, Voter>> {
         let names = ["a", "b", "c", "d", "e", "f"];
-        let one = (prop::option::of(any::<bool>()), prop::collection::vec(0..3u8, names.len()), 0..4i64);
+        let one = (any::<[bool; 2]>(), prop::collection::vec(0..3u8, names.len()), 0..4i64);
         prop::collection::vec(one, names.len()).prop_map(move |all| {
-            let voter = |(id, (joined, said, created)): (&str, (Option<bool>, Vec<u8>, i64))| {
+            let voter = |(id, ([joined, demands], said, created)): (&str, ([bool; 2], Vec<u8>, i64))| {
                 let of =
                     |wanted: u8| names.iter().zip(&said).filter(move |(_, said)| **said == wanted).map(|(id, _)| *id);
                 let approved = of(1).map(|id| (id.into(), (format!("uid-{id}"), key(id)))).collect();
-                let ballot = Ballot { joined, approved, rejected: of(2).map(Into::into).collect() };
+                let ballot = Ballot { joined, demands, approved, rejected: of(2).map(Into::into).collect() };
                 let (uid, key) = (format!("uid-{id}"), Some(key(id)));
                 (id.into(), Voter { uid, key, created, ballot: Some(ballot), silent: false })
             };
             names.into_iter().zip(all).map(voter).collect()
         })
+    }
+
+    /// Two members that want to approve, `a` and `b`, and two newcomers. Each sees late what the others say.
+    #[derive(Debug)]
+    struct Joining {
+        join: [Join; 4],
+        accepted: [BTreeSet<usize>; 4],
+        joined: [bool; 4],
+        /// All that each has said, and how much of it each has seen.
+        said: [Vec<Ballot>; 4],
+        seen: [[usize; 4]; 4],
+    }
+
+    const NAMES: [&str; 4] = ["a", "b", "x", "y"];
+
+    impl Joining {
+        fn new(newcomers: [Join; 2]) -> Self {
+            let join = [Join::Approve, Join::Approve, newcomers[0], newcomers[1]];
+            let mut accepted: [BTreeSet<usize>; 4] = [[1].into(), [0].into(), BTreeSet::new(), BTreeSet::new()];
+            for of in [2, 3] {
+                if join[of] == Join::Tofu {
+                    accepted[of] = (0..4).filter(|other| *other != of).collect();
+                }
+            }
+            let mut joining = Self {
+                join,
+                accepted,
+                joined: [true, true, false, false],
+                said: Default::default(),
+                seen: [[0; 4]; 4],
+            };
+            (0..4).for_each(|of| joining.say(of));
+            joining
+        }
+
+        fn say(&mut self, of: usize) {
+            let unread = |other: &usize| Accepted::unread(format!("uid-{}", NAMES[*other]), Some(key(NAMES[*other])));
+            let record = self.accepted[of].iter().map(|other| (NAMES[*other].to_owned(), unread(other))).collect();
+            self.said[of].push(Ballot::of_record(self.join[of], self.joined[of], &record));
+        }
+
+        fn judge(&mut self, of: usize) {
+            let voter = |&other: &usize| {
+                let ballot = Some(self.said[other][self.seen[of][other]].clone());
+                let (uid, key) = (format!("uid-{}", NAMES[other]), Some(key(NAMES[other])));
+                let created = 1_000 + i64::try_from(other).unwrap();
+                (NAMES[other].into(), Voter { uid, key, created, ballot, silent: false })
+            };
+            let others = (0..4).filter(|other| *other != of && !self.accepted[of].contains(other));
+            let (accepted, unaccepted) =
+                (self.accepted[of].iter().map(voter).collect(), others.map(|other| NAMES[other].into()).collect());
+            let (uid, keys) = (format!("uid-{}", NAMES[of]), [key(NAMES[of])]);
+            let facts = Facts {
+                me: (NAMES[of], &uid),
+                keys: &keys,
+                created: 1_000 + i64::try_from(of).unwrap(),
+                join: self.join[of],
+                joined: self.joined[of],
+                heads_read: true,
+                accepted: &accepted,
+                unaccepted: &unaccepted,
+            };
+            self.joined[of] |= judge(&facts).is_joined();
+        }
+
+        /// `what`: an administrator accepts another cluster, it says what holds now, it sees what another one said, or it
+        /// judges.
+        fn step(&mut self, what: u8, of: usize, other: usize) {
+            match what {
+                _ if of == other => {}
+                0 => drop(self.accepted[of].insert(other)),
+                1 => self.say(of),
+                2 => self.seen[of][other] = self.said[other].len() - 1,
+                _ => self.judge(of),
+            }
+        }
     }
 
     proptest! {
@@ -544,13 +638,28 @@ mod tests {
             for one in &members {
                 for other in members.iter().filter(|other| position(one) < position(other)) {
                     let ballot = all[one].ballot.as_ref().unwrap();
-                    prop_assert!(ballot.joined == Some(false) || ballot.approved.contains_key(other));
+                    prop_assert!(!ballot.demands || ballot.approved.contains_key(other));
                     prop_assert!(!ballot.rejected.contains(other));
                 }
             }
         }
 
-        /// Of two newcomers that know the same members, none registers before each member that wants to approve did so.
+        /// Whatever the administrators do first, and however late each cluster sees what the others say.
+        #[test]
+        fn of_two_newcomers_that_have_joined_each_has_accepted_the_other(
+            approve in any::<[bool; 2]>(),
+            steps in prop::collection::vec((0..4u8, 0..4usize, 0..4usize), 0..300),
+        ) {
+            let mut world = Joining::new(approve.map(|approve| if approve { Join::Approve } else { Join::Tofu }));
+            for (what, of, other) in steps {
+                world.step(what, of, other);
+                if world.joined[2] && world.joined[3] {
+                    prop_assert!(world.accepted[2].contains(&3) && world.accepted[3].contains(&2), "{world:?}");
+                }
+            }
+        }
+
+        /// Nor without that of every newcomer whom a member approves.
         #[test]
         fn nobody_joins_without_the_approval_of_every_member(all in ballots(), join in prop::bool::ANY) {
             let join = if join { Join::Approve } else { Join::Tofu };
@@ -561,9 +670,18 @@ mod tests {
                 Facts { me, keys: &keys, created: 0, join, joined: false, heads_read: true, accepted: &others, unaccepted: &unaccepted };
             let approves = |id: &Arc<str>| {
                 let ballot = others[id].ballot.as_ref().unwrap();
-                !ballot.rejected.contains("f") && (ballot.joined == Some(false) || ballot.approved.contains_key("f"))
+                !ballot.demands || ballot.approved.contains_key("f")
             };
-            prop_assert_eq!(judge(&facts).is_joined(), members(&others).iter().all(approves));
+            let members = members(&others);
+            let ballot = |id: &Arc<str>| others[id].ballot.as_ref().unwrap();
+            let rejected = members.iter().any(|id| ballot(id).rejected.contains("f"));
+            let demanding: Vec<_> = members.iter().filter(|id| ballot(id).demands).collect();
+            let comes = |id: &Arc<str>| {
+                let approved = demanding.iter().any(|member| ballot(member).approved.contains_key(id));
+                approved || demanding.is_empty() && join == Join::Approve
+            };
+            let known = others.keys().filter(|id| members.contains(*id) || comes(id));
+            prop_assert_eq!(judge(&facts).is_joined(), !rejected && known.into_iter().all(approves));
         }
     }
 }

@@ -411,7 +411,7 @@ impl Term {
         let me = self.writer.identity().clone();
         let begins = self.standing.is_none();
         let own = if begins { Ballot::read(&map, &me.cluster) } else { Ballot::default() };
-        let had_joined = own.joined.is_some() || self.standing.as_ref().is_some_and(Standing::is_joined);
+        let had_joined = own.joined || self.standing.as_ref().is_some_and(Standing::is_joined);
         self.standing_of = Some(of);
         if self.trust.demands_approval() {
             for (cluster, (uid, key)) in &own.approved {

@@ -290,6 +290,8 @@ pub(super) struct Vote {
     pub rejected: bool,
     #[prost(bool, tag = "4")]
     pub demands: bool,
+    #[prost(bool, tag = "5")]
+    pub waits: bool,
 }
 
 /// One message between two leaders; none is a sign of life.

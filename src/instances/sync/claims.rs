@@ -114,27 +114,41 @@ impl Engine {
         self.wake_target(target, now);
     }
 
-    /// Reads a target in which nothing is to be done, because its successor is awaited.
+    /// Reads a target in which nothing is to be done, because its successor is awaited. Where this cluster has nothing, there
+    /// is nothing to wait for.
     pub(super) fn want_succession(&mut self, target: &Target, now: Instant) -> Option<Want> {
         let state = self.targets.get(target)?;
+        if state.seen != Seen::Never && state.has_nothing() {
+            self.hand_over_nothing(target);
+            return None;
+        }
         if let Phase::Unresolved = state.phase {
             let Some((_, namespaces)) = &self.namespaces.rows else { return self.want_namespaces(target, now) };
             let namespace = namespaces.get(&target.namespace).map(|namespace| (namespace.id.clone(), namespace.kind));
             let Some((namespace_id, kind)) = namespace else {
-                self.found_nothing(target);
+                self.hand_over_nothing(target);
                 return None;
             };
             let listing = self.services.entry(namespace_id.clone()).or_default();
             let Some((_, services)) = &listing.rows else { return self.want_services(namespace_id, target, now) };
             match services.get(&target.service, kind).map(|listed| listed.unproven(now)) {
                 Some(place) => self.resolved(target, place),
-                None => self.found_nothing(target),
+                None => self.hand_over_nothing(target),
             }
         }
         let state = self.targets.get(target)?;
         let service_id = state.place()?.service_id.clone();
         let due = state.seen == Seen::Never || state.read_at.is_some_and(|at| at <= now);
         (due && state.may_read(now)).then_some(Want::Read { service_id })
+    }
+
+    /// Nothing of this cluster is in a target that it hands over.
+    fn hand_over_nothing(&mut self, target: &Target) {
+        self.found_nothing(target);
+        let successor = self.desired.get(target).and_then(|desired| desired.successor.clone());
+        if let Some(state) = self.targets.get_mut(target).filter(|state| state.has_nothing()) {
+            state.succeeded = successor;
+        }
     }
 
     /// What is to be said of the claims to a target, if anything.
@@ -178,6 +192,11 @@ impl Engine {
 }
 
 impl State {
+    /// Whether no instance of this cluster is there, or on its way, as far as is known.
+    fn has_nothing(&self) -> bool {
+        self.own.is_empty() && self.running.is_empty()
+    }
+
     /// A complete reading shows whether the successor serves the name. What fails its health check serves nobody.
     pub(super) fn succession_was_read(
         &mut self,

@@ -206,7 +206,7 @@ pub struct ClaimsStatus {
     /// Whether contenders may register there, as far as that is known; and whether the owner may, if its claim says the
     /// opposite.
     pub verdicts: Vec<(ClaimOwner, Verdict)>,
-    /// The successor whose instances the last reading shows.
+    /// The successor whose instances the last reading shows, or to which nothing is to be handed over.
     pub succeeded: Option<(ClusterId, ServiceKey)>,
 }
 

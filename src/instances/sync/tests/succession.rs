@@ -111,3 +111,29 @@ async fn the_next_owner_of_a_name_that_was_refused_is_refused_at_once() {
     let second = ClaimOwner::service(&ServiceKey::new("shop", "second"));
     assert!(matches!(&verdicts[..], [(said, Err((Reason::ForeignOwner, _)))] if *said == second), "{verdicts:?}");
 }
+
+/// An owner without pods that moves to another name. Nobody made the Cloud Map service.
+#[tokio::test(start_paused = true)]
+async fn who_has_nothing_there_waits_for_no_successor() {
+    for made in [false, true] {
+        let (world, web) = (World::new(Fake::new()), target("shop", "web"));
+        {
+            let mut registry = world.fake.registry();
+            let ns = registry.add_namespace("shop", NamespaceKind::Http);
+            if made {
+                registry.add_service(&ns, "web", "ecs", "");
+            }
+        }
+        let owner = Some(ClaimOwner::service(&ServiceKey::new("shop", "web")));
+        let empty = TargetDesired { owner: owner.clone(), consent: named(), ..active(Arc::default()) };
+        world.desire([(web.clone(), empty)]);
+        world.registered(&web, 0).await;
+        sleep(Duration::from_mins(1)).await;
+        let successor = Some(("c2".parse().unwrap(), ServiceKey::new("shop", "web")));
+        world
+            .desire([(web.clone(), TargetDesired { owner, successor: successor.clone(), ..TargetDesired::default() })]);
+        let succeeded = |status: &TargetStatus| status.claims.as_ref().and_then(|claims| claims.succeeded.clone());
+        world.until(&web, |status| succeeded(status) == successor).await;
+        assert_eq!(world.writes(), 0, "made: {made}");
+    }
+}
