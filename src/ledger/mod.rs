@@ -3,7 +3,7 @@
 //! Each cluster has a small log-structured store with one writer (the leader), and every cluster is a reader. Cloud Map
 //! has only one conditional write (a service name can be created once), no ordering, asynchronous upserts (one at a
 //! time per instance), and reads that may be stale, partial, or older than the previous read. [`writer::Writer`] and
-//! [`reader::Reader`] are pure state machines, [`term::Term`] combines them with the [record](record) and the [`stream`],
+//! [`reader::Reader`] are pure state machines, [`term::Term`] combines them with the [`record`] and the [`stream`],
 //! and [`driver`] makes their calls.
 //!
 //! Writer:
