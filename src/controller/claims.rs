@@ -15,9 +15,9 @@
 //!   may be denied, throttled, over a quota, or dead. If the successor says that it has nothing to register, or if the
 //!   loser may not register there any more, it takes twice the delay: once for the successor's own wait, and once for
 //!   the successor to see the release and to register; and a successor in another cluster must have been heard of for
-//!   that long. What was deleted hands nothing over. Another name of this cluster that takes over the claim, but is not the next one of all clusters, changes
-//!   nothing about that. A new leader does not know when this began, or what was registered. It keeps what it finds there
-//!   up to date, by the same rules.
+//!   that long. What was deleted hands nothing over. Another name of this cluster that takes over the claim, but is not
+//!   the next one of all clusters, changes nothing about that. A new leader does not know when this began, or what was
+//!   registered. It keeps what it finds there up to date, by the same rules.
 //! - An old reading of the registry does not show who has claims now.
 
 use std::{

@@ -3,8 +3,8 @@
 //! [`Core::handle`] takes a change and the time, and returns commands. It is divided into files by subject: exports
 //! ([`exports`](super::exports)), imports ([`imports`](super::imports)), registrations
 //! ([`registrations`](super::registrations)), the membership of this cluster ([`membership`](super::membership)), and
-//! the writes of a worker for one name ([`names`](super::names)). Objects that did
-//! not change themselves are in its own world ([`world`](super::world)).
+//! the writes of a worker for one name ([`names`](super::names)). Objects that did not change themselves are in its own
+//! world ([`world`](super::world)).
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -21,8 +21,10 @@ use super::{
     writer::WriterIdentity,
 };
 use crate::cloudmap::{Attributes, Instance};
-use crate::ledger::record::{Position, Version};
-use crate::model::PublicKey;
+use crate::{
+    ledger::record::{Position, Version},
+    model::PublicKey,
+};
 
 /// The format that this version writes, and the highest that it reads. A version writes format N - 1 until all heads
 /// say that their writers read N.

@@ -7,8 +7,10 @@ use std::{
 };
 
 use super::{Map, head::Presence};
-use crate::ledger::record::{Position, Version};
-use crate::model::ClusterId;
+use crate::{
+    ledger::record::{Position, Version},
+    model::ClusterId,
+};
 
 /// All other clusters of the ClusterSet, as far as this one has read them.
 #[derive(Debug, Clone, Default)]

@@ -191,12 +191,12 @@ pub(super) fn ledger_writes(writes: &[Write], cluster: &str) -> anyhow::Result<L
 mod tests {
     use std::{sync::Arc, time::Duration};
 
-    use cloudmap_mcs::ledger::record::Position;
     use cloudmap_mcs::ledger::{
         Map,
         codec::Digest,
         hash::Summary,
         head::{Delta, FORMAT, Presence, Root, RootPage},
+        record::Position,
     };
 
     use super::*;

@@ -2,12 +2,12 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use cloudmap_mcs::ledger::record::Version;
 use cloudmap_mcs::ledger::{
     Map,
     hash::Hashes,
     head::Head,
     page::PageId,
+    record::Version,
     remote::{Remote, Remotes},
     term::Term,
     verify::{self, Cache},

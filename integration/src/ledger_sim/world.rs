@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use cloudmap_mcs::ledger::record::{Record, Version};
 use cloudmap_mcs::ledger::{
     Map, Value as Bytes,
     call::{CallId, Ids, Outcome},
     limits::{Limits, Timing},
+    record::{Record, Version},
     remote::Remotes,
     term::Term,
     trust::{Mode, Trust},

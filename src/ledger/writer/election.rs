@@ -3,13 +3,13 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{Heads, Now, Phase, Run, Sent, Writer};
-use crate::ledger::record::Position;
 use crate::ledger::{
     Map,
     call::{Call, CallId, Outbox, Outcome},
     fetch::{Fetch, Progress},
     head::Head,
     limits::{MAX_EPOCH_LEAP, Timing},
+    record::Position,
     records,
     runs::Layout,
     verify::{Cache, Verified},

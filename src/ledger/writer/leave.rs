@@ -10,13 +10,13 @@ use super::{
     Heads, Now, Writer,
     election::{MUCH, Stranger},
 };
-use crate::ledger::record::Position;
 use crate::ledger::{
     call::{Call, CallId, Outbox, Outcome},
     codec,
     hash::Summary,
     head::{FORMAT, Head, MAX_SHARDS, Presence, Root},
     limits::Timing,
+    record::Position,
 };
 
 /// How many listings in a row must show no page, because replicas lag.
