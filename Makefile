@@ -65,7 +65,7 @@ site: ## The documents as a site with search, outside the checkout
 	@integration/site.sh
 
 docs: ## Write docs/reference from the code, and the facts of AWS that nobody has checked yet; tests compare
-	@$(STAGES) use_target; CLOUDMAP_MCS_WRITE_DOCS=1 cargo test --quiet --workspace --lib -- tests::reference aws_smoke::tests
+	@$(STAGES) use_target; CLOUDMAP_MCS_WRITE_DOCS=1 cargo test --quiet --workspace --lib --test repository -- reference:: aws_smoke::tests
 
 build: ## The binary as images have it (some minutes)
 	@$(STAGES) use_target; build_dist; echo "built: $$DIST"

@@ -42,8 +42,8 @@ else
 	echo "the database of advisories cannot be reached: dependencies were NOT checked for known vulnerabilities"
 fi
 
-stage "Library tests"
+stage "Library tests, and those of the repository"
 # With the features of `make test`, so that nothing is compiled twice.
-cargo test --workspace --features cloudmap-mcs-integration/e2e --lib --no-fail-fast
+cargo test --workspace --features cloudmap-mcs-integration/e2e --lib --test repository --no-fail-fast
 
 printf '\n%scheck passed%s in %s\n' "$BOLD" "$PLAIN" "$(elapsed)"

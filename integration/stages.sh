@@ -249,7 +249,7 @@ promtool() {
 # checkout built for this one's. So whoever comes second throws the workspace's own crates away; the dependencies stay.
 # Whoever comes while another one is at work gets a folder of its own.
 use_target() {
-	local owner package profile folder targets=()
+	local owner profile folder own targets=()
 	[ -z "${CARGO_TARGET_DIR:-}" ] || return 0
 	CARGO_TARGET_DIR=$CLOUDMAP_MCS_CACHE/target/$(rustc --version | tr -c '[:alnum:].\n' - | tr -s -)
 	mkdir -p "$CARGO_TARGET_DIR"
@@ -260,13 +260,12 @@ use_target() {
 	if [ -d "$CARGO_TARGET_DIR/debug" ]; then room 5; else room 12; fi
 	owner=$CARGO_TARGET_DIR/.checkout
 	if [ -f "$owner" ] && [ "$(cat "$owner")" != "$ROOT" ]; then
+		mapfile -t own < <(cd "$ROOT" && sed -n 's/^name = "\(cloudmap-mcs[a-z-]*\)"$/--package=\1/p' Cargo.toml {src/*,integration}/Cargo.toml)
 		for folder in "$CARGO_TARGET_DIR"/*/dist; do
 			[ ! -d "$folder" ] || targets+=(--target "$(basename "$(dirname "$folder")")")
 		done
 		for profile in dev release dist; do
-			for package in cloudmap-mcs cloudmap-mcs-integration; do
-				(cd "$ROOT" && cargo clean --quiet --profile "$profile" --package "$package" "${targets[@]}")
-			done
+			(cd "$ROOT" && cargo clean --quiet --profile "$profile" "${own[@]}" "${targets[@]}")
 		done
 	fi
 	echo "$ROOT" >"$owner"

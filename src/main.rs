@@ -1,11 +1,22 @@
-//! The binary: parses the command line and reports failures, once.
+//! `cloudmap-mcs` connects Kubernetes clusters, ECS services and everything else in AWS Cloud Map: it implements the
+//! Multi-Cluster Services API (KEP-1645) with Cloud Map as the registry.
+//!
+//! This is the binary: it parses the command line and reports failures, once. Each folder beside it is a crate. Data flows
+//! in one direction, and only `cloudmap` and `cluster` touch the outside world (and `ecs`, for commands):
+//!
+//! ```text
+//!     watches ─► caches ─► observe ─► plan (pure) ─► apply ─► Cloud Map
+//!     cluster                export, model              ledger, instances
+//!
+//!     ServiceImport, derived Service, EndpointSlices,  ◄─ apply ◄─ plan (pure) ◄─ observe ◄─ heads, pages,
+//!     conditions, Events                                  import, model      ledger, discovery instances
+//! ```
+//!
+//! Start reading with `model` (the words), then `ledger` (how clusters exchange their exports).
 
 use std::{io::Write as _, process::ExitCode};
 
-use cloudmap_mcs::{
-    cli::{Cli, Command},
-    commands, telemetry,
-};
+use cli::{Cli, Command, telemetry};
 
 /// The status of a command whose output nobody reads any more, as after `| head -1`: that of programs that SIGPIPE ends.
 const NOBODY_READS: u8 = 128 + 13;

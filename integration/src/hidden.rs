@@ -1,10 +1,8 @@
 //! The record of hidden tasks, for engines that hide none.
 
 use async_trait::async_trait;
-use cloudmap_mcs::{
-    cluster::record::{Hidden, HiddenStore},
-    ledger::record::{ResourceVersion, StoreError},
-};
+use cluster::record::{Hidden, HiddenStore};
+use ledger::record::{ResourceVersion, StoreError};
 
 /// An empty record, which refuses to be written.
 #[derive(Debug, Clone, Copy)]

@@ -9,27 +9,25 @@ use std::{
 };
 
 use aws_sdk_servicediscovery::config::{BehaviorVersion, Credentials, Region, SharedCredentialsProvider};
-use cloudmap_mcs::{
-    cloudmap::{
-        AwsCloudMap, AwsSettings, CloudMap, Counted, CreateService, ErrorKind, Instance, Lane, Limited, Limits,
-        Metrics, NewService, Operation, OperationId, OperationState, Rates,
-    },
-    cluster::Leadership,
-    iam::{
-        Facts, Mode,
-        harmless::{self, Answer, Known},
-        statements,
-    },
-    instances::{
-        Consent, Owner, Source,
-        sync::{Desired, Outcome, Permit, SyncSettings, TargetDesired, spawn},
-    },
-    model::{Conditions, Endpoint, EndpointPort, Protocol, ServiceKey, ServicePort, Target},
+use cloudmap::{
+    AwsCloudMap, AwsSettings, CloudMap, Counted, CreateService, ErrorKind, Instance, Lane, Limited, Limits, Metrics,
+    NewService, Operation, OperationId, OperationState, Rates,
 };
 use cloudmap_mcs_integration::{
     emulator::{Effect, Emulator, EmulatorSettings, Fault, Latency},
     hidden::NothingHidden,
 };
+use cluster::Leadership;
+use iam::{
+    Facts, Mode,
+    harmless::{self, Answer, Known},
+    statements,
+};
+use instances::{
+    Consent, Owner, Source,
+    sync::{Desired, Outcome, Permit, SyncSettings, TargetDesired, spawn},
+};
+use model::{Conditions, Endpoint, EndpointPort, Protocol, ServiceKey, ServicePort, Target};
 use prometheus::Registry;
 use tokio::{sync::watch, time::Instant};
 

@@ -7,11 +7,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use aws_sdk_servicediscovery::config::{BehaviorVersion, Credentials, Region, SharedCredentialsProvider};
-use cloudmap_mcs::{
-    cloudmap::{AwsSettings, ConnectError},
-    ecs::{AwsEcs, Choice, Controller, Ecs, Found, Network, Operation, Service, all},
-};
+use cloudmap::{AwsSettings, ConnectError};
 use cloudmap_mcs_integration::ecs::{Definition, EcsApi, Fleet, ManagedService, Model};
+use ecs::{AwsEcs, Choice, Controller, Ecs, Found, Network, Operation, Service, all};
 
 /// Nothing here is decided by it: only how long a test that fails waits, and a call while the machine stands still.
 const PATIENCE: Duration = Duration::from_mins(5);

@@ -16,7 +16,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use clap::Parser as _;
-use cloudmap_mcs::cli::Cli;
+use cli::Cli;
 use serde::Deserialize as _;
 use serde_json::{Value, json};
 

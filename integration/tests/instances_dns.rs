@@ -9,21 +9,19 @@ use aws_sdk_servicediscovery::{
     config::{BehaviorVersion, Credentials, Region, SharedCredentialsProvider},
     types::{DnsConfig, DnsRecord, HealthCheckCustomConfig, OperationTargetType, RecordType},
 };
-use cloudmap_mcs::{
-    cloudmap::{self, AwsCloudMap, AwsSettings, Limited, Limits, Rates},
-    cluster::Leadership,
-    instances::{
-        Consent, Custom, InstanceSpec, Owner, Source,
-        records::{address_records, host_record},
-        sync::{Creation, Desired, Permit, SyncHandle, SyncSettings, TargetDesired, TargetStatus, spawn},
-    },
-    model::{Conditions, Endpoint, EndpointPort, IpFamily, Protocol, ServiceKey, ServicePort, Target},
-};
+use cloudmap::{AwsCloudMap, AwsSettings, Limited, Limits, Rates};
 use cloudmap_mcs_integration::{
     dns::{Answer, Client as Dns},
     emulator::{DnsServer, Emulator, EmulatorSettings, Latency},
     hidden::NothingHidden,
 };
+use cluster::Leadership;
+use instances::{
+    Consent, Custom, InstanceSpec, Owner, Source,
+    records::{address_records, host_record},
+    sync::{Creation, Desired, Permit, SyncHandle, SyncSettings, TargetDesired, TargetStatus, spawn},
+};
+use model::{Conditions, Endpoint, EndpointPort, IpFamily, Protocol, ServiceKey, ServicePort, Target};
 use tokio::{sync::watch, time::Instant};
 
 /// Nothing here is decided by it: only how long a test that fails waits.

@@ -10,10 +10,8 @@ use tokio::{
 use tracing::warn;
 
 use super::Zones;
-use crate::{
-    cloudmap::{CloudMap, ErrorKind, Lane},
-    env,
-};
+use base::env;
+use cloudmap::{CloudMap, ErrorKind, Lane};
 
 /// Time between two listings. A new namespace takes names from the next one on.
 const PERIOD: Duration = Duration::from_mins(1);
@@ -107,7 +105,7 @@ async fn follow(cloudmap: Arc<dyn CloudMap>, mut asked: watch::Receiver<bool>, k
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cloudmap::{
+    use cloudmap::{
         NamespaceKind, Operation,
         fake::{Fake, Fault},
     };

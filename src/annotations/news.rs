@@ -3,10 +3,8 @@
 
 use std::{collections::BTreeSet, net::Ipv6Addr, sync::Arc};
 
-use crate::{
-    instances::{InstanceSpec, plan::find},
-    model::{ClaimOwner, Target},
-};
+use instances::{InstanceSpec, plan::find};
+use model::{ClaimOwner, Target};
 
 /// Addresses beyond this number are counted and not listed.
 const LISTED: usize = 8;
@@ -64,10 +62,8 @@ fn address(id: &str, known: &[InstanceSpec]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        instances::{Custom, Owner, Source},
-        model::{Conditions, Endpoint, ServiceKey},
-    };
+    use instances::{Custom, Owner, Source};
+    use model::{Conditions, Endpoint, ServiceKey};
 
     fn target() -> Target {
         Target { namespace: "internal".into(), service: "web".into() }

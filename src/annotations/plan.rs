@@ -22,22 +22,19 @@ use super::{
     AnnotationSettings, Zones, needs_zones,
     request::{HostTarget, Hosts, Named, Request},
 };
-use crate::{
-    api::{events::EventReason, names::ANNOTATION_SHARE},
-    cluster::objects::{Ingress, Service, ServiceKind},
-    instances::{
-        Adopt, Consent, Custom, InstanceSpec, Rights, Source, Traffic,
-        custom::{self, ByAddress},
-        host::is_load_balancer,
-        policy::Verdict,
-        records::{Wishes, address_records, host_record},
-        sync::Creation,
-        target::validate,
-    },
-    model::{
-        self, Conditions, Endpoint, EndpointPort, Excerpt, IpFamily, Pairs, ServicePort, Target, addresses::check,
-        some_of,
-    },
+use api::{events::EventReason, names::ANNOTATION_SHARE};
+use cluster::objects::{Ingress, Service, ServiceKind};
+use instances::{
+    Adopt, Consent, Custom, InstanceSpec, Rights, Source, Traffic,
+    custom::{self, ByAddress},
+    host::is_load_balancer,
+    policy::Verdict,
+    records::{Wishes, address_records, host_record},
+    sync::Creation,
+    target::validate,
+};
+use model::{
+    Conditions, Endpoint, EndpointPort, Excerpt, IpFamily, Pairs, ServicePort, Target, addresses::check, some_of,
 };
 
 /// Most host names of one object that are registered, without those of single pods. Two annotations have room for thousands.
@@ -76,9 +73,9 @@ pub struct Wanted {
     pub creation: Creation,
     /// Which foreign services and instances may be used.
     pub consent: Consent,
-    /// [`TargetDesired::keep`](crate::instances::sync::TargetDesired::keep), set if instances would be too large.
+    /// [`TargetDesired::keep`](instances::sync::TargetDesired::keep), set if instances would be too large.
     pub keep: bool,
-    /// [`TargetDesired::as_is`](crate::instances::sync::TargetDesired::as_is), set if instances would be too large.
+    /// [`TargetDesired::as_is`](instances::sync::TargetDesired::as_is), set if instances would be too large.
     pub as_is: bool,
     /// Which part of the traffic they should get.
     pub traffic: Traffic,

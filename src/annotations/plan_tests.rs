@@ -2,12 +2,10 @@ use k8s_openapi::api::core::v1;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{
-    cloudmap::{Namespace, NamespaceKind, RecordType, fake::mk_service},
-    cluster::cache::Narrow,
-    instances::{Owner, RegistrationPolicy, attributes::ServiceTraits, policy::mk_rights},
-    model::ServiceKey,
-};
+use cloudmap::{Namespace, NamespaceKind, RecordType, fake::mk_service};
+use cluster::cache::Narrow;
+use instances::{Owner, RegistrationPolicy, attributes::ServiceTraits, policy::mk_rights};
+use model::ServiceKey;
 
 const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
 const INTERNAL: &str = "external-dns.alpha.kubernetes.io/internal-hostname";
@@ -35,13 +33,8 @@ fn pod(ip: &str, ready: bool, hostname: Option<&str>) -> Endpoint {
     Endpoint {
         ipv4: ip.parse().ok(),
         ipv6: ip.parse().ok(),
-        ports: [EndpointPort {
-            name: "http".into(),
-            protocol: crate::model::Protocol::Tcp,
-            port: 8080,
-            app_protocol: None,
-        }]
-        .into(),
+        ports: [EndpointPort { name: "http".into(), protocol: model::Protocol::Tcp, port: 8080, app_protocol: None }]
+            .into(),
         conditions: Conditions { ready, ..Conditions::READY },
         hostname: hostname.map(Arc::from),
         zone: None,
@@ -292,7 +285,7 @@ fn planned_instances_fit_the_service_that_is_created_for_them() {
         let service =
             service(&[(HOSTNAME, "web.internal"), (TARGET, annotations)], &json!({"type": "NodePort"}), &json!([]));
         let wanted = planned(&service, &[]).wanted.unwrap().into_values().next().unwrap();
-        let made = crate::cloudmap::Service { dns: wanted.creation.dns, ..mk_service() };
+        let made = cloudmap::Service { dns: wanted.creation.dns, ..mk_service() };
         let fits = wanted.instances.iter().filter(|spec| spec.lacks(ServiceTraits::from(&made)).is_none()).count();
         assert_eq!(fits, targets, "{annotations}");
     }

@@ -4,17 +4,15 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::{
-    api::names::{
-        ANNOTATION_ADOPT, ANNOTATION_PYTHON_HOSTNAME, ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_PYTHON_TTL,
-        ANNOTATION_SHARE, EXTERNAL_DNS_CONTROLLER, EXTERNAL_DNS_ENDPOINTS_TYPE, EXTERNAL_DNS_HOSTNAME,
-        EXTERNAL_DNS_INTERNAL_HOSTNAME, EXTERNAL_DNS_SOURCE, EXTERNAL_DNS_TARGET, EXTERNAL_DNS_TTL,
-    },
-    instances::{Adopt, Traffic, records::MAX_TTL},
-    model::{
-        Excerpt, Pairs, Target,
-        hosts::{self, NoHost},
-    },
+use api::names::{
+    ANNOTATION_ADOPT, ANNOTATION_PYTHON_HOSTNAME, ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_PYTHON_TTL, ANNOTATION_SHARE,
+    EXTERNAL_DNS_CONTROLLER, EXTERNAL_DNS_ENDPOINTS_TYPE, EXTERNAL_DNS_HOSTNAME, EXTERNAL_DNS_INTERNAL_HOSTNAME,
+    EXTERNAL_DNS_SOURCE, EXTERNAL_DNS_TARGET, EXTERNAL_DNS_TTL,
+};
+use instances::{Adopt, Traffic, records::MAX_TTL};
+use model::{
+    Excerpt, Pairs, Target,
+    hosts::{self, NoHost},
 };
 
 /// Prefixes of external-dns. The first one takes precedence; it is the default since v0.22.

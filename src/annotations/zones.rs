@@ -5,11 +5,8 @@ use std::sync::Arc;
 use clap::ValueEnum;
 
 use super::AnnotationSettings;
-use crate::{
-    cloudmap::{Namespace, NamespaceKind},
-    ledger,
-    model::Target,
-};
+use cloudmap::{Namespace, NamespaceKind};
+use model::Target;
 
 /// Kinds of DNS namespaces (`--aws-zone-type`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

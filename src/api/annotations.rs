@@ -2,18 +2,19 @@
 //! `docs/reference/annotations.md` is made. [`names`](super::names) has them, too.
 
 /// What users have to know about an annotation or a label, as Markdown.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Row {
+pub struct Row {
     /// The key; of external-dns, without the prefix.
-    pub(crate) key: &'static str,
+    pub key: &'static str,
     /// The kinds of objects that have it.
-    pub(crate) on: &'static [&'static str],
-    pub(crate) values: &'static str,
+    pub on: &'static [&'static str],
+    /// The values that it can have.
+    pub values: &'static str,
     /// What holds without it; empty if users do not set it.
-    pub(crate) default: &'static str,
+    pub default: &'static str,
     /// What it does. Links are relative to `docs/reference`.
-    pub(crate) text: &'static str,
+    pub text: &'static str,
 }
 
 /// `CONSTANT = key on kinds: values; default; text`.
@@ -25,8 +26,8 @@ macro_rules! table {
         $($(#[$doc])* pub const $key: &str = $value;)*
 
         $(#[$of])*
-        #[cfg(test)]
-        pub(crate) const $name: &[Row] =
+        #[cfg(any(test, feature = "testing"))]
+        pub const $name: &[Row] =
             &[$(Row { key: $key, on: &[$($on),+], values: $values, default: $default, text: $text },)*];
     };
 }

@@ -199,7 +199,7 @@ condition! {
 
 condition! {
     /// Reasons of [`ExportCondition::Conflict`]. If exports differ, the condition's `reason` is that of each
-    /// [`ConflictReason`](crate::model::ConflictReason) instead.
+    /// [`ConflictReason`](model::ConflictReason) instead.
     ConflictState, ExportCondition::Conflict;
     NoConflicts => False, "NoConflicts", Some(EventReason::NoConflicts), "all exporting clusters agree", "", "";
     Conflict => True, "Conflict", Some(EventReason::Conflict),

@@ -59,7 +59,7 @@ macro_rules! events {
             }
 
             /// The meaning, in Markdown.
-            #[cfg(test)]
+            #[cfg(any(test, feature = "testing"))]
             pub const fn text(self) -> &'static str {
                 match self {
                     $(Self::$variant => $text,)+
@@ -156,14 +156,14 @@ impl fmt::Display for EventReason {
 }
 
 /// Tests compare reasons with the text that users see.
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl PartialEq<str> for EventReason {
     fn eq(&self, other: &str) -> bool {
         self.as_str() == other
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl PartialEq<&str> for EventReason {
     fn eq(&self, other: &&str) -> bool {
         self.as_str() == *other

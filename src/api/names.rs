@@ -1,7 +1,7 @@
 //! Every label, annotation, well-known name and field manager that this project reads or writes.
 
 pub use super::annotations::*;
-use crate::model::ServiceKey;
+use model::ServiceKey;
 
 /// Prefix of this project's own labels and annotations.
 pub const DOMAIN: &str = "cloudmap-mcs";
@@ -15,7 +15,7 @@ pub fn is_reserved(name: &str) -> bool {
 /// API group of Cutover, which is of this project.
 pub const CUTOVER_GROUP: &str = "cloudmap-mcs.io";
 
-/// Release of sigs.k8s.io/mcs-api whose schemas [`mod@crate::api::crds`] reproduces.
+/// Release of sigs.k8s.io/mcs-api whose schemas [`mod@crate::crds`] reproduces.
 pub const MCS_RELEASE_VERSION: &str = "v0.5.2";
 
 /// The value of [`LABEL_CRD_SCHEMA_REVISION`].

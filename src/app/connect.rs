@@ -7,30 +7,29 @@ use backon::{ExponentialBuilder, Retryable as _};
 use kube::Client;
 use prometheus::Registry;
 
-use crate::{
-    cli::{AwsArgs, ClusterArgs, EcsArgs, IdentityArgs, KubeArgs},
-    cloudmap::{self, AwsSettings, CloudMap, Connected, Rates},
-    cluster::{
-        client::{self, Connection, Options},
-        identity::{self, Flags, Identity},
-    },
-    ecs::{AwsEcs, Ecs},
-    model::ClusterSetId,
+use cli::{AwsArgs, ClusterArgs, EcsArgs, IdentityArgs, KubeArgs};
+use cloudmap::{AwsSettings, CloudMap, Connected, Rates};
+use cluster::{
+    client::{self, Connection, Options},
+    identity::{self, Flags, Identity},
 };
+use ecs::{AwsEcs, Ecs};
+use model::ClusterSetId;
 
 /// A client, and the namespace of this pod or of the kubeconfig's context.
-pub(crate) async fn connection(args: &ClusterArgs) -> anyhow::Result<Connection> {
+pub async fn connection(args: &ClusterArgs) -> anyhow::Result<Connection> {
     let ClusterArgs { kubeconfig, context } = args;
     let options = Options { kubeconfig: kubeconfig.clone(), context: context.clone() };
     Ok(client::connect(&options).await?)
 }
 
-pub(crate) async fn kubernetes(args: &KubeArgs) -> anyhow::Result<Client> {
+/// A client, as flags and environment say.
+pub async fn kubernetes(args: &KubeArgs) -> anyhow::Result<Client> {
     cluster(&args.cluster).await
 }
 
 /// For commands that have nothing to do with the controller's namespace.
-pub(crate) async fn cluster(args: &ClusterArgs) -> anyhow::Result<Client> {
+pub async fn cluster(args: &ClusterArgs) -> anyhow::Result<Client> {
     Ok(connection(args).await?.client)
 }
 
@@ -57,17 +56,17 @@ pub(crate) async fn registry(args: &AwsArgs, metrics: cloudmap::Metrics) -> anyh
 
 /// For commands that end soon. Nobody reads their metrics. They repeat throttled calls, because they share the
 /// account's rates with the controllers.
-pub(crate) async fn registry_for_command(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
+pub async fn registry_for_command(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
     Ok(repeating(args, REPEAT).await?.cloudmap)
 }
 
 /// The same for `status`, the page, `cutover` and `users`.
-pub(crate) async fn registry_for_status(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
+pub async fn registry_for_status(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
     Ok(repeating(args, REPEAT_STATUS).await?.cloudmap)
 }
 
 /// For a look at the registry itself, where an answer that does not come is a finding.
-pub(crate) async fn registry_to_examine(args: &AwsArgs) -> anyhow::Result<Connected> {
+pub async fn registry_to_examine(args: &AwsArgs) -> anyhow::Result<Connected> {
     repeating(args, 2).await
 }
 
@@ -82,7 +81,7 @@ const REPEAT_ECS: u32 = 4;
 
 /// ECS, with the credentials, the region and the role with which Cloud Map is called. `None`: Cloud Map is an emulator, and
 /// nothing is known of an ECS that belongs to it.
-pub(crate) async fn ecs_for_command(aws: &AwsArgs, ecs: &EcsArgs) -> anyhow::Result<Option<Arc<dyn Ecs>>> {
+pub async fn ecs_for_command(aws: &AwsArgs, ecs: &EcsArgs) -> anyhow::Result<Option<Arc<dyn Ecs>>> {
     if aws.cloudmap_endpoint.is_some() && ecs.ecs_endpoint.is_none() {
         return Ok(None);
     }
@@ -90,13 +89,14 @@ pub(crate) async fn ecs_for_command(aws: &AwsArgs, ecs: &EcsArgs) -> anyhow::Res
     Ok(Some(Arc::new(AwsEcs::connect(&settings, ecs.ecs_endpoint.as_deref()).await?)))
 }
 
-pub(crate) fn flags(args: &IdentityArgs) -> Flags {
+/// What the flags say about who this is.
+pub fn flags(args: &IdentityArgs) -> Flags {
     let IdentityArgs { cluster_id, clusterset_id } = args;
     Flags { cluster: cluster_id.clone(), clusterset: clusterset_id.clone() }
 }
 
 /// The current identity, for commands.
-pub(crate) async fn identity(client: &Client, args: &IdentityArgs) -> anyhow::Result<Identity> {
+pub async fn identity(client: &Client, args: &IdentityArgs) -> anyhow::Result<Identity> {
     let ask = || async {
         let uid = identity::kube_system_uid(client).await?;
         Ok::<_, identity::AskError>((uid, identity::properties(client).await?))
@@ -107,7 +107,7 @@ pub(crate) async fn identity(client: &Client, args: &IdentityArgs) -> anyhow::Re
 }
 
 /// The ClusterSet of a command: from the flag, so that no cluster is needed, or else from the cluster.
-pub(crate) async fn clusterset(kube: &KubeArgs, args: &IdentityArgs) -> anyhow::Result<ClusterSetId> {
+pub async fn clusterset(kube: &KubeArgs, args: &IdentityArgs) -> anyhow::Result<ClusterSetId> {
     if let Some(id) = &args.clusterset_id {
         return Ok(id.clone());
     }

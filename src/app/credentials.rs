@@ -5,11 +5,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::sleep;
 use tracing::warn;
 
-use crate::{
-    cluster::keys::KeyStore,
-    env,
-    ledger::trust::{self, Keys, Mode, SECRET, StoredKey, TRUSTED, Trust},
-};
+use base::env;
+use cluster::keys::KeyStore;
+use ledger::trust::{self, Keys, Mode, SECRET, StoredKey, TRUSTED, Trust};
 
 /// How often the stored keys are read again: somebody may have rotated the own one, or told another cluster's.
 const AGAIN: Duration = Duration::from_mins(1);
@@ -128,7 +126,7 @@ mod tests {
     use tokio::time::timeout;
 
     use super::*;
-    use crate::cluster::fake_api::FakeApi;
+    use cluster::fake_api::FakeApi;
 
     /// A key that was rotated, so that there is a former one.
     fn rotated() -> StoredKey {

@@ -16,32 +16,28 @@ use super::{
     credentials::{self, Credentials, News},
     metrics::LeaderMetrics,
 };
-use crate::{
-    annotations::{self, Directory, Policy},
-    api::events::EventReason,
-    cli::RunArgs,
-    cloudmap::CloudMap,
-    cluster::{
-        Caches, ClusterWriter, Leadership,
-        events::{self, EventRecord},
-        identity::{Identity, Known},
-        keys::KeyStore,
-        record::{HiddenObject, RecordObject},
-    },
-    controller::{self, ImportRules, Inputs, Membership, Mode, Records, Targets},
-    cutover::guard::{Outside, Watcher},
-    discovery,
-    gates::Lookups,
-    instances::{self, Naming},
-    ledger::{
-        CLUSTERS,
-        driver::{self, sessions::Network},
-        limits::MIB,
-        news::{News as MemberNews, What},
-        trust::{SECRET, Trust},
-    },
-    model::{ClusterId, IpFamily, addresses::Range},
+use annotations::{Directory, Policy};
+use api::events::EventReason;
+use cli::RunArgs;
+use cloudmap::CloudMap;
+use cluster::{
+    Caches, ClusterWriter, Leadership,
+    events::{self, EventRecord},
+    identity::{Identity, Known},
+    keys::KeyStore,
+    record::{HiddenObject, RecordObject},
 };
+use controller::{ImportRules, Inputs, Membership, Mode, Records, Targets};
+use cutover::guard::{self, Outside};
+use instances::Naming;
+use ledger::{
+    CLUSTERS,
+    driver::{self, sessions::Network},
+    limits::MIB,
+    news::{News as MemberNews, What},
+    trust::{SECRET, Trust},
+};
+use model::{ClusterId, IpFamily, addresses::Range};
 
 /// How often it is looked what is to be said of other clusters. It is said the second time.
 const LOOK: Duration = Duration::from_mins(1);
@@ -309,8 +305,8 @@ impl Leader {
         let listing = directory.as_ref().map(Directory::known);
         let publishing = ledger.map(driver::LedgerHandle::status);
         let keeping = if let Records::Local(local) = &records { Some(local.kept()) } else { None };
-        let lookups = Lookups::spawn(Arc::clone(&self.cloudmap));
-        let guards = Watcher::spawn(Arc::clone(&self.cloudmap), Arc::clone(&self.outside));
+        let lookups = gates::lookups::spawn(Arc::clone(&self.cloudmap));
+        let guards = guard::spawn(Arc::clone(&self.cloudmap), Arc::clone(&self.outside));
         let (answering, judging) = (lookups.answers(), guards.answers());
         let inputs = Inputs {
             caches: self.caches.clone(),
@@ -440,7 +436,9 @@ fn news(status: &driver::Status, stream_port: u16) -> BTreeMap<About, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cluster::objects::TargetId, gates::Question, model::Target};
+    use cluster::objects::TargetId;
+    use gates::Question;
+    use model::Target;
 
     #[test]
     fn what_no_object_shows_is_said_of_each_cluster() {
@@ -502,7 +500,7 @@ mod tests {
         });
         ended(Some(receiver)).await;
         assert!(task.await.unwrap_err().is_panic());
-        let lookups = Lookups::start(|_, _| async { panic!("as a test") });
+        let lookups = gates::Lookups::start(|_, _| async { panic!("as a test") });
         let target = Target { namespace: "shop".into(), service: "web".into() };
         let sought = [(TargetId::new("pod").unwrap(), "i-1".into())].into();
         lookups.ask(Arc::new([(target, Question { http_name: "shop".into(), sought })].into()));

@@ -13,15 +13,13 @@ use prometheus::{
 };
 use tokio::{sync::watch, time::Instant};
 
-use crate::{
-    cloudmap::{self, Estimate},
-    discovery::{DiscoveryFigures, NoEndpoint},
-    instances::sync::SyncFigures,
-    ledger::{
-        driver::{LedgerHandle, Status},
-        remote::RemoteFigures,
-    },
-    metrics::Register,
+use base::metrics::Register;
+use cloudmap::Estimate;
+use discovery::{DiscoveryFigures, NoEndpoint};
+use instances::sync::SyncFigures;
+use ledger::{
+    driver::{LedgerHandle, Status},
+    remote::RemoteFigures,
 };
 
 /// The metrics. Clones are cheap.

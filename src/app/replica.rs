@@ -10,26 +10,22 @@ use tokio::{sync::watch, task::JoinSet};
 use tracing::{info, warn};
 
 use super::{connect, lead::Leader, metrics::LeaderMetrics};
-use crate::{
-    admin::Admin,
-    cli::RunArgs,
-    cloudmap::{self, Connected},
-    cluster::{
-        self, Caches, KubernetesWriter,
-        events::Publisher,
-        identity,
-        keys::KeyStore,
-        lease::{self, Elector, KubernetesLease, Leadership, Timing},
-        neighbours,
-        record::{HiddenObject, RecordObject},
-        service_network,
-    },
-    controller,
-    cutover::guard::Outside,
-    env,
-    ledger::driver::sessions::Network,
-    metrics::Register,
+use crate::admin::Admin;
+use base::{env, metrics::Register};
+use cli::RunArgs;
+use cloudmap::Connected;
+use cluster::{
+    Caches, KubernetesWriter,
+    events::Publisher,
+    identity,
+    keys::KeyStore,
+    lease::{self, Elector, KubernetesLease, Leadership, Timing},
+    neighbours,
+    record::{HiddenObject, RecordObject},
+    service_network,
 };
+use cutover::guard::Outside;
+use ledger::driver::sessions::Network;
 
 /// How long work in progress may take when the process is told to stop.
 const GRACE: Duration = Duration::from_secs(10);

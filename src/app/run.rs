@@ -10,19 +10,21 @@ use super::{
     connect,
     replica::{Metrics, Replica},
 };
-use crate::{
-    admin::Admin,
-    cli::RunArgs,
-    cutover::guard::Net,
-    ledger::{
-        driver::sessions::{Network, Streaming, Tcp},
-        head::MAX_ADDRESSES,
-    },
-    model::addresses,
-    release,
+use crate::admin::Admin;
+use base::release;
+use cli::RunArgs;
+use cutover::guard::Net;
+use ledger::{
+    driver::sessions::{Network, Streaming, Tcp},
+    head::MAX_ADDRESSES,
 };
+use model::addresses;
 
-pub(crate) async fn run(args: RunArgs) -> anyhow::Result<()> {
+/// Runs the controller until a signal ends it.
+///
+/// # Errors
+/// A flag does not fit, or Kubernetes, AWS or a port cannot be used.
+pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let network = network(&args)?;
     let exposed = Registry::new();
     release::register(&exposed)?;
@@ -94,7 +96,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::cli::{Cli, Command};
+    use cli::{Cli, Command};
 
     fn addresses(flags: &[&str]) -> Result<Vec<String>, String> {
         let Command::Run(args) = Cli::parse_from(["cloudmap-mcs", "run"].iter().chain(flags)).command else {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::Registered;
-use crate::model::{
+use model::{
     ClusterId, Conditions, Endpoint, EndpointPort, Export, Exported, IpFamily, ServicePort, SessionAffinity,
     TrafficPolicy,
 };

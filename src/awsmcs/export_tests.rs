@@ -1,8 +1,6 @@
 use super::*;
-use crate::{
-    awsmcs::instance::tests::mk_instance,
-    model::{ConflictReason, Protocol, ServiceType, fixtures, merge},
-};
+use crate::instance::tests::mk_instance;
+use model::{ConflictReason, Protocol, ServiceType, fixtures, merge};
 
 /// An instance of the cluster `c1`, unless changed.
 fn mk(changes: &[(&str, &str)]) -> Registered {

@@ -6,15 +6,13 @@ use std::{
 };
 
 use super::attributes as names;
-use crate::{
-    api::names::CONTROLLER,
-    cloudmap::{
-        Attributes, Instance,
-        attributes::{CLUSTER_UID, IPV4, IPV6, PORT},
-    },
-    model::{
-        ClusterId, ClusterSetId, Endpoint, EndpointPort, Protocol, ServicePort, ServiceType, is_dns_label, is_port_name,
-    },
+use api::names::CONTROLLER;
+use cloudmap::{
+    Attributes, Instance,
+    attributes::{CLUSTER_UID, IPV4, IPV6, PORT},
+};
+use model::{
+    ClusterId, ClusterSetId, Endpoint, EndpointPort, Protocol, ServicePort, ServiceType, is_dns_label, is_port_name,
 };
 
 /// What all instances of an export have in common.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::Conditions;
+use model::Conditions;
 
 /// As v0.3.1 writes it for the port `http` of a Service `shop/web` in the cluster `c1`.
 const WEB: [(&str, &str); 16] = [
@@ -22,7 +22,7 @@ const WEB: [(&str, &str); 16] = [
 ];
 
 /// An instance of the AWS controller with changed attributes; `None` removes one.
-pub(in crate::awsmcs) fn mk_instance(id: &str, changes: &[(&str, Option<&str>)]) -> Instance {
+pub(crate) fn mk_instance(id: &str, changes: &[(&str, Option<&str>)]) -> Instance {
     let mut attributes: Attributes = WEB.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
     for (key, value) in changes {
         match value {

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::ClusterArgs;
-use crate::api::names;
+use api::names;
 
 /// The commands for CoreDNS.
 #[derive(Debug, Subcommand)]

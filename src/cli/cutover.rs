@@ -8,10 +8,8 @@ use super::{
     AwsArgs, ClusterArgs, ControllerArgs, OutputFormat,
     values::{duration, http_url},
 };
-use crate::{
-    api::{CutoverGuard, CutoverSpec},
-    cutover::{Course, course::STEPS},
-};
+use api::{CutoverGuard, CutoverSpec};
+use cutover::{Course, course::STEPS};
 
 /// The commands for Cutovers.
 #[derive(Debug, Subcommand)]

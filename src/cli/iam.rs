@@ -5,10 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::values::parsed;
-use crate::{
-    iam::Mode,
-    model::{ClusterId, ClusterSetId},
-};
+use iam::Mode;
+use model::{ClusterId, ClusterSetId};
 
 /// Flags of `iam`. Those of the policies do not go with the subcommand.
 #[derive(Debug, Args)]

@@ -11,17 +11,15 @@ use super::{
     PlaceArgs,
     values::{duration, http_url, parsed},
 };
-use crate::{
-    annotations::{Policy, ZoneKind, is_id},
-    cluster::{LabelKeys, selector::NamespaceSelector},
-    cutover::Settle,
-    discovery::ImportFrom,
-    export::Quota,
-    import::DerivedNaming,
-    instances::{RegistrationPolicy, Selection, target::validate},
-    ledger::{driver::sessions::Streaming, joining::Join, limits::REMOTE_MEMORY_MIB, trust::Mode},
-    model::Target,
-};
+use annotations::{Policy, ZoneKind, is_id};
+use cluster::{LabelKeys, selector::NamespaceSelector};
+use cutover::Settle;
+use discovery::ImportFrom;
+use export::Quota;
+use import::DerivedNaming;
+use instances::{RegistrationPolicy, Selection, target::validate};
+use ledger::{driver::sessions::Streaming, joining::Join, limits::REMOTE_MEMORY_MIB, trust::Mode};
+use model::Target;
 
 /// The port on which a leader listens for those of other clusters, unless `--stream-port` says another one.
 pub const STREAM_PORT: u16 = 7946;
@@ -246,7 +244,7 @@ fn tick(text: &str) -> Result<Duration, String> {
     if bounds.contains(&tick) { Ok(tick) } else { Err(format!("{text:?} is not a duration from 200ms to 20s")) }
 }
 
-/// A cluster counts as stale only after [`Timing::lease`](crate::ledger::limits::Timing::lease), so its endpoints cannot
+/// A cluster counts as stale only after [`Timing::lease`](ledger::limits::Timing::lease), so its endpoints cannot
 /// expire before that.
 fn stale_ttl(text: &str) -> Result<Duration, String> {
     let ttl = duration(text)?;

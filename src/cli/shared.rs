@@ -8,7 +8,7 @@ use super::{
     shell::quoted,
     values::{http_url, parsed},
 };
-use crate::model::{ClusterId, ClusterSetId};
+use model::{ClusterId, ClusterSetId};
 
 /// The cluster and the registry.
 #[derive(Debug, Clone, Args)]
@@ -37,7 +37,7 @@ pub struct ClusterArgs {
 
 impl ClusterArgs {
     /// What leads another command, also of kubectl, to the same cluster: flags, each after a space.
-    pub(crate) fn flags(&self) -> String {
+    pub fn flags(&self) -> String {
         let Self { kubeconfig, context } = self;
         let kubeconfig =
             kubeconfig.as_ref().map(|file| format!(" --kubeconfig {}", quoted(&file.display().to_string())));

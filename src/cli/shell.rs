@@ -1,7 +1,7 @@
 //! Words of commands that are printed for a shell.
 
 /// A word as a shell takes it. Others choose some of them: who registers instances, creates pods, or exports names.
-pub(crate) fn quoted(word: &str) -> String {
+pub fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./:@,".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
         return word.to_owned();

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::{KubeArgs, OutputFormat, PlaceArgs, values::parsed};
-use crate::model::{ClusterId, PublicKey};
+use model::{ClusterId, PublicKey};
 
 /// The commands for the keys with which clusters sign.
 #[derive(Debug, Subcommand)]

@@ -20,7 +20,7 @@ const HEALTH_DELAY: Duration = Duration::from_secs(30);
 
 /// What happens to the next matching call.
 #[derive(Debug, Clone)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// The call fails and has no effect.
     Refused(ErrorKind),
     /// The call fails, but has its effect.
@@ -29,30 +29,37 @@ pub(crate) enum Fault {
     FailedLater,
 }
 
+/// What there is, and what happens to calls.
 #[derive(Debug, Default)]
-pub(crate) struct Registry {
-    pub(crate) namespaces: Vec<Namespace>,
-    pub(crate) services: BTreeMap<Arc<str>, Service>,
+pub struct Registry {
+    /// All namespaces.
+    pub namespaces: Vec<Namespace>,
+    /// All services, by id.
+    pub services: BTreeMap<Arc<str>, Service>,
     /// All instances, by service id and instance id.
-    pub(crate) instances: BTreeMap<(Arc<str>, Arc<str>), Attributes>,
+    pub instances: BTreeMap<(Arc<str>, Arc<str>), Attributes>,
     /// Instances that fail their health check.
-    pub(crate) unhealthy: BTreeSet<(Arc<str>, Arc<str>)>,
+    pub unhealthy: BTreeSet<(Arc<str>, Arc<str>)>,
     /// Instances that the discovery plane does not return, although they exist.
-    pub(crate) undiscovered: BTreeSet<(Arc<str>, Arc<str>)>,
+    pub undiscovered: BTreeSet<(Arc<str>, Arc<str>)>,
     /// Instances that the discovery plane still returns, although they are gone.
-    pub(crate) lingering: BTreeMap<(Arc<str>, Arc<str>), Attributes>,
-    pub(crate) tags: BTreeMap<Arc<str>, BTreeMap<String, String>>,
-    pub(crate) faults: BTreeMap<Operation, VecDeque<Fault>>,
+    pub lingering: BTreeMap<(Arc<str>, Arc<str>), Attributes>,
+    /// The tags of namespaces and services, by ARN.
+    pub tags: BTreeMap<Arc<str>, BTreeMap<String, String>>,
+    /// What happens to the next calls of each operation.
+    pub faults: BTreeMap<Operation, VecDeque<Fault>>,
     /// Every call about these services and namespaces fails with the given error while they are in this map.
-    pub(crate) failing: BTreeMap<Arc<str>, ErrorKind>,
+    pub failing: BTreeMap<Arc<str>, ErrorKind>,
     /// Every operation in these services is accepted and fails later while they are in this set.
-    pub(crate) failing_later: BTreeSet<Arc<str>>,
+    pub failing_later: BTreeSet<Arc<str>>,
     /// Health statuses that were set, and when they take effect.
     said: Vec<Said>,
     /// All calls: the operation, and the id of the instance, service or namespace.
-    pub(crate) calls: Vec<(Operation, String)>,
-    pub(crate) in_flight: usize,
-    pub(crate) most_in_flight: usize,
+    pub calls: Vec<(Operation, String)>,
+    /// Calls in flight.
+    pub in_flight: usize,
+    /// The most calls that were in flight at the same time.
+    pub most_in_flight: usize,
     /// Operations in progress.
     running: BTreeMap<Arc<str>, Pending>,
     /// Finished operations, and whether they succeeded.
@@ -74,16 +81,17 @@ struct Pending {
     fails: bool,
 }
 
+/// The registry. Clones share it.
 #[derive(Debug, Clone)]
-pub(crate) struct Fake {
+pub struct Fake {
     registry: Arc<Mutex<Registry>>,
     call: Duration,
     operation: Duration,
     quota: usize,
 }
 
-impl Fake {
-    pub(crate) fn new() -> Self {
+impl Default for Fake {
+    fn default() -> Self {
         Self {
             registry: Arc::default(),
             call: Duration::from_millis(20),
@@ -91,23 +99,35 @@ impl Fake {
             quota: 1000,
         }
     }
+}
 
-    pub(crate) fn with_quota(self, quota: usize) -> Self {
+impl Fake {
+    /// An empty registry. A call takes 20 ms, an operation 1.7 s; a service has room for 1,000 instances.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Allows so many instances in a service.
+    #[must_use]
+    pub fn with_quota(self, quota: usize) -> Self {
         Self { quota, ..self }
     }
 
     /// Sets how long each call takes.
-    pub(crate) fn with_call(self, call: Duration) -> Self {
+    #[must_use]
+    pub fn with_call(self, call: Duration) -> Self {
         Self { call, ..self }
     }
 
-    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
+    /// The registry as it is now, to look at and to change.
+    pub fn registry(&self) -> MutexGuard<'_, Registry> {
         let mut registry = self.registry.lock().unwrap();
         registry.settle();
         registry
     }
 
-    pub(crate) fn fault(&self, operation: Operation, fault: Fault) {
+    /// Lets a fault happen to the next call of the operation that has none yet.
+    pub fn fault(&self, operation: Operation, fault: Fault) {
         self.registry().faults.entry(operation).or_default().push_back(fault);
     }
 
@@ -195,7 +215,8 @@ impl Registry {
         format!("{kind}-{}", self.next).into()
     }
 
-    pub(crate) fn add_namespace(&mut self, name: &str, kind: NamespaceKind) -> Arc<str> {
+    /// Adds a namespace, and returns its id.
+    pub fn add_namespace(&mut self, name: &str, kind: NamespaceKind) -> Arc<str> {
         let id = self.id("ns");
         let namespace = Namespace {
             id: id.clone(),
@@ -212,13 +233,8 @@ impl Registry {
         id
     }
 
-    pub(crate) fn add_service(
-        &mut self,
-        namespace_id: &Arc<str>,
-        name: &str,
-        creator: &str,
-        description: &str,
-    ) -> Arc<str> {
+    /// Adds a service, and returns its id.
+    pub fn add_service(&mut self, namespace_id: &Arc<str>, name: &str, creator: &str, description: &str) -> Arc<str> {
         let id = self.id("srv");
         let service = Service {
             id: id.clone(),
@@ -240,7 +256,8 @@ impl Registry {
         inside.map(|(_, id)| id.clone()).collect()
     }
 
-    pub(crate) fn count(&self, operation: Operation) -> usize {
+    /// How many calls of the operation there were.
+    pub fn count(&self, operation: Operation) -> usize {
         self.calls.iter().filter(|(called, _)| *called == operation).count()
     }
 }
@@ -333,7 +350,7 @@ impl CloudMap for Fake {
         let id = registry.add_service(&new.namespace_id, &new.name, &new.creator_request_id, "");
         if let Some(service) = registry.services.get_mut(&id) {
             (service.dns, service.custom_health_check) = (new.dns.clone(), new.custom_health_check);
-            service.description = new.description.clone();
+            service.description.clone_from(&new.description);
         }
         registry.tags.insert(format!("arn:{id}").into(), new.tags.clone());
         if let Some(Fault::Lost(kind)) = fault {
@@ -535,7 +552,7 @@ impl CloudMap for Fake {
 }
 
 /// A service without records that nobody owns.
-pub(crate) fn mk_service() -> Service {
+pub fn mk_service() -> Service {
     Service {
         id: "srv".into(),
         arn: "arn".into(),

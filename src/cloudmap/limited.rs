@@ -230,7 +230,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::cloudmap::{
+    use crate::{
         NamespaceKind, Rates,
         fake::{Fake, Fault},
     };

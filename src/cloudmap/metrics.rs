@@ -10,7 +10,7 @@ use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, Opts, core::Collect
 use tokio::time::Instant;
 
 use super::{Answers, Lane, Operation, Plane, answers::Answer};
-use crate::metrics::Register;
+use base::metrics::Register;
 
 /// A month as AWS bills it, 730 hours.
 const MONTH: Duration = Duration::from_hours(730);

@@ -115,7 +115,7 @@ impl fmt::Display for Operation {
 
 #[cfg(test)]
 mod tests {
-    use std::{collections::BTreeMap, fs, path::Path};
+    use std::{collections::BTreeMap, fs};
 
     use super::*;
 
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_documented_rates_are_the_real_ones() {
-        let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md")).unwrap();
+        let document = fs::read_to_string(base::repository().join("docs/operations.md")).unwrap();
         let table = document.split("## Rates and quotas").nth(1).unwrap().split("\n\n").nth(2).unwrap();
         let mut documented = BTreeMap::new();
         for row in table.lines().skip(2) {

@@ -13,12 +13,12 @@ pub const USD_PER_INSTANCE: f64 = 0.10;
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path};
+    use std::fs;
 
     use super::*;
 
     fn document(name: &str) -> String {
-        fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(name)).unwrap()
+        fs::read_to_string(base::repository().join("docs").join(name)).unwrap()
     }
 
     #[test]

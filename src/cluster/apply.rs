@@ -29,14 +29,12 @@ use super::{
     metrics::Metrics,
     objects::ObjectKey,
 };
-use crate::{
-    api::{
-        Cutover, CutoverStatus, ServiceExport, ServiceImport, ServiceImportStatus,
-        conditions::{GateReason, Row},
-        names::FieldManager,
-    },
-    model::ServiceKey,
+use api::{
+    Cutover, CutoverStatus, ServiceExport, ServiceImport, ServiceImportStatus,
+    conditions::{GateReason, Row},
+    names::FieldManager,
 };
+use model::ServiceKey;
 
 /// Deadline of one call.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);

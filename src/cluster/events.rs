@@ -30,11 +30,9 @@ use tokio::{
 use tracing::warn;
 
 use super::{apply::Cause, lease::LEASE, metrics::Metrics, objects::ObjectKey};
-use crate::{
-    api::{Cutover, ServiceExport, ServiceImport, events::EventReason, names},
-    env,
-    model::ServiceKey,
-};
+use api::{Cutover, ServiceExport, ServiceImport, events::EventReason, names};
+use base::env;
+use model::ServiceKey;
 
 /// Maximum length of the text in the API, in bytes.
 const MAX_NOTE: usize = 1024;
@@ -450,7 +448,7 @@ mod tests {
     /// `kubectl describe lease` shows only Events with the uid of the Lease.
     #[tokio::test]
     async fn an_event_about_the_lease_has_its_uid_if_the_api_server_says_it() {
-        let api = crate::cluster::fake_api::FakeApi::default();
+        let api = crate::fake_api::FakeApi::default();
         let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
         let publisher = Publisher::new(api.client(), "pod", metrics.clone());
         let about = |text: &str| EventRecord { regarding: lease("system"), ..note(text) };
@@ -466,7 +464,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_event_is_tried_again_if_the_api_server_is_busy() {
-        let api = crate::cluster::fake_api::FakeApi::default();
+        let api = crate::fake_api::FakeApi::default();
         let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
         let publisher = Publisher::new(api.client(), "pod", metrics.clone());
         for (refusals, outcome) in [(2, "ok"), (3, "failed")] {

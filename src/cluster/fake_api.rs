@@ -20,12 +20,17 @@ const HANGS: u16 = 0;
 
 /// One received request.
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
-    pub(crate) method: Method,
-    pub(crate) path: String,
-    pub(crate) query: String,
-    pub(crate) content_type: String,
-    pub(crate) body: Value,
+pub struct Request {
+    /// The method.
+    pub method: Method,
+    /// The path.
+    pub path: String,
+    /// What follows the `?`.
+    pub query: String,
+    /// The header `Content-Type`, or nothing.
+    pub content_type: String,
+    /// The body; null if it is no JSON.
+    pub body: Value,
 }
 
 #[derive(Debug, Default)]
@@ -38,37 +43,40 @@ struct Shared {
 
 /// The server.
 #[derive(Debug, Default)]
-pub(crate) struct FakeApi {
+pub struct FakeApi {
     shared: Arc<Shared>,
 }
 
 impl FakeApi {
-    pub(crate) fn client(&self) -> Client {
+    /// A client of this server.
+    pub fn client(&self) -> Client {
         Client::new(Router::new().fallback(answer).with_state(Arc::clone(&self.shared)), "default")
     }
 
     /// Prepares the answer to the next request for which nothing else is prepared. Without a prepared answer, an object
     /// is returned as it was sent, a list is empty, and a watch ends at once.
-    pub(crate) fn prepare(&self, code: u16, body: Value) {
+    pub fn prepare(&self, code: u16, body: Value) {
         self.shared.answers.lock().unwrap().push_back((code, body));
     }
 
-    pub(crate) fn refuse(&self, code: u16, reason: &str, message: &str) {
+    /// Prepares a refusal, as the API server words it.
+    pub fn refuse(&self, code: u16, reason: &str, message: &str) {
         let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason, "message": message});
         self.prepare(code, status);
     }
 
     /// Lets the next request for which nothing else is prepared hang.
-    pub(crate) fn hang(&self) {
+    pub fn hang(&self) {
         self.prepare(HANGS, Value::Null);
     }
 
     /// Lets all answers say this time, such as `Tue, 24 Nov 2026 10:02:00 GMT`.
-    pub(crate) fn says_the_time(&self, date: &str) {
+    pub fn says_the_time(&self, date: &str) {
         *self.shared.date.lock().unwrap() = Some(date.to_owned());
     }
 
-    pub(crate) fn requests(&self) -> Vec<Request> {
+    /// All requests so far.
+    pub fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().unwrap().clone()
     }
 }

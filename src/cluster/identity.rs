@@ -13,10 +13,8 @@ use super::{
     cache::{Cache, Narrow as _},
     objects::ClusterProperty,
 };
-use crate::{
-    api::{self, names},
-    model::{ClusterId, ClusterSetId, InvalidClusterId},
-};
+use api::names;
+use model::{ClusterId, ClusterSetId, InvalidClusterId};
 
 /// The namespace whose UID identifies a cluster for its whole life.
 const KUBE_SYSTEM: &str = "kube-system";
@@ -248,7 +246,7 @@ mod tests {
     use kube::runtime::watcher::Event;
 
     use super::*;
-    use crate::cluster::fake_api::FakeApi;
+    use crate::fake_api::FakeApi;
 
     const UID: &str = "8f5d2c1e-0000-4000-8000-000000000001";
 

@@ -14,7 +14,7 @@ use kube::{
 use tokio::time::timeout;
 
 use super::apply;
-use crate::ledger::trust::{SECRET, StoredKey, TRUSTED};
+use ledger::trust::{SECRET, StoredKey, TRUSTED};
 
 /// Keys in the Secret.
 const SEED: &str = "seed";
@@ -128,7 +128,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::fake_api::FakeApi;
+    use crate::fake_api::FakeApi;
 
     fn store() -> (FakeApi, KeyStore) {
         let api = FakeApi::default();

@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeSet, str::FromStr};
 
-use crate::{cloudmap::attributes::check_name, model::labels::is_label_key};
+use cloudmap::attributes::check_name;
+use model::labels::is_label_key;
 
 /// Keys of pod labels that become attributes of instances (`--instance-labels`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

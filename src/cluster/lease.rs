@@ -33,7 +33,8 @@ use tracing::{debug, info, warn};
 
 pub use self::{object::KubernetesLease, registry::Registry};
 use super::metrics::Metrics;
-use crate::{env, ledger::driver};
+use base::env;
+use ledger::driver;
 
 /// Name of the Lease in the controller's namespace.
 pub const LEASE: &str = "cloudmap-mcs";

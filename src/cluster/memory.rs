@@ -20,14 +20,12 @@ use super::{
     objects::ObjectKey,
     watches::{Caches, Writers},
 };
-use crate::{
-    api::{ClusterProperty, Cutover, CutoverSpec, ServiceExport, ServiceImport, names::FieldManager},
-    model::ServiceKey,
-};
+use api::{Cutover, CutoverSpec, ServiceExport, ServiceImport, names::FieldManager};
+use model::ServiceKey;
 
 /// The cluster. Its caches are synced from the start and follow every change at once.
 #[derive(Debug)]
-pub(crate) struct MemoryCluster {
+pub struct MemoryCluster {
     state: Mutex<State>,
 }
 
@@ -55,7 +53,8 @@ struct State {
 }
 
 impl MemoryCluster {
-    pub(crate) fn new() -> (Arc<Self>, Caches) {
+    /// An empty cluster, and its caches.
+    pub fn new() -> (Arc<Self>, Caches) {
         let (caches, mut writers) = Caches::unfilled();
         writers.sync();
         let state = State {
@@ -84,68 +83,74 @@ impl MemoryCluster {
     }
 
     /// How many writes of the controller were accepted, not counting Events.
-    pub(crate) fn writes(&self) -> usize {
+    pub fn writes(&self) -> usize {
         self.state().writes
     }
 
-    pub(crate) fn take_notes(&self) -> Vec<EventRecord> {
+    /// The Events since this was called last.
+    pub fn take_notes(&self) -> Vec<EventRecord> {
         std::mem::take(&mut self.state().notes)
     }
 
     /// Removes and returns the first Event that `wanted` selects; the others stay.
-    pub(crate) fn take_note(&self, wanted: impl Fn(&EventRecord) -> bool) -> Option<EventRecord> {
+    pub fn take_note(&self, wanted: impl Fn(&EventRecord) -> bool) -> Option<EventRecord> {
         let notes = &mut self.state().notes;
         notes.iter().position(wanted).map(|index| notes.remove(index))
     }
 
     /// Never answers from now on when an Event is to be created.
-    pub(crate) fn hold_events(&self) {
+    pub fn hold_events(&self) {
         self.state().holds_events = true;
     }
 
     /// Makes the next write of the controller fail.
-    pub(crate) fn fail_next(&self, cause: Cause) {
+    pub fn fail_next(&self, cause: Cause) {
         self.state().failures.push_back(Some(cause));
     }
 
     /// Lets `writes` writes succeed, and the one after them fail.
-    pub(crate) fn fail_after(&self, writes: usize, cause: Cause) {
+    pub fn fail_after(&self, writes: usize, cause: Cause) {
         let passing = std::iter::repeat_with(|| None).take(writes);
         self.state().failures.extend(passing.chain([Some(cause)]));
     }
 
     /// Behaves like Kubernetes before 1.33.
-    pub(crate) fn refuse_node_hints(&self) {
+    pub fn refuse_node_hints(&self) {
         self.state().refuses_node_hints = true;
     }
 
     /// Behaves like Kubernetes before 1.31.
-    pub(crate) fn refuse_traffic_distribution(&self) {
+    pub fn refuse_traffic_distribution(&self) {
         self.state().refuses_traffic_distribution = true;
     }
 
-    pub(crate) fn import(&self, key: &ServiceKey) -> Option<ServiceImport> {
+    /// A ServiceImport.
+    pub fn import(&self, key: &ServiceKey) -> Option<ServiceImport> {
         self.state().imports.get(key).cloned()
     }
 
-    pub(crate) fn export(&self, key: &ServiceKey) -> Option<ServiceExport> {
+    /// A ServiceExport.
+    pub fn export(&self, key: &ServiceKey) -> Option<ServiceExport> {
         self.state().exports.get(key).cloned()
     }
 
-    pub(crate) fn services(&self) -> Vec<v1::Service> {
+    /// All Services, derived ones too.
+    pub fn services(&self) -> Vec<v1::Service> {
         self.state().services.values().cloned().collect()
     }
 
-    pub(crate) fn slices(&self) -> Vec<discovery::EndpointSlice> {
+    /// All EndpointSlices, imported ones too.
+    pub fn slices(&self) -> Vec<discovery::EndpointSlice> {
         self.state().slices.values().cloned().collect()
     }
 
-    pub(crate) fn add_namespace(&self, name: &str) {
+    /// Creates a namespace without labels.
+    pub fn add_namespace(&self, name: &str) {
         self.put_namespace(name, &[]);
     }
 
     /// Creates a namespace, or replaces its labels.
-    pub(crate) fn put_namespace(&self, name: &str, labels: &[(&str, &str)]) {
+    pub fn put_namespace(&self, name: &str, labels: &[(&str, &str)]) {
         let mut state = self.state();
         state.namespaces.insert(name.to_owned(), false);
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
@@ -157,7 +162,7 @@ impl MemoryCluster {
     }
 
     /// Replaces the annotations of a namespace.
-    pub(crate) fn annotate_namespace(&self, name: &str, annotations: &[(&str, &str)]) {
+    pub fn annotate_namespace(&self, name: &str, annotations: &[(&str, &str)]) {
         let annotations = annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let metadata = ObjectMeta {
             name: Some(name.to_owned()),
@@ -170,7 +175,7 @@ impl MemoryCluster {
     }
 
     /// Deletes a namespace and everything in it.
-    pub(crate) fn remove_namespace(&self, name: &str) {
+    pub fn remove_namespace(&self, name: &str) {
         let mut state = self.state();
         let state = &mut *state;
         state.namespaces.remove(name);
@@ -195,7 +200,7 @@ impl MemoryCluster {
     }
 
     /// Writes an object as a user would. It needs a namespace and a name, and gets a uid.
-    pub(crate) fn put_export(&self, mut export: ServiceExport) {
+    pub fn put_export(&self, mut export: ServiceExport) {
         let mut state = self.state();
         let key = service_key(&export.metadata);
         let old = state.exports.get(&key).map(|old| old.metadata.clone());
@@ -204,7 +209,8 @@ impl MemoryCluster {
         state.writers.exports.apply(Event::Apply(Ok(export)));
     }
 
-    pub(crate) fn remove_export(&self, key: &ServiceKey) {
+    /// Deletes a ServiceExport, if it exists.
+    pub fn remove_export(&self, key: &ServiceKey) {
         let mut state = self.state();
         if let Some(export) = state.exports.remove(key) {
             state.owned.retain(|(owned, _), _| owned != key);
@@ -212,7 +218,8 @@ impl MemoryCluster {
         }
     }
 
-    pub(crate) fn put_service(&self, mut service: v1::Service) {
+    /// Creates or replaces a Service.
+    pub fn put_service(&self, mut service: v1::Service) {
         let mut state = self.state();
         let key = service_key(&service.metadata);
         let old = state.services.get(&key).map(|old| old.metadata.clone());
@@ -221,23 +228,26 @@ impl MemoryCluster {
         state.writers.services.apply(Event::Apply(Ok(service)));
     }
 
-    pub(crate) fn remove_service(&self, key: &ServiceKey) {
+    /// Deletes a Service, if it exists.
+    pub fn remove_service(&self, key: &ServiceKey) {
         let mut state = self.state();
         if let Some(service) = state.services.remove(key) {
             state.writers.services.apply(Event::Delete(Ok(service)));
         }
     }
 
-    pub(crate) fn put_ingress(&self, ingress: networking::Ingress) {
+    /// Creates or replaces an Ingress.
+    pub fn put_ingress(&self, ingress: networking::Ingress) {
         self.state().writers.ingresses.apply(Event::Apply(Ok(ingress)));
     }
 
-    pub(crate) fn remove_ingress(&self, ingress: networking::Ingress) {
+    /// Deletes an Ingress.
+    pub fn remove_ingress(&self, ingress: networking::Ingress) {
         self.state().writers.ingresses.apply(Event::Delete(Ok(ingress)));
     }
 
     /// Creates a pod with the labels that the watch keeps.
-    pub(crate) fn put_pod(&self, namespace: &str, uid: &str, labels: &[(&str, &str)]) {
+    pub fn put_pod(&self, namespace: &str, uid: &str, labels: &[(&str, &str)]) {
         let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let metadata = ObjectMeta {
             namespace: Some(namespace.to_owned()),
@@ -250,7 +260,7 @@ impl MemoryCluster {
     }
 
     /// Writes a pod that has the label of the readiness gate, with its status. It needs a uid. The conditions of others stay.
-    pub(crate) fn put_gated(&self, mut pod: v1::Pod) {
+    pub fn put_gated(&self, mut pod: v1::Pod) {
         let mut state = self.state();
         let key = object_key(&pod.metadata);
         if let Some(old) = state.pods.get(&key).filter(|old| old.metadata.uid == pod.metadata.uid) {
@@ -265,19 +275,21 @@ impl MemoryCluster {
         state.writers.gated.apply(Event::Apply(Ok(pod)));
     }
 
-    pub(crate) fn remove_gated(&self, key: &ObjectKey) {
+    /// Deletes a pod that has the readiness gate, if it exists.
+    pub fn remove_gated(&self, key: &ObjectKey) {
         let mut state = self.state();
         if let Some(pod) = state.pods.remove(key) {
             state.writers.gated.apply(Event::Delete(Ok(pod)));
         }
     }
 
-    pub(crate) fn gated(&self, key: &ObjectKey) -> Option<v1::Pod> {
+    /// A pod that has the readiness gate.
+    pub fn gated(&self, key: &ObjectKey) -> Option<v1::Pod> {
         self.state().pods.get(key).cloned()
     }
 
     /// Creates a Cutover, or replaces its spec.
-    pub(crate) fn put_cutover(&self, key: &ServiceKey, spec: CutoverSpec) {
+    pub fn put_cutover(&self, key: &ServiceKey, spec: CutoverSpec) {
         let mut state = self.state();
         let old = state.cutovers.get(key).cloned();
         let mut cutover = Cutover::new(&key.name, spec);
@@ -290,18 +302,21 @@ impl MemoryCluster {
         state.writers.cutovers.apply(Event::Apply(Ok(cutover)));
     }
 
-    pub(crate) fn remove_cutover(&self, key: &ServiceKey) {
+    /// Deletes a Cutover, if it exists.
+    pub fn remove_cutover(&self, key: &ServiceKey) {
         let mut state = self.state();
         if let Some(cutover) = state.cutovers.remove(key) {
             state.writers.cutovers.apply(Event::Delete(Ok(cutover)));
         }
     }
 
-    pub(crate) fn cutover(&self, key: &ServiceKey) -> Option<Cutover> {
+    /// A Cutover.
+    pub fn cutover(&self, key: &ServiceKey) -> Option<Cutover> {
         self.state().cutovers.get(key).cloned()
     }
 
-    pub(crate) fn put_slice(&self, mut slice: discovery::EndpointSlice) {
+    /// Creates or replaces an EndpointSlice.
+    pub fn put_slice(&self, mut slice: discovery::EndpointSlice) {
         let mut state = self.state();
         let key = object_key(&slice.metadata);
         let old = state.slices.get(&key).map(|old| old.metadata.clone());
@@ -310,17 +325,14 @@ impl MemoryCluster {
         state.slices.insert(key, slice);
     }
 
-    pub(crate) fn put_import(&self, mut import: ServiceImport) {
+    /// Creates or replaces a ServiceImport.
+    pub fn put_import(&self, mut import: ServiceImport) {
         let mut state = self.state();
         let key = service_key(&import.metadata);
         let old = state.imports.get(&key).map(|old| old.metadata.clone());
         state.identify(&mut import.metadata, old.as_ref());
         state.imports.insert(key, import.clone());
         state.writers.imports.apply(Event::Apply(Ok(import)));
-    }
-
-    pub(crate) fn put_property(&self, property: ClusterProperty) {
-        self.state().writers.properties.apply(Event::Apply(Ok(property)));
     }
 }
 

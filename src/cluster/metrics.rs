@@ -3,7 +3,7 @@
 use prometheus::{GaugeVec, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, histogram_opts, opts};
 
 use super::watches::Caches;
-use crate::metrics::Register;
+use base::metrics::Register;
 
 /// The metrics of this module. Clones are cheap.
 #[derive(Debug, Clone)]

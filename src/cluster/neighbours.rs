@@ -125,7 +125,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::fake_api::FakeApi;
+    use crate::fake_api::FakeApi;
 
     fn one(namespace: &str, created: i64, is_held: bool, version: u32) -> Installation {
         Installation { namespace: namespace.into(), created, is_held, version: version.to_string() }

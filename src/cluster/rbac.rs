@@ -1,53 +1,33 @@
-//! Compares the permissions in `config/rbac` with the requests that the code makes: every kind of request is made
-//! against a recording server, and translated as the API server's authorizer does it.
+//! Which permissions requests need, as the API server's authorizer sees them, and which ones `config/rbac` grants.
 
-use std::{collections::BTreeSet, fs, path::Path, time::Duration};
+#[cfg(test)]
+mod tests;
 
-use k8s_openapi::api::rbac::v1::{ClusterRole, PolicyRule, Role};
-use kube::api::ObjectMeta;
-use tokio::task::JoinSet;
+use std::{collections::BTreeSet, fs};
 
-use super::{
-    apply::{ClusterWriter, KubernetesWriter},
-    events::{self, EventRecord, Publisher},
-    fake_api::{FakeApi, Request},
-    identity,
-    keys::KeyStore,
-    lease::{self, KubernetesLease, Leadership, LeaseStore, Record},
-    metrics::Metrics,
-    neighbours,
-    objects::ObjectKey,
-    record::{HIDDEN, Hidden, HiddenObject, HiddenStore, RECORD, RecordObject},
-    service_network,
-    watches::Caches,
-};
-use crate::{
-    api::{
-        CutoverStatus, ServiceImport, ServiceImportSpec, ServiceImportStatus, conditions::GateReason,
-        events::EventReason, names::FieldManager,
-    },
-    ledger::{
-        record::{self, RecordStore},
-        trust::{SECRET, StoredKey, TRUSTED},
-    },
-    model::ServiceKey,
-};
+use k8s_openapi::api::rbac::v1::PolicyRule;
+
+use crate::fake_api::Request;
 
 /// The controller's namespace. Requests only in it need no more than a Role.
-pub(crate) const OWN: &str = "cloudmap-mcs-system";
+pub const OWN: &str = "cloudmap-mcs-system";
 
 /// What authorizes a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Access {
-    pub(crate) namespace: Option<String>,
-    pub(crate) group: String,
+pub struct Access {
+    /// The namespace, unless the resource has none or all are asked for.
+    pub namespace: Option<String>,
+    /// The API group; empty for the core group.
+    pub group: String,
     /// With its subresource, such as `services/status`.
-    pub(crate) resource: String,
-    pub(crate) name: Option<String>,
+    pub resource: String,
+    /// The name, unless the request is for a collection.
+    pub name: Option<String>,
 }
 
 impl Access {
-    pub(crate) fn of(request: &Request) -> Self {
+    /// What the authorizer looks at.
+    pub fn of(request: &Request) -> Self {
         let mut parts = request.path.trim_matches('/').split('/');
         let group = match parts.next() {
             Some("apis") => parts.next().unwrap_or_default().to_owned(),
@@ -86,9 +66,10 @@ fn verbs(request: &Request, access: &Access) -> &'static [&'static str] {
 }
 
 /// (own namespace only, group, resource, verb)
-pub(crate) type Permission = (bool, String, String, String);
+pub type Permission = (bool, String, String, String);
 
-pub(crate) fn needed(requests: &[Request]) -> BTreeSet<Permission> {
+/// The permissions that these requests need.
+pub fn needed(requests: &[Request]) -> BTreeSet<Permission> {
     requests
         .iter()
         .flat_map(|request| {
@@ -101,7 +82,8 @@ pub(crate) fn needed(requests: &[Request]) -> BTreeSet<Permission> {
         .collect()
 }
 
-pub(crate) fn granted(own: bool, rules: Vec<PolicyRule>) -> BTreeSet<Permission> {
+/// The permissions that rules grant, in the own namespace only or in all.
+pub fn granted(own: bool, rules: Vec<PolicyRule>) -> BTreeSet<Permission> {
     let mut permissions = BTreeSet::new();
     for rule in rules {
         for group in rule.api_groups.iter().flatten() {
@@ -115,175 +97,8 @@ pub(crate) fn granted(own: bool, rules: Vec<PolicyRule>) -> BTreeSet<Permission>
     permissions
 }
 
-pub(crate) fn manifest<T: serde::de::DeserializeOwned>(file: &str) -> T {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/rbac").join(file);
+/// An object of a file, by its path from `config/rbac`.
+pub fn manifest<T: serde::de::DeserializeOwned>(file: &str) -> T {
+    let path = base::repository().join("config/rbac").join(file);
     serde_yaml_ng::from_str(&fs::read_to_string(path).unwrap()).unwrap()
-}
-
-#[tokio::test]
-async fn the_granted_permissions_are_the_ones_that_are_used() {
-    let api = FakeApi::default();
-    let client = api.client();
-    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
-    let leadership = Leadership::manual(Some(tokio::time::Instant::now() + Duration::from_hours(1)));
-    let publisher = Publisher::new(client.clone(), "pod", metrics.clone());
-    let writer = KubernetesWriter::new(client.clone(), leadership, metrics.clone(), publisher);
-    let key = ServiceKey::new("ns", "web");
-    let named = || ObjectMeta { namespace: Some("ns".into()), name: Some("web".into()), ..ObjectMeta::default() };
-
-    writer
-        .apply_service_import(&ServiceImport { metadata: named(), spec: ServiceImportSpec::default(), status: None })
-        .await
-        .unwrap();
-    writer.apply_import_status(&key, "u", &ServiceImportStatus::default()).await.unwrap();
-    writer
-        .apply_derived_service(&k8s_openapi::api::core::v1::Service { metadata: named(), ..Default::default() })
-        .await
-        .unwrap();
-    writer
-        .apply_endpoint_slice(&k8s_openapi::api::discovery::v1::EndpointSlice {
-            metadata: named(),
-            address_type: "IPv4".into(),
-            ..Default::default()
-        })
-        .await
-        .unwrap();
-    writer.delete_service_import(&key, "u").await.unwrap();
-    writer.delete_derived_service(&key, "u").await.unwrap();
-    writer.delete_endpoint_slice(&ObjectKey::from(key.clone()), "u").await.unwrap();
-    writer.apply_export_conditions(&key, "u", &[], FieldManager::ExportStatus).await.unwrap();
-    writer
-        .emit(EventRecord {
-            regarding: events::export(&key, "u"),
-            reason: EventReason::Exported,
-            action: "Export",
-            text: String::new(),
-        })
-        .await;
-
-    let store = KubernetesLease::new(client.clone(), OWN);
-    store.read().await.unwrap();
-    let record = Record {
-        holder: None,
-        duration: Duration::from_secs(15),
-        transitions: 0,
-        acquired: k8s_openapi::jiff::Timestamp::UNIX_EPOCH,
-        yields: None,
-        bid: None,
-        streams: None,
-    };
-    store.write(&record, None).await.unwrap();
-    store.write(&record, Some("1")).await.unwrap();
-    let object = RecordObject::new(client.clone(), OWN);
-    object.load().await.unwrap();
-    object.store(&record::Record::default(), &None).await.unwrap();
-    object.store(&record::Record::default(), &Some("1".to_owned())).await.unwrap();
-    let hidden = HiddenObject::new(client.clone(), OWN);
-    hidden.load().await.unwrap();
-    hidden.store(&Hidden::default(), &None).await.unwrap();
-    hidden.store(&Hidden::default(), &Some("1".to_owned())).await.unwrap();
-    let keys = KeyStore::new(client.clone(), OWN);
-    keys.load().await.unwrap_err();
-    keys.store(&StoredKey { seed: Vec::new(), former: Vec::new() }, None).await.unwrap();
-    keys.trusted().await.unwrap();
-    identity::kube_system_uid(&client).await.unwrap();
-    service_network::ip_families(&client, OWN).await.unwrap();
-    service_network::service_ranges(&client, OWN).await.unwrap();
-    neighbours::look(&client).await.unwrap();
-
-    let mut tasks = JoinSet::new();
-    let caches = Caches::start(&client, &metrics, None, false, false, &mut tasks);
-    caches.synced().await;
-    let watches = || api.requests().iter().filter(|request| request.query.contains("watch=true")).count();
-    while watches() < 8 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    tasks.shutdown().await;
-
-    let mut granted_here = granted(false, manifest::<ClusterRole>("cluster_role.yaml").rules.unwrap());
-    granted_here.extend(granted(true, manifest::<Role>("role.yaml").rules.unwrap()));
-    let names: BTreeSet<String> = manifest::<Role>("role.yaml")
-        .rules
-        .unwrap()
-        .into_iter()
-        .flat_map(|rule| rule.resource_names.unwrap_or_default())
-        .collect();
-    let ours = [lease::LEASE, RECORD, HIDDEN, SECRET, TRUSTED];
-    assert_eq!(names, ours.map(str::to_owned).into());
-    let needed = needed(&api.requests());
-    // A permission for all namespaces includes the own namespace.
-    let everywhere = |(_, group, resource, verb): &Permission| {
-        granted_here.contains(&(false, group.clone(), resource.clone(), verb.clone()))
-    };
-    let missing: Vec<_> = needed.difference(&granted_here).filter(|needed| !everywhere(needed)).collect();
-    let superfluous: Vec<_> = granted_here.difference(&needed).collect();
-    assert!(missing.is_empty() && superfluous.is_empty(), "missing {missing:#?}, superfluous {superfluous:#?}");
-}
-
-/// The additional permissions for `--instance-labels` are a component of their own, so that nobody grants them without
-/// need.
-#[tokio::test]
-async fn pods_are_read_only_if_their_labels_are_requested() {
-    let api = FakeApi::default();
-    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
-    let mut tasks = JoinSet::new();
-    let keys = "version".parse().unwrap();
-    let caches = Caches::start(&api.client(), &metrics, Some(&keys), false, false, &mut tasks);
-    caches.synced().await;
-    let of_pods =
-        || -> Vec<Request> { api.requests().into_iter().filter(|request| request.path.ends_with("/pods")).collect() };
-    while !of_pods().iter().any(|request| request.query.contains("watch=true")) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    tasks.shutdown().await;
-    let role: ClusterRole = manifest("../components/instance-labels/cluster_role.yaml");
-    assert_eq!(needed(&of_pods()), granted(false, role.rules.unwrap()));
-}
-
-/// So are those for `--readiness-gates`.
-#[tokio::test]
-async fn pods_behind_gates_are_read_and_their_status_is_written_only_if_gates_are_requested() {
-    let api = FakeApi::default();
-    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
-    let mut tasks = JoinSet::new();
-    let caches = Caches::start(&api.client(), &metrics, None, true, false, &mut tasks);
-    caches.synced().await;
-    let leadership = Leadership::manual(Some(tokio::time::Instant::now() + Duration::from_hours(1)));
-    let publisher = Publisher::new(api.client(), "pod", metrics.clone());
-    let writer = KubernetesWriter::new(api.client(), leadership, metrics.clone(), publisher);
-    let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
-    writer.open_gate(&ObjectKey::new("shop", "web-0"), "u", GateReason::Registered, "", now).await.unwrap();
-    let of_pods =
-        || -> Vec<Request> { api.requests().into_iter().filter(|request| request.path.contains("/pods")).collect() };
-    while !of_pods().iter().any(|request| request.query.contains("watch=true")) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    tasks.shutdown().await;
-    let selected = |request: &Request| request.query.contains("labelSelector=cloudmap-mcs%2Fgate");
-    assert!(of_pods().iter().all(|request| request.method == "PATCH" || selected(request)), "{:?}", of_pods());
-    let role: ClusterRole = manifest("../components/readiness-gates/cluster_role.yaml");
-    assert_eq!(needed(&of_pods()), granted(false, role.rules.unwrap()));
-}
-
-/// So are those for `--cutovers`.
-#[tokio::test]
-async fn cutovers_are_followed_only_if_that_is_requested() {
-    let api = FakeApi::default();
-    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
-    let mut tasks = JoinSet::new();
-    let caches = Caches::start(&api.client(), &metrics, None, false, true, &mut tasks);
-    caches.synced().await;
-    let leadership = Leadership::manual(Some(tokio::time::Instant::now() + Duration::from_hours(1)));
-    let publisher = Publisher::new(api.client(), "pod", metrics.clone());
-    let writer = KubernetesWriter::new(api.client(), leadership, metrics.clone(), publisher);
-    writer.apply_cutover_status(&ServiceKey::new("shop", "web"), "u", "1", &CutoverStatus::default()).await.unwrap();
-    let of_cutovers = || -> Vec<Request> {
-        api.requests().into_iter().filter(|request| request.path.contains("/cutovers")).collect()
-    };
-    while !of_cutovers().iter().any(|request| request.query.contains("watch=true")) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    tasks.shutdown().await;
-    let role: ClusterRole = manifest("../components/cutovers/cluster_role.yaml");
-    assert_eq!(needed(&of_cutovers()), granted(false, role.rules.unwrap()));
 }

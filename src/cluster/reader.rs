@@ -120,7 +120,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::fake_api::FakeApi;
+    use crate::fake_api::FakeApi;
 
     #[tokio::test(start_paused = true)]
     async fn a_read_that_fails_says_whether_somebody_has_to_allow_it() {

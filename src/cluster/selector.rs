@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, str::FromStr};
 
 use kube::core::{Expression, Selector, SelectorExt as _};
 
-use crate::model::labels::{is_label_key, is_label_value};
+use model::labels::{is_label_key, is_label_value};
 
 /// A label selector for namespaces, in the syntax of `kubectl get -l`: `team=a,env in (prod, test),!private`. All
 /// requirements must hold. Without any, it selects every namespace.

@@ -15,7 +15,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::identity::{AskError, ask, code};
-use crate::model::{IpFamily, addresses::Range};
+use model::{IpFamily, addresses::Range};
 
 /// How often ServiceCIDRs are read: people add them when a range is full.
 const RANGES_AGAIN: Duration = Duration::from_mins(1);
@@ -176,7 +176,7 @@ fn is_failure(error: &kube::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::{
+    use crate::{
         fake_api::FakeApi,
         identity::{CALL_TIMEOUT, properties},
     };

@@ -24,7 +24,9 @@ use super::{
         SourceSlice,
     },
 };
-use crate::{api::names, cluster::LabelKeys, env};
+use crate::LabelKeys;
+use api::names;
+use base::env;
 
 /// All caches of this controller.
 #[derive(Debug, Clone)]

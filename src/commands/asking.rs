@@ -11,17 +11,15 @@ use k8s_openapi::{api::core::v1::Pod, jiff::SignedDuration};
 use kube::{Client, ResourceExt as _};
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::{
-    app::connect,
-    cli::{IdentityArgs, KubeArgs},
-    cloudmap::{Error, ErrorKind, Operation},
-    cluster::{
-        identity::Identity,
-        reader::{self, Unread},
-    },
-    env,
-    model::ClusterSetId,
+use app::connect;
+use base::env;
+use cli::{IdentityArgs, KubeArgs};
+use cloudmap::{Error, ErrorKind, Operation};
+use cluster::{
+    identity::Identity,
+    reader::{self, Unread},
 };
+use model::ClusterSetId;
 
 /// How long a call of AWS may take, its repetitions included; also a reading of the whole ledger.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -6,19 +6,17 @@ use anyhow::Context as _;
 use tokio::time::sleep;
 
 use super::asking::{self, patiently};
-use crate::{
-    app::connect,
-    cli::{ForgetArgs, KubeArgs},
-    cloudmap::CloudMap,
-    cluster::record::RecordObject,
-    ledger::{
-        CLUSTERS,
-        head::Head,
-        record::{self, Accepted, Gone, Record, RecordStore as _},
-        show,
-    },
-    model::{ClusterId, ClusterSetId},
+use app::connect;
+use cli::{ForgetArgs, KubeArgs};
+use cloudmap::CloudMap;
+use cluster::record::RecordObject;
+use ledger::{
+    CLUSTERS,
+    head::Head,
+    record::{self, Accepted, Gone, Record, RecordStore as _},
+    show,
 };
+use model::{ClusterId, ClusterSetId};
 
 pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
     let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
@@ -182,17 +180,12 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        cli::{Cli, Command},
-        cloudmap::fake::Fake,
-        cluster::{fake_api::FakeApi, record::RECORD},
-        commands::purge::tests::{clusterset, heads, member},
-        ledger::{
-            record::{Member, Position},
-            trust,
-        },
-        model::PublicKey,
-    };
+    use crate::purge::tests::{clusterset, heads, member};
+    use cli::{Cli, Command};
+    use cloudmap::fake::Fake;
+    use cluster::{fake_api::FakeApi, record::RECORD};
+    use ledger::record::{Member, Position};
+    use model::PublicKey;
 
     #[test]
     fn the_command_that_lists_the_rest_leads_to_the_same_cluster_set() {
@@ -207,8 +200,9 @@ mod tests {
         let (own, other) = (PublicKey::from_bytes([1; 32]), PublicKey::from_bytes([9; 32]));
         let blue: ClusterId = "blue".parse().unwrap();
         let (recorded, later) = (Position { epoch: 2, seq: 7 }, Position { epoch: 2, seq: 900 });
-        let head =
-            |uid: &str, position, signer| Arc::new(Head { uid: uid.into(), position, signer, ..trust::tests::head() });
+        let head = |uid: &str, position, signer| {
+            Arc::new(Head { uid: uid.into(), position, signer, ..ledger::fixtures::head() })
+        };
         for (last, position) in [
             (None, recorded),
             (Some(head("uid-blue", later, Some(own))), later),

@@ -8,14 +8,12 @@ use k8s_openapi::api::{
 };
 use kube::{Api, Client};
 
-use crate::{
-    cluster::{
-        coredns,
-        reader::{Unread, read},
-    },
-    cutover::Settle,
-    instances::Naming,
+use cluster::{
+    coredns,
+    reader::{Unread, read},
 };
+use cutover::Settle;
+use instances::Naming;
 
 /// The Deployment of the controller.
 pub(super) const DEPLOYMENT: &str = "cloudmap-mcs";
@@ -126,7 +124,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::fake_api::FakeApi;
+    use cluster::fake_api::FakeApi;
 
     #[tokio::test]
     async fn settings_are_known_only_if_all_of_them_were_read() {

@@ -9,24 +9,22 @@ use serde::de::DeserializeOwned;
 use tokio::time::{sleep, timeout};
 
 use super::asking::{self, aloud, patiently};
-use crate::{
-    api::{ServiceImport, names},
-    app::connect,
-    cli::LeaveArgs,
-    cloudmap::CloudMap,
-    cluster::{
-        identity::Identity,
-        reader::{Unread, each},
-        record::RecordObject,
-    },
-    ledger::{
-        CLUSTERS,
-        record::{self, Member, Record, RecordStore as _},
-        show,
-        trust::{COPY_INSTANCE, KEY_INSTANCE},
-    },
-    model::{ClusterId, ClusterSetId},
+use api::{ServiceImport, names};
+use app::connect;
+use cli::LeaveArgs;
+use cloudmap::CloudMap;
+use cluster::{
+    identity::Identity,
+    reader::{Unread, each},
+    record::RecordObject,
 };
+use ledger::{
+    CLUSTERS,
+    record::{self, Member, Record, RecordStore as _},
+    show,
+    trust::{COPY_INSTANCE, KEY_INSTANCE},
+};
+use model::{ClusterId, ClusterSetId};
 
 /// How often `leave` asks the registry whether the leader is done.
 const POLL: Duration = Duration::from_secs(2);
@@ -253,13 +251,11 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        cloudmap::{
-            Attributes, ErrorKind, NamespaceKind, Operation,
-            fake::{Fake, Fault},
-        },
-        cluster::{fake_api::FakeApi, record::RECORD},
+    use cloudmap::{
+        Attributes, ErrorKind, NamespaceKind, Operation,
+        fake::{Fake, Fault},
     };
+    use cluster::{fake_api::FakeApi, record::RECORD};
 
     /// The namespace of the ledger may be in another region, too.
     #[tokio::test(start_paused = true)]

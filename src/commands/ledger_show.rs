@@ -6,15 +6,13 @@ use super::{
     asking::{self, patiently},
     table::{self, Table, human, time},
 };
-use crate::{
-    app::connect,
-    cli::ShowArgs,
-    ledger::{
-        head::Presence,
-        show::{ClusterView, read_all},
-    },
-    model::{ClaimState, Conditions, Endpoint, Registration},
+use app::connect;
+use cli::ShowArgs;
+use ledger::{
+    head::Presence,
+    show::{ClusterView, read_all},
 };
+use model::{ClaimState, Conditions, Endpoint, Registration};
 
 pub(super) async fn show(args: ShowArgs) -> anyhow::Result<()> {
     let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
@@ -203,13 +201,11 @@ fn endpoint_json(endpoint: &Endpoint) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, path::Path, time::Duration};
+    use std::{fs, time::Duration};
 
     use super::*;
-    use crate::{
-        commands::status,
-        model::{Protocol, ServicePort},
-    };
+    use crate::status;
+    use model::{Protocol, ServicePort};
 
     /// A cluster that exports shop/web with two endpoints, one of them ready.
     fn view(id: &str, age: Duration) -> ClusterView {
@@ -228,7 +224,7 @@ mod tests {
     #[test]
     fn the_document_shows_what_is_printed() {
         let tables = tables(&[view("one", Duration::from_secs(2)), view("two", Duration::from_mins(9))]);
-        let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operations.md")).unwrap();
+        let document = fs::read_to_string(base::repository().join("docs/operations.md")).unwrap();
         assert!(document.contains(&format!("$ cloudmap-mcs ledger show\n{tables}```\n")), "{tables}");
     }
 }

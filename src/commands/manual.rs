@@ -5,7 +5,7 @@ use std::{fs, io, path::Path};
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use crate::cli::{Cli, PROGRAM};
+use cli::{Cli, PROGRAM};
 
 pub(super) fn completions(shell: Shell, out: &mut impl io::Write) -> io::Result<()> {
     // The generator panics if it cannot write, as to a pipe that was closed.

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, io::Write as _, time::Duration};
 
 use serde_json::Value;
 
-use crate::cli::OutputFormat;
+use cli::OutputFormat;
 
 /// Prints a report in the form that was asked for.
 pub(super) fn print(

@@ -12,19 +12,17 @@ use super::{
     asking::{self, patiently},
     table::{self, Table},
 };
-use crate::{
-    app::connect,
-    cli::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRejectArgs, TrustRotateArgs},
-    cluster::{identity, keys::KeyStore, record::RecordObject},
-    env,
-    ledger::{
-        head::Head,
-        record::{self, Accepted, Gone, Record, RecordStore as _},
-        show::{self, ClusterView},
-        trust::{Keys, TRUSTED},
-    },
-    model::{ClusterId, ClusterSetId, PublicKey},
+use app::connect;
+use base::env;
+use cli::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRejectArgs, TrustRotateArgs};
+use cluster::{identity, keys::KeyStore, record::RecordObject};
+use ledger::{
+    head::Head,
+    record::{self, Accepted, Gone, Record, RecordStore as _},
+    show::{self, ClusterView},
+    trust::{Keys, TRUSTED},
 };
+use model::{ClusterId, ClusterSetId, PublicKey};
 
 pub(super) async fn trust(command: TrustCommand) -> anyhow::Result<()> {
     match command {
@@ -244,11 +242,9 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::{
-        cli::{Cli, Command},
-        commands::status::tests::view,
-        ledger::{head::Presence, record::Member, trust::StoredKey},
-    };
+    use crate::status::tests::view;
+    use cli::{Cli, Command};
+    use ledger::{head::Presence, record::Member, trust::StoredKey};
 
     /// Otherwise the leader would take the own last head for a forged one.
     #[test]

@@ -9,21 +9,19 @@ use std::{
 
 use self::reports::{Said, Topic};
 use super::{Asks, Knowledge, Membership, Targets, claims::Standing, knowledge::Wants, targets::decides};
-use crate::{
-    annotations::{AnnotationSettings, Known, Planned, Refusal, Wanted, Zones, plan, plan_ingress, request},
-    api::events::EventReason,
-    cluster::{
-        events::EventRecord,
-        objects::{Ingress, Service},
-    },
-    gates::Progress,
-    instances::{
-        Consent, InstanceSpec, Rights, Selection, Traffic,
-        custom::ByAddress,
-        sync::{Notice, TargetDesired},
-    },
-    model::{ClaimOwner, Endpoint, ServiceKey, Target, some_of},
+use annotations::{AnnotationSettings, Known, Planned, Refusal, Wanted, Zones, plan, plan_ingress, request};
+use api::events::EventReason;
+use cluster::{
+    events::EventRecord,
+    objects::{Ingress, Service},
 };
+use gates::Progress;
+use instances::{
+    Consent, InstanceSpec, Rights, Selection, Traffic,
+    custom::ByAddress,
+    sync::{Notice, TargetDesired},
+};
+use model::{ClaimOwner, Endpoint, ServiceKey, Target, some_of};
 
 pub(super) struct Annotated {
     settings: AnnotationSettings,

@@ -1,14 +1,12 @@
 use serde_json::json;
 
 use super::*;
-use crate::{
-    cloudmap::{Namespace, NamespaceKind},
-    cluster::cache::Narrow,
-    controller::targets::tests::{key, mk_knowledge, mk_targets, target},
-    instances::{
-        Consent, Traffic,
-        sync::{Creation, Ids, Outcome, Reason, TargetStatus},
-    },
+use crate::targets::tests::{key, mk_knowledge, mk_targets, target};
+use cloudmap::{Namespace, NamespaceKind};
+use cluster::cache::Narrow;
+use instances::{
+    Consent, Traffic,
+    sync::{Creation, Ids, Outcome, Reason, TargetStatus},
 };
 
 fn wanting(target: Target) -> Object {

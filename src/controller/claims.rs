@@ -27,11 +27,9 @@ use std::{
 };
 
 use super::{Knowledge, core::SETTLE};
-use crate::{
-    instances::sync::Reason,
-    ledger::{Map, limits::Timing, record::Position, records},
-    model::{ClaimOwner, ClaimState, ClusterId, Registration, ServiceKey, Target},
-};
+use instances::sync::Reason;
+use ledger::{Map, limits::Timing, record::Position, records};
+use model::{ClaimOwner, ClaimState, ClusterId, Registration, ServiceKey, Target};
 
 /// Older readings do not show what holds now.
 const FRESH: Duration = Duration::from_secs(30);

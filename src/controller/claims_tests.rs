@@ -1,12 +1,10 @@
 use super::*;
 use crate::{
-    controller::{
-        Asks, Membership,
-        knowledge::tests::mk_remotes,
-        targets::tests::{adopt, key, mk_knowledge, mk_local, target},
-    },
-    export::Exports,
+    Asks, Membership,
+    knowledge::tests::mk_remotes,
+    targets::tests::{adopt, key, mk_knowledge, mk_local, target},
 };
+use export::Exports;
 
 const DELAY: Duration = Duration::from_secs(10);
 /// When the tests begin, since the controller leads.

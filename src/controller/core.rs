@@ -36,27 +36,24 @@ use super::{
     work::Work,
     world::{Batch, World},
 };
-use crate::{
-    annotations::Known,
-    awsmcs,
-    cluster::{
-        events::EventRecord,
-        objects::{OwnSlice, SourceSlice},
-        selector::NamespaceSelector,
-    },
-    cutover::guard::{self, Judgements},
-    discovery::Discovered,
-    gates::{Answers, Questions},
-    import::Unknown,
-    instances::sync::{Desired, Statuses},
-    ledger::{
-        Map,
-        driver::{Status, local::Kept},
-        remote::Remotes,
-        writer::Inherited,
-    },
-    model::{ClusterId, Exported, IpFamily, ServiceKey, Target, addresses::Range},
+use annotations::Known;
+use cluster::{
+    events::EventRecord,
+    objects::{OwnSlice, SourceSlice},
+    selector::NamespaceSelector,
 };
+use cutover::guard::{self, Judgements};
+use discovery::Discovered;
+use gates::{Answers, Questions};
+use import::Unknown;
+use instances::sync::{Desired, Statuses};
+use ledger::{
+    Map,
+    driver::{Status, local::Kept},
+    remote::Remotes,
+    writer::Inherited,
+};
+use model::{ClusterId, Exported, IpFamily, ServiceKey, Target, addresses::Range};
 
 /// After the election, new imports wait this long for clusters that exist but could not be read. Errors of the registry
 /// are not reported for this long, because another attempt may succeed.

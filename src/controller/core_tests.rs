@@ -11,28 +11,25 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    annotations,
-    api::names::{LABEL_KUBERNETES_SERVICE_NAME, LABEL_MANAGED_BY, LABEL_SERVICE_NAME},
-    cluster::{
-        Change,
-        apply::{Cause, Error},
-        events::Outbox,
-        memory::MemoryCluster,
-    },
-    controller::{
-        ImportRules, Metrics,
-        knowledge::tests::mk_remotes,
-        peers::tests::{found, instance, reading},
-        runtime::Watched,
-        targets::tests::mk_targets,
-        work::{Part, Report},
-    },
-    cutover::Settle,
-    export::{Exports, Quota},
-    import::{DerivedNaming, Former, Plan, hashed},
-    instances::{RegistrationPolicy, Selection, sync::TargetStatus},
-    ledger::writer::Stage,
+    ImportRules, Metrics,
+    knowledge::tests::mk_remotes,
+    peers::tests::{found, instance, reading},
+    runtime::Watched,
+    targets::tests::mk_targets,
+    work::{Part, Report},
 };
+use api::names::{LABEL_KUBERNETES_SERVICE_NAME, LABEL_MANAGED_BY, LABEL_SERVICE_NAME};
+use cluster::{
+    Change,
+    apply::{Cause, Error},
+    events::Outbox,
+    memory::MemoryCluster,
+};
+use cutover::Settle;
+use export::{Exports, Quota};
+use import::{DerivedNaming, Former, Plan, hashed};
+use instances::{RegistrationPolicy, Selection, sync::TargetStatus};
+use ledger::writer::Stage;
 
 const DELAY: Duration = Duration::from_secs(10);
 
@@ -100,7 +97,7 @@ impl Bench {
 
     fn remotes<const N: usize>(&mut self, exporting: [&str; N], now: Now) -> Vec<Command> {
         let mut map = Exports::resume(&Map::new());
-        let local = Arc::new(crate::controller::targets::tests::mk_local());
+        let local = Arc::new(crate::targets::tests::mk_local());
         for name in exporting {
             map.set(&key(name), Some(Arc::clone(&local)), BTreeSet::new(), 1);
         }
@@ -185,7 +182,7 @@ fn a_name_is_looked_at_when_its_namespace_is_here() {
     let mut bench = Bench::member();
     let there = |namespace: &str| ServiceKey::new(namespace, "web");
     let mut map = Exports::resume(&Map::new());
-    let local = Arc::new(crate::controller::targets::tests::mk_local());
+    let local = Arc::new(crate::targets::tests::mk_local());
     for namespace in ["shop", "away"] {
         map.set(&there(namespace), Some(Arc::clone(&local)), BTreeSet::new(), 1);
     }
@@ -493,7 +490,7 @@ fn an_import_that_stays_blocked_is_looked_at_again_and_again() {
 async fn a_service_that_a_template_names_serves_on_when_somebody_takes_its_labels_away() {
     let mut bench = Bench::member();
     bench.core.derived = Derived::new("{name}-global".parse().unwrap());
-    let mut local = crate::controller::targets::tests::mk_local();
+    let mut local = crate::targets::tests::mk_local();
     local.export.ip_families = vec![IpFamily::V4];
     let mut map = Exports::resume(&Map::new());
     map.set(&key("web"), Some(Arc::new(local)), BTreeSet::new(), 1);

@@ -4,15 +4,13 @@ use super::{
     Metrics,
     status_writer::{All, Planned},
 };
-use crate::{
-    api::{CutoverStatus, events::EventReason},
-    cluster::{
-        ClusterWriter,
-        apply::{Cause, Error},
-        events::{self, EventRecord},
-    },
-    model::ServiceKey,
+use api::{CutoverStatus, events::EventReason};
+use cluster::{
+    ClusterWriter,
+    apply::{Cause, Error},
+    events::{self, EventRecord},
 };
+use model::ServiceKey;
 
 /// A status that is to be written.
 #[derive(Debug, PartialEq)]

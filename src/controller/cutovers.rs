@@ -11,25 +11,23 @@ use super::{
     cutover_writer::{Progress as Writing, Written},
     world::Objects,
 };
-use crate::{
-    api::CutoverPhase,
-    cluster::{
-        Change,
-        objects::{Cutover, ObjectKey},
-    },
-    cutover::{
-        Facing, Observed, Place, Planned, Settle, Stopwatch,
-        guard::{self, Guard, Judgement, Judgements, MOST_PODS, Pods, Question, Registered},
-        hiding::LastMark,
-        plan::{looks, plan},
-    },
-    gates::Progress,
-    instances::{
-        Adopt, Consent, Rights, Share, Traffic,
-        sync::{Outcome, Reason},
-    },
-    model::{ClaimOwner, ServiceKey, Target},
+use api::CutoverPhase;
+use cluster::{
+    Change,
+    objects::{Cutover, ObjectKey},
 };
+use cutover::{
+    Facing, Observed, Place, Planned, Settle, Stopwatch,
+    guard::{self, Guard, Judgement, Judgements, MOST_PODS, Pods, Question, Registered},
+    hiding::LastMark,
+    plan::{looks, plan},
+};
+use gates::Progress;
+use instances::{
+    Adopt, Consent, Rights, Share, Traffic,
+    sync::{Outcome, Reason},
+};
+use model::{ClaimOwner, ServiceKey, Target};
 
 /// What is known about Cutovers. Empty without `--cutovers`.
 #[derive(Debug, Default)]

@@ -6,14 +6,12 @@ use std::{
 };
 
 use super::world::Objects;
-use crate::{
-    cluster::{
-        Change,
-        objects::{Service, ServiceImport},
-    },
-    import::{DerivedNaming, DerivedServices, is_shown},
-    model::{ServiceKey, ServiceType},
+use cluster::{
+    Change,
+    objects::{Service, ServiceImport},
 };
+use import::{DerivedNaming, DerivedServices, is_shown};
+use model::{ServiceKey, ServiceType};
 
 /// The naming of derived Services, and those that have another name.
 #[derive(Debug, Default)]

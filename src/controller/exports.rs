@@ -9,16 +9,14 @@ use super::{
     pods,
     targets::Asked,
 };
-use crate::{
-    cluster::{
-        Change,
-        objects::{Ingress, Pod, Service, ServiceExport, SourceSlice, TargetId},
-    },
-    export::{self, Refusal},
-    instances::Traffic,
-    ledger::chunks::is_served,
-    model::{ClaimOwner, Exported, ServiceKey, ServicePort, Target},
+use cluster::{
+    Change,
+    objects::{Ingress, Pod, Service, ServiceExport, SourceSlice, TargetId},
 };
+use export::Refusal;
+use instances::Traffic;
+use ledger::chunks::is_served;
+use model::{ClaimOwner, Exported, ServiceKey, ServicePort, Target};
 
 /// How long an export keeps its last plan while none of its endpoints serves a port that got another name. The
 /// EndpointSlice controller follows a Service within about a second.

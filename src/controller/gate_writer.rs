@@ -4,15 +4,13 @@ use super::{
     Metrics,
     status_writer::{All, Planned},
 };
-use crate::{
-    api::{conditions::GateReason, events::EventReason},
-    cluster::{
-        ClusterWriter,
-        apply::{Cause, Error},
-        events::{self, EventRecord},
-        objects::{ObjectKey, TargetId},
-    },
-    env,
+use api::{conditions::GateReason, events::EventReason};
+use base::env;
+use cluster::{
+    ClusterWriter,
+    apply::{Cause, Error},
+    events::{self, EventRecord},
+    objects::{ObjectKey, TargetId},
 };
 
 /// A gate that is to be opened.

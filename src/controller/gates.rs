@@ -15,22 +15,20 @@ use super::{
     pods,
     targets::{Asked, awaits_clusters},
 };
-use crate::{
-    annotations::UNLISTED,
-    api::events::EventReason,
-    cluster::{
-        Change,
-        events::{self, EventRecord},
-        objects::{GatedPod, TargetId},
-    },
-    export::{Extent, Refusal},
-    gates::{Answers, Observed, Progress, Question, Questions, Verdict, plan},
-    instances::{
-        InstanceSpec,
-        sync::{Awaited, Ids, Outcome, Reason, TargetDesired},
-    },
-    model::{ClaimOwner, ServiceKey, Target},
+use annotations::UNLISTED;
+use api::events::EventReason;
+use cluster::{
+    Change,
+    events::{self, EventRecord},
+    objects::{GatedPod, TargetId},
 };
+use export::{Extent, Refusal};
+use gates::{Answers, Observed, Progress, Question, Questions, Verdict, plan};
+use instances::{
+    InstanceSpec,
+    sync::{Awaited, Ids, Outcome, Reason, TargetDesired},
+};
+use model::{ClaimOwner, ServiceKey, Target};
 
 /// After this time, an Event on a pod says what it waits for.
 const SAID_AFTER: Duration = Duration::from_secs(30);

@@ -1,14 +1,12 @@
 //! Shares of the traffic that are annotated on a Service where they have no effect: what to say about them.
 
-use crate::{
-    annotations::request::Request,
-    api::{events::EventReason, names::ANNOTATION_SHARE_OF_TRAFFIC},
-    cluster::{
-        events::{self, EventRecord},
-        objects::Service,
-    },
-    model::{ClaimOwner, Target},
+use annotations::request::Request;
+use api::{events::EventReason, names::ANNOTATION_SHARE_OF_TRAFFIC};
+use cluster::{
+    events::{self, EventRecord},
+    objects::Service,
 };
+use model::{ClaimOwner, Target};
 
 /// The Event about a share on a Service that requests no registration itself, if that is new.
 pub(super) fn on_plain_service(old: Option<&Service>, new: Option<&Service>) -> Option<EventRecord> {
@@ -44,7 +42,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::cache::Narrow;
+    use cluster::cache::Narrow;
 
     fn service(uid: &str) -> Service {
         let annotations = json!({ANNOTATION_SHARE_OF_TRAFFIC: "25%"});

@@ -8,17 +8,15 @@ use super::{
     membership::LEAVING,
     subscriptions::{Consequences, rejection},
 };
-use crate::{
-    api::{events::EventReason, names::ANNOTATION_QUOTA},
-    cluster::{
-        Change,
-        events::{self, EventRecord},
-        objects::{Namespace, OwnSlice, Service},
-    },
-    discovery::Discovered,
-    export::Quota,
-    model::{ClaimOwner, ServiceKey, addresses::Range},
+use api::{events::EventReason, names::ANNOTATION_QUOTA};
+use cluster::{
+    Change,
+    events::{self, EventRecord},
+    objects::{Namespace, OwnSlice, Service},
 };
+use discovery::Discovered;
+use export::Quota;
+use model::{ClaimOwner, ServiceKey, addresses::Range};
 
 /// What is wrong about the limits that a Namespace has. The default ones count then.
 fn wrong_quota(namespace: &Namespace) -> Option<EventRecord> {

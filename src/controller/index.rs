@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::{
-    cluster::objects::EndpointSlice,
-    model::{ServiceKey, intern, service_of_slice},
-};
+use cluster::objects::EndpointSlice;
+use model::{ServiceKey, intern, service_of_slice};
 
 /// Slices by the name to which they belong. `T` is the type of one of the slice caches.
 #[derive(Debug)]
@@ -72,7 +70,7 @@ mod tests {
     use std::slice::from_ref;
 
     use super::*;
-    use crate::cluster::objects::{AddressType, OwnSlice, SourceSlice};
+    use cluster::objects::{AddressType, OwnSlice, SourceSlice};
 
     fn slice(namespace: &str, service: &str, name: &str) -> Arc<SourceSlice> {
         Arc::new(SourceSlice(EndpointSlice {

@@ -12,13 +12,11 @@ use std::{
 };
 
 use super::{Mode, parts::Part};
-use crate::{
-    cluster::objects::Namespace,
-    export::{Accounts, Dates, Exports, Quota, Refusal},
-    instances::{Naming, RegistrationPolicy, Rights, policy::Precedence, target::validate},
-    ledger::{Map, limits::MAX_SKEW},
-    model::{ClaimOwner, ClaimState, ClusterId, Endpoint, Exported, Registration, ServiceKey, Target},
-};
+use cluster::objects::Namespace;
+use export::{Accounts, Dates, Exports, Quota, Refusal};
+use instances::{Naming, RegistrationPolicy, Rights, policy::Precedence, target::validate};
+use ledger::{Map, limits::MAX_SKEW};
+use model::{ClaimOwner, ClaimState, ClusterId, Endpoint, Exported, Registration, ServiceKey, Target};
 
 /// What a change of the registry concerns.
 #[derive(Debug, Default, PartialEq, Eq)]

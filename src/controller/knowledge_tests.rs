@@ -1,16 +1,14 @@
 use std::net::{IpAddr, Ipv6Addr};
 
 use super::*;
-use crate::{
-    api::conditions::ValidReason,
-    export::Publication,
-    import::Unknown,
-    ledger::{
-        Value, records,
-        remote::{Remote as Read, Remotes},
-    },
-    model::{Export, fixtures, intern},
+use api::conditions::ValidReason;
+use export::Publication;
+use import::Unknown;
+use ledger::{
+    Value, records,
+    remote::{Remote as Read, Remotes},
 };
+use model::{Export, fixtures, intern};
 
 fn key(name: &str) -> ServiceKey {
     ServiceKey::new("ns", name)
@@ -45,13 +43,13 @@ fn mk_map_with(name: &str, endpoint: &Endpoint) -> Arc<Map> {
 }
 
 /// The clusters that were read, with what they export, or without it if it cannot be read.
-pub(in crate::controller) fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -> Remotes {
+pub(crate) fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -> Remotes {
     let read = |state: &Option<Arc<Map>>| Read {
         uid: "uid".into(),
         state: state.clone(),
         committed: state.clone(),
         version: None,
-        position: crate::ledger::record::Position::default(),
+        position: ledger::record::Position::default(),
         left: false,
         stale: None,
         expired: false,

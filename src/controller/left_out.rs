@@ -6,15 +6,12 @@ use std::{
     sync::Arc,
 };
 
-use crate::{
-    api::events::EventReason,
-    cluster::{
-        events::{self, EventRecord},
-        objects::{ServiceExport, SourceSlice},
-    },
-    export,
-    model::{ServiceKey, addresses::Forbidden},
+use api::events::EventReason;
+use cluster::{
+    events::{self, EventRecord},
+    objects::{ServiceExport, SourceSlice},
 };
+use model::{ServiceKey, addresses::Forbidden};
 
 /// What was last said, by export.
 #[derive(Debug, Default)]

@@ -8,17 +8,15 @@ use super::{
     Knowledge, Membership, Mode,
     core::{Core, Now, SETTLE},
 };
-use crate::{
-    api::conditions::{ImportCondition, find},
-    ledger::{
-        Map,
-        driver::{Status, local::Kept},
-        records,
-        remote::{RemoteFigures, Remotes},
-        writer::{Inherited, Stage},
-    },
-    model::{ClusterId, ServiceKey},
+use api::conditions::{ImportCondition, find};
+use ledger::{
+    Map,
+    driver::{Status, local::Kept},
+    records,
+    remote::{RemoteFigures, Remotes},
+    writer::{Inherited, Stage},
 };
+use model::{ClusterId, ServiceKey};
 
 /// How long conditions keep the words of an error. The errors of an outage alternate, and each of them would be written to
 /// every ServiceExport.

@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, histogram_opts, opts};
 
-use crate::{
-    api::{CutoverPhase, conditions::GateReason},
-    export::{Resource, Used},
-    ledger::remote::Remotes,
-    metrics::Register,
-};
+use api::{CutoverPhase, conditions::GateReason};
+use base::metrics::Register;
+use export::{Resource, Used};
+use ledger::remote::Remotes;
 
 /// Number of Kubernetes namespaces whose use of their quota is shown: those that are nearest to a limit.
 pub(super) const MOST_NAMESPACES: usize = 10;
@@ -220,7 +218,7 @@ impl Metrics {
     }
 
     pub(super) fn adopted(&self, remotes: &Remotes) {
-        let count = |wanted: fn(&crate::ledger::remote::Remote) -> bool| {
+        let count = |wanted: fn(&ledger::remote::Remote) -> bool| {
             i64::try_from(remotes.clusters.values().filter(|remote| wanted(remote)).count()).unwrap_or(i64::MAX)
         };
         self.stale.set(count(|remote| remote.stale.is_some() && !remote.left));

@@ -14,20 +14,18 @@ use super::{
     core::{Command, Core, Now},
     work::{Report, Work},
 };
-use crate::{
-    api::{
-        conditions::{ExportCondition, RegisteredReason, Status, already_say, conditions, find},
-        events::EventReason,
-    },
-    cluster::{
-        events::{self, EventRecord},
-        objects::ServiceExport,
-    },
-    discovery::Picture,
-    export::{self, Facts, Publication, verdicts},
-    import::{self, DerivedServices, Observed, Plan, Source, There, TypeChange, Unknown},
-    model::{ClusterId, Conflict, ConflictReason, ServiceKey, merge},
+use api::{
+    conditions::{ExportCondition, RegisteredReason, Status, already_say, conditions, find},
+    events::EventReason,
 };
+use cluster::{
+    events::{self, EventRecord},
+    objects::ServiceExport,
+};
+use discovery::Picture;
+use export::{Facts, Publication, verdicts};
+use import::{DerivedServices, Observed, Plan, Source, There, TypeChange, Unknown};
+use model::{ClusterId, Conflict, ConflictReason, ServiceKey, merge};
 
 /// A name is looked at again this much later at the earliest, because dates of conditions have whole seconds.
 const A_MOMENT: Duration = Duration::from_secs(1);
@@ -275,7 +273,7 @@ fn with_unserved(said: (RegisteredReason, String), unserved: Option<&str>) -> (R
 }
 
 /// The conflicts among all known exports of a name.
-fn conflicts(sources: &BTreeMap<ClusterId, Arc<crate::model::Exported>>, change: Option<&TypeChange>) -> Vec<Conflict> {
+fn conflicts(sources: &BTreeMap<ClusterId, Arc<model::Exported>>, change: Option<&TypeChange>) -> Vec<Conflict> {
     let exports = sources.iter().map(|(id, local)| (id.clone(), &local.export)).collect();
     let mut conflicts = merge(&exports).map(|service| service.conflicts).unwrap_or_default();
     for conflict in conflicts.iter_mut().filter(|conflict| conflict.reason == ConflictReason::Type) {

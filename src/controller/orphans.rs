@@ -8,14 +8,12 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::core::{Command, Core, Now};
-use crate::{
-    api::events::EventReason,
-    cluster::events::{self, EventRecord},
-    discovery::Remains,
-    export::Exports,
-    instances::Naming,
-    model::{ClaimOwner, ServiceKey},
-};
+use api::events::EventReason;
+use cluster::events::{self, EventRecord};
+use discovery::Remains;
+use export::Exports;
+use instances::Naming;
+use model::{ClaimOwner, ServiceKey};
 
 /// How long to wait before anything is done: readings lag behind what is registered.
 const SEEN: Duration = Duration::from_mins(1);

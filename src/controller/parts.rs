@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 
-use crate::model::{Endpoint, Exported};
+use model::{Endpoint, Exported};
 
 /// A part of an export's endpoints.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +57,7 @@ fn has(endpoint: &Endpoint, known: &BTreeSet<IpAddr>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Conditions, fixtures};
+    use model::{Conditions, fixtures};
 
     fn endpoints(pods: &[(u8, bool)]) -> Vec<Endpoint> {
         let endpoint = |&(last, ready): &(u8, bool)| Endpoint {

@@ -8,14 +8,10 @@ use std::{
 };
 
 use super::subscriptions::{Consequences, changed_services, failing, note, unreadable};
-use crate::{
-    api::events::EventReason,
-    awsmcs,
-    cluster::objects::Namespace,
-    discovery::{Discovered, NamespaceFound, NoEndpoint, Reading, Rejected, Remains, ServiceFound, Trouble, label},
-    ledger,
-    model::{ClusterId, Exported, ServiceKey},
-};
+use api::events::EventReason;
+use cluster::objects::Namespace;
+use discovery::{Discovered, NamespaceFound, NoEndpoint, Reading, Rejected, Remains, ServiceFound, Trouble, label};
+use model::{ClusterId, Exported, ServiceKey};
 
 /// What is known about these clusters. As in that controller, every Kubernetes namespace imports the Cloud Map
 /// namespace with its name.

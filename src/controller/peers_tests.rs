@@ -1,15 +1,13 @@
 use super::*;
-use crate::{
-    cloudmap::{Instance, Service, fake::mk_service},
-    instances::{Owner, policy::mk_namespace},
-    model::ClusterSetId,
-};
+use cloudmap::{Instance, Service, fake::mk_service};
+use instances::{Owner, policy::mk_namespace};
+use model::ClusterSetId;
 
 fn key(name: &str) -> ServiceKey {
     ServiceKey::new("shop", name)
 }
 
-pub(in crate::controller) fn instance(cluster: &str, ip: &str, changes: &[(&str, &str)]) -> Instance {
+pub(crate) fn instance(cluster: &str, ip: &str, changes: &[(&str, &str)]) -> Instance {
     let attributes = [
         ("AWS_INSTANCE_IPV4", ip),
         ("AWS_INSTANCE_PORT", "8080"),
@@ -29,17 +27,13 @@ pub(in crate::controller) fn instance(cluster: &str, ip: &str, changes: &[(&str,
     Instance { id: format!("tcp-{ip}").into(), attributes }
 }
 
-pub(in crate::controller) fn reading(instances: &[Instance]) -> Reading {
+pub(crate) fn reading(instances: &[Instance]) -> Reading {
     let set: ClusterSetId = "prod".parse().unwrap();
     let identity = Owner { clusterset: Some(set.clone()), cluster: "here".parse().unwrap(), cluster_uid: "uid".into() };
     Reading::of(instances, &BTreeSet::new(), &Service { ..mk_service() }, "shop", &identity, Some(&set))
 }
 
-pub(in crate::controller) fn found(
-    services: &[(&str, Option<Reading>)],
-    listed: bool,
-    trouble: Option<Trouble>,
-) -> Arc<Discovered> {
+pub(crate) fn found(services: &[(&str, Option<Reading>)], listed: bool, trouble: Option<Trouble>) -> Arc<Discovered> {
     let service = |(name, reading): &(&str, Option<Reading>)| {
         let found = ServiceFound { name: (*name).into(), reading: reading.clone(), error: None };
         (Arc::from(label(name)), Arc::new(found))

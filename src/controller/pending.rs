@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::model::ServiceKey;
+use model::ServiceKey;
 
 /// How long an export may be on its way without a report. Publishing takes about two seconds.
 pub(super) const ON_ITS_WAY: Duration = Duration::from_secs(3);

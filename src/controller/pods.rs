@@ -9,14 +9,12 @@ use std::{
 };
 
 use super::world::World;
-use crate::{
-    cluster::{
-        cache::{Change, Narrow},
-        objects::{EndpointSlice, SourceSlice, TargetId},
-    },
-    instances::custom::ByAddress,
-    model::{Endpoint, ServiceKey},
+use cluster::{
+    cache::{Change, Narrow},
+    objects::{EndpointSlice, SourceSlice, TargetId},
 };
+use instances::custom::ByAddress;
+use model::{Endpoint, ServiceKey};
 
 /// For each registered Service. Empty without `--instance-labels` and `--readiness-gates`.
 #[derive(Debug, Default)]
@@ -123,10 +121,8 @@ pub(super) fn changed<T: Narrow<Key = TargetId>>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        cluster::objects::{AddressType, Endpoint as Row},
-        model::{Conditions, fixtures},
-    };
+    use cluster::objects::{AddressType, Endpoint as Row};
+    use model::{Conditions, fixtures};
 
     fn labels(pairs: &[(&str, &str)]) -> Arc<BTreeMap<String, String>> {
         Arc::new(pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect())

@@ -8,16 +8,13 @@ use super::{
     cutovers,
     world::World,
 };
-use crate::{
-    annotations::Known,
-    export,
-    instances::{
-        InstanceSpec, Traffic,
-        policy::Verdict,
-        sync::{Contender, Statuses, TargetDesired, TargetStatus},
-    },
-    model::{ClaimOwner, ClaimState, Registration, ServiceKey, Target},
+use annotations::Known;
+use instances::{
+    InstanceSpec, Traffic,
+    policy::Verdict,
+    sync::{Contender, Statuses, TargetDesired, TargetStatus},
 };
+use model::{ClaimOwner, ClaimState, Registration, ServiceKey, Target};
 
 impl Core {
     /// Plans annotated objects again.

@@ -25,31 +25,31 @@ use super::{
     work::{Part, Work},
     world::Batch,
 };
-use crate::{
-    annotations::{self, Directory, Known},
-    cluster::{Caches, ClusterWriter, apply::Error, cache, events::Outbox, objects, selector::NamespaceSelector},
-    cutover::{
-        Settle,
-        guard::{Judgements, Watcher},
-    },
-    discovery::Discovered,
+use annotations::{Directory, Known};
+use base::{
     env,
-    export::Quota,
-    gates::{Answers, Lookups},
-    import::DerivedNaming,
-    instances::{
-        RegistrationPolicy,
-        sync::{Desired, Statuses},
-    },
-    ledger::{
-        Map,
-        driver::{self, Status, local},
-        remote::Remotes,
-        writer::Inherited,
-    },
-    model::{ClusterId, IpFamily, ServiceKey, addresses::Range},
     queue::{Queue, Turn},
 };
+use cluster::{Caches, ClusterWriter, apply::Error, cache, events::Outbox, objects, selector::NamespaceSelector};
+use cutover::{
+    Settle,
+    guard::{Judgements, Watcher},
+};
+use discovery::Discovered;
+use export::Quota;
+use gates::{Answers, Lookups};
+use import::DerivedNaming;
+use instances::{
+    RegistrationPolicy,
+    sync::{Desired, Statuses},
+};
+use ledger::{
+    Map,
+    driver::{self, Status, local},
+    remote::Remotes,
+    writer::Inherited,
+};
+use model::{ClusterId, IpFamily, ServiceKey, addresses::Range};
 
 /// How often sizes are measured, and cluster IPs that moved are looked for among the endpoints.
 const TICK: Duration = Duration::from_secs(1);

@@ -12,13 +12,11 @@ use tokio::sync::watch;
 use tracing::{debug, warn};
 
 use super::Metrics;
-use crate::{
-    cluster::{
-        ClusterWriter,
-        apply::{Cause, Error},
-        events::{EventRecord, Outbox},
-    },
-    queue::Queue,
+use base::queue::Queue;
+use cluster::{
+    ClusterWriter,
+    apply::{Cause, Error},
+    events::{EventRecord, Outbox},
 };
 
 /// How many writes run at the same time.

@@ -8,17 +8,14 @@ use std::{
 
 use k8s_openapi::api::core::v1::ObjectReference;
 
-use crate::{
-    api::{events::EventReason, names::ANNOTATION_IMPORT_FROM},
-    cluster::{
-        events::{self, EventRecord},
-        objects::Namespace,
-    },
-    discovery::{Backend, Discovered, ImportFrom, InvalidImportFrom, NamespaceFound, Picture, Rejected, Trouble},
-    import::is_system,
-    ledger,
-    model::ServiceKey,
+use api::{events::EventReason, names::ANNOTATION_IMPORT_FROM};
+use cluster::{
+    events::{self, EventRecord},
+    objects::Namespace,
 };
+use discovery::{Backend, Discovered, ImportFrom, InvalidImportFrom, NamespaceFound, Picture, Rejected, Trouble};
+use import::is_system;
+use model::ServiceKey;
 
 /// Which namespaces import, and from where.
 #[derive(Debug, Clone, Default)]

@@ -1,9 +1,7 @@
 use super::*;
-use crate::{
-    cloudmap::{Instance, fake::mk_service},
-    discovery::{NoEndpoint, Reading, ServiceFound},
-    instances::{self, policy::mk_namespace},
-};
+use cloudmap::{Instance, fake::mk_service};
+use discovery::{NoEndpoint, Reading, ServiceFound};
+use instances::policy::mk_namespace;
 
 fn namespace(name: &str, import_from: Option<&str>) -> Namespace {
     Namespace {

@@ -9,26 +9,24 @@ use super::{
     claims::{Claims, Standing},
     pods::Pods,
 };
-use crate::{
-    annotations::{UNLISTED, Zones, needs_zones, request::wrong_share},
-    api::{
-        conditions::RegisteredReason,
-        names::{
-            ANNOTATION_ADOPT, ANNOTATION_INSTANCE_PORT, ANNOTATION_INSTANCES, ANNOTATION_SHARE,
-            ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE,
-        },
+use annotations::{UNLISTED, Zones, needs_zones, request::wrong_share};
+use api::{
+    conditions::RegisteredReason,
+    names::{
+        ANNOTATION_ADOPT, ANNOTATION_INSTANCE_PORT, ANNOTATION_INSTANCES, ANNOTATION_SHARE,
+        ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE,
     },
-    awsmcs::ExportAttributes,
-    cluster::objects::ServiceExport,
-    instances::{
-        Adopt, Consent, Custom, InstanceSpec, Named, Naming, Owner, Rights, Selection, Source, Traffic, custom,
-        policy::{Verdict, why_it_wins},
-        records::{Wishes, address_records},
-        sync::{Creation, Notice, Outcome, Reason, Statuses, TargetDesired},
-        target::{DEFAULT_TTL, validate},
-    },
-    model::{ClaimOwner, Excerpt, Export, Exported, Pairs, Registration, ServiceKey, ServicePort, Target},
 };
+use awsmcs::ExportAttributes;
+use cluster::objects::ServiceExport;
+use instances::{
+    Adopt, Consent, Custom, InstanceSpec, Named, Naming, Owner, Rights, Selection, Source, Traffic, custom,
+    policy::{Verdict, why_it_wins},
+    records::{Wishes, address_records},
+    sync::{Creation, Notice, Outcome, Reason, Statuses, TargetDesired},
+    target::{DEFAULT_TTL, validate},
+};
+use model::{ClaimOwner, Excerpt, Export, Exported, Pairs, Registration, ServiceKey, ServicePort, Target};
 
 /// The rules by which this cluster's exports get their targets.
 #[derive(Debug, Clone)]

@@ -2,30 +2,28 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
-    api::{
-        conditions::{Said, conditions},
-        names::ANNOTATION_TARGET_NAMESPACE,
-    },
-    controller::{
-        Membership,
-        claims::{Circumstances, HandOver},
-        knowledge::tests::mk_remotes,
-    },
-    export::Exports,
-    instances::sync::TargetStatus,
-    ledger::Map,
-    model::{Export, Exported, fixtures},
+    Membership,
+    claims::{Circumstances, HandOver},
+    knowledge::tests::mk_remotes,
 };
+use api::{
+    conditions::{Said, conditions},
+    names::ANNOTATION_TARGET_NAMESPACE,
+};
+use export::Exports;
+use instances::sync::TargetStatus;
+use ledger::Map;
+use model::{Export, Exported, fixtures};
 
-pub(in crate::controller) fn key(name: &str) -> ServiceKey {
+pub(crate) fn key(name: &str) -> ServiceKey {
     ServiceKey::new("shop", name)
 }
 
-pub(in crate::controller) fn target() -> Target {
+pub(crate) fn target() -> Target {
     Target { namespace: "shop".into(), service: "www".into() }
 }
 
-pub(in crate::controller) fn mk_targets(policy: Selection) -> Targets {
+pub(crate) fn mk_targets(policy: Selection) -> Targets {
     let identity = Owner { clusterset: None, cluster: "here".parse().unwrap(), cluster_uid: "uid".into() };
     Targets { policy, naming: Naming::PerNamespace, identity, region: None, aws_mcs: false, zones: None }
 }
@@ -45,7 +43,7 @@ fn mk_export(annotations: &[(&str, &str)]) -> ServiceExport {
     }
 }
 
-pub(in crate::controller) fn mk_local() -> Exported {
+pub(crate) fn mk_local() -> Exported {
     let endpoint = fixtures::mk_endpoint([10, 0, 0, 1]);
     Exported {
         export: Export { uid: "uid".into(), ip_families: vec![], target: Some(target()), ..fixtures::mk_export(1) },
@@ -54,7 +52,7 @@ pub(in crate::controller) fn mk_local() -> Exported {
 }
 
 /// A cluster whose export `web` claimed the target at second 5, on record, beside another cluster's claims.
-pub(in crate::controller) fn mk_knowledge(others: &[(&str, i64)]) -> Knowledge {
+pub(crate) fn mk_knowledge(others: &[(&str, i64)]) -> Knowledge {
     let mut knowledge = Knowledge::new("here".parse().unwrap(), Membership::Member { trouble: None });
     knowledge.resume(&Map::new(), 5);
     knowledge.replan(&key("web"), Some(Ok(mk_local())), 5);
@@ -64,7 +62,7 @@ pub(in crate::controller) fn mk_knowledge(others: &[(&str, i64)]) -> Knowledge {
     knowledge
 }
 
-pub(in crate::controller) fn adopt(knowledge: &mut Knowledge, others: &[(&str, i64)]) {
+pub(crate) fn adopt(knowledge: &mut Knowledge, others: &[(&str, i64)]) {
     let mut exports = Exports::resume(&Map::new());
     for (name, claimed) in others {
         exports.set(&key(name), Some(Arc::new(mk_local())), [target()].into(), *claimed);
@@ -209,7 +207,7 @@ fn what_the_leader_before_registered_holds_until_the_target_was_read() {
     assert_eq!(registered(&export, Outcome::Pending).0, RegisteredReason::Pending);
     let (reason, message) = registered(&export, Outcome::Registered { count: 1 });
     assert_eq!(reason, RegisteredReason::Registered);
-    let verdict = crate::api::conditions::Verdict::new(reason, message);
+    let verdict = api::conditions::Verdict::new(reason, message);
     let said = conditions(&[], [verdict], None, k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
     export.conditions = said.iter().map(Said::from).collect();
     assert_eq!(registered(&export, Outcome::Pending).0, RegisteredReason::Registered);
@@ -228,7 +226,7 @@ fn what_the_leader_before_registered_holds_until_the_target_was_read() {
 
 #[test]
 fn under_the_policy_granted_an_export_has_its_own_name_and_what_its_namespace_has() {
-    use crate::instances::{RegistrationPolicy::Granted, policy::mk_rights};
+    use instances::{RegistrationPolicy::Granted, policy::mk_rights};
     let targets = mk_targets(Selection::All);
     let service = (ANNOTATION_TARGET_SERVICE, "www");
     for (annotations, granted, allowed) in [

@@ -6,21 +6,19 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp}
 use tracing::{debug, warn};
 
 use super::Metrics;
-use crate::{
-    api::{
-        conditions::{ImportCondition, find},
-        events::EventReason,
-        names::FieldManager,
-    },
-    cluster::{
-        ClusterWriter,
-        apply::{Cause, Error},
-        events::{self, EventRecord, Outbox},
-        objects::{Namespace, ServiceExport},
-    },
-    import::{self, Extent, Plan, There, Wanted},
-    model::ServiceKey,
+use api::{
+    conditions::{ImportCondition, find},
+    events::EventReason,
+    names::FieldManager,
 };
+use cluster::{
+    ClusterWriter,
+    apply::{Cause, Error},
+    events::{self, EventRecord, Outbox},
+    objects::{Namespace, ServiceExport},
+};
+use import::{Extent, Plan, There, Wanted};
+use model::ServiceKey;
 
 /// After this many failures in a row, an Event says so, once.
 const SAID_AFTER: u32 = 3;

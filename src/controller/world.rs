@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::cluster::{
+use cluster::{
     Change,
     cache::Narrow,
     objects::{

@@ -5,7 +5,8 @@ use std::{fmt, str::FromStr, time::Duration};
 use k8s_openapi::jiff::SignedDuration;
 
 use super::guard::Guard;
-use crate::{api::CutoverSpec, model::Excerpt};
+use api::CutoverSpec;
+use model::Excerpt;
 
 /// How long a step lasts if the spec does not say it.
 pub const INTERVAL: Duration = Duration::from_mins(5);

@@ -8,14 +8,12 @@ use k8s_openapi::{
 };
 
 use super::{course::Settle, plan::Observed, standing::Facing};
-use crate::{
-    api::{
-        Cutover, CutoverSpec, CutoverStatus,
-        conditions::{CutoverCondition, HidingReason, Said, Status, Verdict, find},
-        names::ANNOTATION_MAY_REGISTER,
-    },
-    instances::sync::{HidingTrouble, TargetTasks},
+use api::{
+    Cutover, CutoverSpec, CutoverStatus,
+    conditions::{CutoverCondition, HidingReason, Said, Status, Verdict, find},
+    names::ANNOTATION_MAY_REGISTER,
 };
+use instances::sync::{HidingTrouble, TargetTasks};
 
 /// AWS excludes an instance from answers about so long after it was marked as unhealthy.
 pub const EXCLUDED: Duration = Duration::from_secs(30);
@@ -184,11 +182,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::{
-        cutover::Place,
-        instances::{Share, Traffic, share::Reached, sync::TargetShare},
-        model::Target,
-    };
+    use crate::Place;
+    use instances::{Share, Traffic, share::Reached, sync::TargetShare};
+    use model::Target;
 
     fn facing(tasks: Option<TargetTasks>, others: usize) -> Facing {
         let reached = Reached { asked: Some(Share::percent(100)), ours: 2, ready: 2, others, hidden: 0, to_hide: 0 };
@@ -370,12 +366,7 @@ mod tests {
         let hidden = TargetTasks { hidden: 1, settled: true, ..TargetTasks::default() };
         let before = said(&spec, &status, (&facing(Some(hidden), 0), true), Some(500));
         let said_before = Said::from(
-            &crate::api::conditions::conditions(
-                &[],
-                before.verdict.clone(),
-                Some(1),
-                Timestamp::from_second(500).unwrap(),
-            )[0],
+            &api::conditions::conditions(&[], before.verdict.clone(), Some(1), Timestamp::from_second(500).unwrap())[0],
         );
         status.conditions = vec![(&said_before).into()];
         (status.hidden, status.hidden_since) = (before.hidden, before.since.clone());

@@ -13,16 +13,14 @@ use super::{
     hiding::{self, Tasks},
     standing::{Facing, spelled},
 };
-use crate::{
-    api::{
-        CutoverPhase, CutoverSpec, CutoverStatus, GuardFailure,
-        conditions::{CutoverReason, Said, Verdict, conditions},
-        events::EventReason,
-        names::ANNOTATION_SHARE_OF_TRAFFIC,
-    },
-    instances::{Share, Traffic},
-    model::Target,
+use api::{
+    CutoverPhase, CutoverSpec, CutoverStatus, GuardFailure,
+    conditions::{CutoverReason, Said, Verdict, conditions},
+    events::EventReason,
+    names::ANNOTATION_SHARE_OF_TRAFFIC,
 };
+use instances::{Share, Traffic};
+use model::Target;
 
 /// The time that is counted is written this often at least, in parts of the interval.
 const PARTS: u32 = 4;

@@ -1,13 +1,11 @@
 //! Whether the share that is in force is reached in Cloud Map.
 
-use crate::{
-    api::conditions::CutoverReason,
-    instances::{
-        Share,
-        sync::{TargetShare, TargetTasks},
-    },
-    model::Target,
+use api::conditions::CutoverReason;
+use instances::{
+    Share,
+    sync::{TargetShare, TargetTasks},
 };
+use model::Target;
 
 /// What the object is that a Cutover is about.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::api::CutoverStatus;
+use api::CutoverStatus;
 
 /// Counts the time in which a share is reached. Time by the wall clock is not used, so a clock that jumps makes no step
 /// shorter. What an earlier leader counted is taken from the status, where it is written now and then.

@@ -8,20 +8,18 @@ use super::{
     guard::{Guard, Judgement},
     *,
 };
-use crate::{
-    api::{
-        CutoverGuard,
-        CutoverPhase::{self, Blocked, Finished, Holding, Paused, RolledBack, RollingBack, Shifting, Waiting},
-        CutoverSpec, CutoverStatus, GuardFailure,
-        events::EventReason,
-    },
-    instances::{
-        Share, Traffic,
-        share::Reached,
-        sync::{TargetShare, TargetTasks},
-    },
-    model::Target,
+use api::{
+    CutoverGuard,
+    CutoverPhase::{self, Blocked, Finished, Holding, Paused, RolledBack, RollingBack, Shifting, Waiting},
+    CutoverSpec, CutoverStatus, GuardFailure,
+    events::EventReason,
 };
+use instances::{
+    Share, Traffic,
+    share::Reached,
+    sync::{TargetShare, TargetTasks},
+};
+use model::Target;
 
 fn spec() -> CutoverSpec {
     CutoverSpec { steps: vec![5, 25, 50, 100], interval: Some("2m".to_owned()), ..CutoverSpec::default() }

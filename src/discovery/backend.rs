@@ -7,12 +7,9 @@ use std::{
 };
 
 use super::name;
-use crate::{
-    awsmcs,
-    cloudmap::{Instance, RecordType, Service, attributes},
-    instances::{Owner, ownership},
-    model::{ClusterId, labels::is_label_value},
-};
+use cloudmap::{Instance, RecordType, Service, attributes};
+use instances::{Owner, ownership};
+use model::{ClusterId, labels::is_label_value};
 
 /// The first port that Linux, and therefore Docker, assigns dynamically.
 const FIRST_DYNAMIC_PORT: u16 = 32_768;
@@ -165,7 +162,7 @@ fn has_only_srv(service: &Service) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cloudmap::{DnsConfig, DnsRecord, fake::mk_service};
+    use cloudmap::{DnsConfig, DnsRecord, fake::mk_service};
 
     fn service(records: &[RecordType]) -> Service {
         let records: Vec<_> = records.iter().map(|&record_type| DnsRecord { record_type, ttl: 60 }).collect();

@@ -7,7 +7,7 @@ use super::{
     reader::DiscoverySettings,
     reading::Reading,
 };
-use crate::cloudmap::{CloudMap, Discovery, Error, Instance, Lane};
+use cloudmap::{CloudMap, Discovery, Error, Instance, Lane};
 
 /// Number of instances on a page of a listing.
 const PAGE: usize = 100;

@@ -16,10 +16,7 @@ use super::{
     reading::{Discovered, NamespaceFound, Reading, ServiceFound, Trouble},
     schedule::Schedule,
 };
-use crate::{
-    cloudmap::{Error, ErrorKind, Namespace, Service},
-    ledger,
-};
+use cloudmap::{Error, ErrorKind, Namespace, Service};
 
 /// Time between two listings of namespaces, while all subscribed ones exist.
 const NAMESPACES: Duration = Duration::from_mins(1);
@@ -463,11 +460,9 @@ fn retry(failed: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        cloudmap::{CloudMap as _, Lane, NamespaceKind, fake::Fake},
-        discovery::call,
-        instances::Owner,
-    };
+    use crate::call;
+    use cloudmap::{CloudMap as _, Lane, NamespaceKind, fake::Fake};
+    use instances::Owner;
 
     fn settings() -> DiscoverySettings {
         let cluster = "c1".parse().unwrap();

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::backend::Backend;
-use crate::model::{
+use model::{
     ClusterId, ClusterSetService, Conditions, Endpoint, EndpointPort, IpFamily, Protocol, ServicePort, ServiceType,
     SessionAffinity, TrafficPolicy,
 };

@@ -4,10 +4,8 @@
 //! become `-`, it is cut, and `-x` with ten hexadecimal digits of its SHA-256 is appended. A name that already ends
 //! like this is mapped as well. So two names never become one, unless their 40-bit hashes are equal.
 
-use crate::{
-    instances::ownership::short_hash,
-    model::{ClusterId, is_dns_label},
-};
+use instances::ownership::short_hash;
+use model::{ClusterId, is_dns_label};
 
 /// Maximum length of a DNS label.
 const MAX: usize = 63;

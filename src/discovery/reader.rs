@@ -9,7 +9,10 @@ use tokio::{
 };
 
 use super::{backend::NoEndpoint, call, engine::Engine, reading::Discovered};
-use crate::{cloudmap::CloudMap, env, instances::Owner, model::ClusterSetId};
+use base::env;
+use cloudmap::CloudMap;
+use instances::Owner;
+use model::ClusterSetId;
 
 /// How many calls a second reading may use by default: enough to read 200 services every 4 s.
 pub(crate) const CALLS_PER_SECOND: f64 = 60.0;

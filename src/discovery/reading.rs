@@ -7,12 +7,10 @@ use std::{
 };
 
 use super::backend::{self, Backend, NoEndpoint};
-use crate::{
-    awsmcs::{self, Registered},
-    cloudmap::{Instance, Service},
-    instances::{Owner, ownership::is_ours},
-    model::ClusterSetId,
-};
+use awsmcs::Registered;
+use cloudmap::{Instance, Service};
+use instances::{Owner, ownership::is_ours};
+use model::ClusterSetId;
 
 /// The discovered instances of one Cloud Map service, by id.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -55,7 +53,7 @@ pub struct Rejected {
 impl Reading {
     /// Sorts the instances of `service` in the Cloud Map namespace `namespace`. Those of the AWS controllers of the
     /// ClusterSet `aws_mcs` are exports.
-    pub(crate) fn of(
+    pub fn of(
         instances: &[Instance],
         unhealthy: &BTreeSet<Arc<str>>,
         service: &Service,
@@ -221,7 +219,7 @@ impl Picture {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cloudmap::fake::mk_service;
+    use cloudmap::fake::mk_service;
 
     fn instance(id: &str, attributes: &[(&str, &str)]) -> Instance {
         let attributes = attributes.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();

@@ -167,7 +167,7 @@ mod tests {
 
     use super::*;
 
-    const BUDGET: f64 = crate::discovery::reader::CALLS_PER_SECOND;
+    const BUDGET: f64 = crate::reader::CALLS_PER_SECOND;
 
     /// Reads like the reader does for `seconds`. Each reading takes `latency`, and `changes` returns which services
     /// differ. Returns the times of the readings of each service in milliseconds.

@@ -9,13 +9,11 @@ use std::{
 use tokio::{sync::watch, time::Instant};
 
 use super::*;
-use crate::{
-    cloudmap::{
-        ErrorKind, NamespaceKind, Operation,
-        fake::{Fake, Fault},
-    },
-    instances::Owner,
+use cloudmap::{
+    ErrorKind, NamespaceKind, Operation,
+    fake::{Fake, Fault},
 };
+use instances::Owner;
 
 struct World {
     subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,

@@ -16,7 +16,7 @@ use aws_sdk_ecs::{
 };
 
 use super::{Controller, Ecs, Error, Network, Operation, Service};
-use crate::cloudmap::{
+use cloudmap::{
     AwsSettings, ConnectError, chain, identified, is_denied, load, of_credentials, retries, unsigned, words,
 };
 

@@ -9,28 +9,30 @@ use async_trait::async_trait;
 
 use super::{Ecs, Error, Operation, Service};
 
+/// What there is, and how it behaves.
 #[derive(Debug, Default)]
-pub(crate) struct State {
-    pub(crate) services: Vec<Service>,
+pub struct State {
+    /// All services.
+    pub services: Vec<Service>,
     /// All calls, refused ones too.
-    pub(crate) calls: Vec<Operation>,
+    pub calls: Vec<Operation>,
     /// To this, something sets the desired count as soon as a service has no task any more.
-    pub(crate) restored: Option<u32>,
+    pub restored: Option<u32>,
     /// Whether tasks stay however few are desired.
-    pub(crate) stuck: bool,
+    pub stuck: bool,
     /// Whether no call is answered.
-    pub(crate) silent: bool,
+    pub silent: bool,
     /// Clusters whose services nobody may list.
-    pub(crate) unreadable: BTreeSet<String>,
+    pub unreadable: BTreeSet<String>,
     denied: BTreeSet<Operation>,
 }
 
 /// Clones share the state.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct FakeEcs(Arc<Mutex<State>>);
+pub struct FakeEcs(Arc<Mutex<State>>);
 
 /// A service with two tasks that registers in this Cloud Map service.
-pub(crate) fn mk_service(cluster: &str, name: &str, registry: &str) -> Service {
+pub fn mk_service(cluster: &str, name: &str, registry: &str) -> Service {
     Service {
         cluster: cluster.to_owned(),
         name: name.to_owned(),
@@ -44,17 +46,20 @@ pub(crate) fn mk_service(cluster: &str, name: &str, registry: &str) -> Service {
 }
 
 impl FakeEcs {
-    pub(crate) fn with(services: impl IntoIterator<Item = Service>) -> Self {
+    /// ECS with these services.
+    pub fn with(services: impl IntoIterator<Item = Service>) -> Self {
         let ecs = Self::default();
         ecs.state().services = services.into_iter().collect();
         ecs
     }
 
-    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+    /// The state, to look at and to change.
+    pub fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
 
-    pub(crate) fn deny(&self, operation: Operation) {
+    /// Denies an operation from now on.
+    pub fn deny(&self, operation: Operation) {
         self.state().denied.insert(operation);
     }
 

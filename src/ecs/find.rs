@@ -80,7 +80,7 @@ fn not_read(clusters: &[&str], why: &Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ecs::{
+    use crate::{
         Operation,
         fake::{FakeEcs, mk_service},
     };

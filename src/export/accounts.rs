@@ -12,10 +12,8 @@ use std::{
 };
 
 use super::quota::{Exceeded, Extent, Limit, Quota, Resource, Usage};
-use crate::{
-    model::{ClaimOwner, Target},
-    steps,
-};
+use base::steps;
+use model::{ClaimOwner, Target};
 
 /// An export (without a target), or a target of an annotated object.
 type Part = Option<Target>;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::ServiceKey;
+use model::ServiceKey;
 
 const ROOM: Usage = Usage::UNLIMITED;
 

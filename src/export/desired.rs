@@ -11,15 +11,13 @@ use super::{
     quota::Usage,
     registrations::{Changed, Dates, Registrations},
 };
-use crate::{
-    ledger::{
-        Map, Value,
-        chunks::{assign, is_served},
-        limits::{MAX_PAIRS, MAX_STATE_BYTES},
-        records::{self, TooLarge},
-    },
-    model::{ClaimOwner, ClaimState, Exported, Registration, ServiceKey, Target},
+use ledger::{
+    Map, Value,
+    chunks::{assign, is_served},
+    limits::{MAX_PAIRS, MAX_STATE_BYTES},
+    records::{self, TooLarge},
 };
+use model::{ClaimOwner, ClaimState, Exported, Registration, ServiceKey, Target};
 
 /// Why the newest version of an export is not in the map, or not all of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

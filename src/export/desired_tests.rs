@@ -1,5 +1,5 @@
 use super::*;
-use crate::model::{Conditions, Endpoint, EndpointPort, Export, Protocol, ServicePort, fixtures};
+use model::{Conditions, Endpoint, EndpointPort, Export, Protocol, ServicePort, fixtures};
 
 fn key(name: &str) -> ServiceKey {
     ServiceKey::new("ns", name)

@@ -6,12 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use crate::{
-    cluster::objects::{AddressType, SourceSlice, TargetId},
-    model::{
-        Conditions, Endpoint, EndpointPort,
-        addresses::{Forbidden, check},
-    },
+use cluster::objects::{AddressType, SourceSlice, TargetId};
+use model::{
+    Conditions, Endpoint, EndpointPort,
+    addresses::{Forbidden, check},
 };
 
 /// What makes rows of several slices one endpoint: the object behind them, or else the address.
@@ -29,7 +27,7 @@ enum EndpointKey {
 ///
 /// Only the first address of a row counts, as Kubernetes demands of consumers. Rows without an IP address (host names)
 /// are left out, and so are rows whose address can never be an endpoint ([`forbidden`]).
-pub(crate) fn join(slices: &[Arc<SourceSlice>]) -> Vec<Endpoint> {
+pub fn join(slices: &[Arc<SourceSlice>]) -> Vec<Endpoint> {
     let mut joined: BTreeMap<EndpointKey, Endpoint> = BTreeMap::new();
     for slice in slices.iter().filter(|slice| slice.address_type != AddressType::Unsupported && !slice.deleting) {
         for row in &slice.endpoints {
@@ -75,14 +73,14 @@ fn has_another(endpoint: &Endpoint, address: IpAddr) -> bool {
 
 /// The addresses in `slices` that can never be an endpoint, sorted. Anyone who may write EndpointSlices can write any
 /// address.
-pub(crate) fn forbidden(slices: &[Arc<SourceSlice>]) -> BTreeMap<IpAddr, Forbidden> {
+pub fn forbidden(slices: &[Arc<SourceSlice>]) -> BTreeMap<IpAddr, Forbidden> {
     let slices = slices.iter().filter(|slice| slice.address_type != AddressType::Unsupported);
     let addresses = slices.flat_map(|slice| &slice.endpoints).filter_map(|row| row.address);
     addresses.filter_map(|address| Some((address, check(address).err()?))).collect()
 }
 
 /// Names of the slices that list host names. Neither this project nor kube-proxy resolves them.
-pub(crate) fn host_names(slices: &[Arc<SourceSlice>]) -> BTreeSet<Arc<str>> {
+pub fn host_names(slices: &[Arc<SourceSlice>]) -> BTreeSet<Arc<str>> {
     let named = slices.iter().filter(|slice| slice.address_type == AddressType::Unsupported && !slice.deleting);
     named.filter(|slice| !slice.endpoints.is_empty()).map(|slice| slice.key.name.clone()).collect()
 }
@@ -128,10 +126,8 @@ fn union(a: &[EndpointPort], b: &[EndpointPort]) -> Arc<[EndpointPort]> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        cluster::objects::{About, Endpoint as Row, EndpointSlice, ObjectKey},
-        model::Protocol,
-    };
+    use cluster::objects::{About, Endpoint as Row, EndpointSlice, ObjectKey};
+    use model::Protocol;
 
     fn mk_ports(ports: &[(&str, u16)]) -> Arc<[EndpointPort]> {
         let port = |(name, port): &(&str, u16)| EndpointPort {

@@ -3,15 +3,13 @@
 use std::sync::Arc;
 
 use super::endpoints;
-use crate::{
-    api::conditions::{ExportCondition, Status, ValidReason, find},
-    awsmcs::FINALIZER,
-    cluster::{
-        objects::{Namespace, Service, ServiceExport, ServiceKind, SourceSlice},
-        selector::NamespaceSelector,
-    },
-    model::{Export, Exported, ServiceType, Target},
+use api::conditions::{ExportCondition, Status, ValidReason, find};
+use awsmcs::FINALIZER;
+use cluster::{
+    objects::{Namespace, Service, ServiceExport, ServiceKind, SourceSlice},
+    selector::NamespaceSelector,
 };
+use model::{Export, Exported, ServiceType, Target};
 
 /// Why a ServiceExport exports nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,11 +1,9 @@
 use serde_json::json;
 
 use super::*;
-use crate::{
-    api::conditions::{Heading, Said},
-    cluster::cache::Narrow,
-    instances::policy::mk_namespace,
-};
+use api::conditions::{Heading, Said};
+use cluster::cache::Narrow;
+use instances::policy::mk_namespace;
 
 fn mk_export(spec: &serde_json::Value) -> ServiceExport {
     let object = json!({
@@ -110,7 +108,7 @@ fn labels_and_annotations_that_are_too_large_are_cut_in_the_cache_and_refused_al
         let size: usize = pairs.map(|(name, value)| name.len() + value.len()).sum();
         assert!(size < 20_000, "{size} bytes");
         let export = planned(&request, &json!({"clusterIP": "10.0.0.1"})).unwrap().export;
-        assert!(crate::ledger::records::encode_export(&request.key, &export).is_err());
+        assert!(ledger::records::encode_export(&request.key, &export).is_err());
     }
     let request = mk_export(&json!({"exportedAnnotations": {"cloudmap-mcs/x": &left_out, "note": "kept"}}));
     let export = planned(&request, &json!({"clusterIP": "10.0.0.1"})).unwrap().export;

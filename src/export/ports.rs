@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::model::{Endpoint, Protocol, ServiceKey, ServicePort};
+use model::{Endpoint, Protocol, ServiceKey, ServicePort};
 
 /// Ports beyond this number are not named.
 const NAMED: usize = 8;
@@ -87,7 +87,7 @@ pub fn port_text(port: &ServicePort) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Conditions, EndpointPort};
+    use model::{Conditions, EndpointPort};
 
     fn mk_port(name: &str, port: u16) -> ServicePort {
         ServicePort { name: name.into(), protocol: Protocol::Tcp, port, app_protocol: None }

@@ -3,7 +3,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::api::names::ANNOTATION_QUOTA;
+use api::names::ANNOTATION_QUOTA;
 
 /// What objects use, or may use, of each resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -237,6 +237,6 @@ mod tests {
         let Quota(Usage { names, records, instances, bytes }) = Quota::default();
         // An export, its claim, and the chunks of the endpoints.
         assert!(2 * names + instances / 16 + names <= records);
-        assert!(records * 10 < crate::ledger::limits::MAX_PAIRS && bytes * 10 < crate::ledger::limits::MAX_STATE_BYTES);
+        assert!(records * 10 < ledger::limits::MAX_PAIRS && bytes * 10 < ledger::limits::MAX_STATE_BYTES);
     }
 }

@@ -2,10 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::{
-    instances::policy::Precedence,
-    model::{ClaimOwner, ClaimState, Registration, Target},
-};
+use instances::policy::Precedence;
+use model::{ClaimOwner, ClaimState, Registration, Target};
 
 /// The dates of new claims. A new claim is later than every known claim to its target: a cluster that claims later must
 /// not come first because its clock is behind.

@@ -1,10 +1,8 @@
 //! The conditions of a ServiceExport.
 
 use super::Refusal;
-use crate::{
-    api::conditions::{ConflictState, ReadyReason, RegisteredReason, ValidReason, Verdict},
-    model::{ClusterId, Conflict},
-};
+use api::conditions::{ConflictState, ReadyReason, RegisteredReason, ValidReason, Verdict};
+use model::{ClusterId, Conflict};
 
 /// What is known about a ServiceExport.
 #[derive(Debug, Clone)]
@@ -82,7 +80,7 @@ mod tests {
     use std::sync::LazyLock;
 
     use super::*;
-    use crate::model::ConflictReason;
+    use model::ConflictReason;
 
     fn here() -> ClusterId {
         "here".parse().unwrap()

@@ -9,12 +9,10 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{
-    cloudmap::{CloudMap, Discovery, Error, Lane},
-    cluster::objects::TargetId,
-    inquiry::{Inquiry, Planner},
-    model::Target,
-};
+use base::inquiry::{Inquiry, Planner};
+use cloudmap::{CloudMap, Discovery, Error, Lane};
+use cluster::objects::TargetId;
+use model::Target;
 
 /// Time from one lookup of a target to the next. What is registered appears after a few seconds.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -24,7 +22,7 @@ const SOON: Duration = Duration::from_mins(1);
 /// Longest pause after failures. It doubles with each one in a row, beginning with [`PERIOD`].
 const LAST_RETRY: Duration = Duration::from_secs(30);
 /// Shortest time between two lookups: 10 a second, of the 300 a second that the ledger leaves
-/// ([`Operation::DiscoverInstances`](crate::cloudmap::Operation)).
+/// ([`Operation::DiscoverInstances`](cloudmap::Operation)).
 const GAP: Duration = Duration::from_millis(100);
 
 /// An instance that a pod waits for. The pod is a part of it, because the next pod with the same address has the same
@@ -57,18 +55,16 @@ pub struct Answers {
 /// The task that looks up.
 pub type Lookups = Inquiry<Agenda>;
 
-impl Lookups {
-    /// Starts the task.
-    pub fn spawn(cloudmap: Arc<dyn CloudMap>) -> Self {
-        Self::start(move |target: Target, question: Question| {
-            let cloudmap = Arc::clone(&cloudmap);
-            async move {
-                let (service, none) = (&target.service, BTreeMap::new());
-                let result = cloudmap.discover_instances(&question.http_name, service, &none, Lane::Instances).await;
-                (target, question, result)
-            }
-        })
-    }
+/// Starts the task.
+pub fn spawn(cloudmap: Arc<dyn CloudMap>) -> Lookups {
+    Lookups::start(move |target: Target, question: Question| {
+        let cloudmap = Arc::clone(&cloudmap);
+        async move {
+            let (service, none) = (&target.service, BTreeMap::new());
+            let result = cloudmap.discover_instances(&question.http_name, service, &none, Lane::Instances).await;
+            (target, question, result)
+        }
+    })
 }
 
 /// When to look up which target, and what was found. Makes no calls and reads no clock.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::cloudmap::{ErrorKind, Instance, NamespaceKind, Operation, fake::Fake};
+use cloudmap::{ErrorKind, Instance, NamespaceKind, Operation, fake::Fake};
 
 fn target(service: &str) -> Target {
     Target { namespace: "shop".into(), service: service.into() }
@@ -109,7 +109,7 @@ async fn the_task_calls_only_while_somebody_asks() {
         let namespace = registry.add_namespace("shop", NamespaceKind::Http);
         registry.add_service(&namespace, "web", "ours", "")
     };
-    let lookups = Lookups::spawn(Arc::new(fake.clone()));
+    let lookups = spawn(Arc::new(fake.clone()));
     let mut answers = lookups.answers();
     let calls = || fake.registry().count(Operation::DiscoverInstances);
     tokio::time::sleep(Duration::from_mins(1)).await;

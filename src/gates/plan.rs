@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::{api::conditions::GateReason, model::Target};
+use api::conditions::GateReason;
+use model::Target;
 
 /// How long a pod waits at least if nothing is on its way. Its EndpointSlices, one for each IP family, may not all list it yet,
 /// so that it lacks a record of its Cloud Map service; and whoever applies a folder of manifests may create the ServiceExport

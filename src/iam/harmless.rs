@@ -10,12 +10,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
 use super::{Statement, statement::Values};
-use crate::{
-    cloudmap::{
-        CloudMap, CreateService, Error, ErrorKind, Instance, Lane, NewService, Operation, OperationId, ServiceChange,
-        quotas,
-    },
-    ledger,
+use cloudmap::{
+    CloudMap, CreateService, Error, ErrorKind, Instance, Lane, NewService, Operation, OperationId, ServiceChange,
+    quotas,
 };
 
 /// AWS gives out ids of letters and digits after the prefix.

@@ -5,18 +5,14 @@ use std::collections::BTreeSet;
 use clap::ValueEnum;
 
 use super::statement::{Facts, Statement, joined, partition};
-use crate::{
-    cloudmap::Operation::{
-        self, CreateHttpNamespace, CreateService, DeleteNamespace, DeleteService, DeregisterInstance,
-        DiscoverInstances, GetInstancesHealthStatus, GetNamespace, GetOperation, GetService, ListInstances,
-        ListNamespaces, ListServices, ListTagsForResource, RegisterInstance, TagResource,
-        UpdateInstanceCustomHealthStatus, UpdateService,
-    },
-    ecs,
-    instances::ownership::OWNER_TAG,
-    ledger::{self, CLUSTER_TAG, CLUSTERSET_TAG},
-    model::{ClusterId, ClusterSetId},
+use cloudmap::Operation::{
+    self, CreateHttpNamespace, CreateService, DeleteNamespace, DeleteService, DeregisterInstance, DiscoverInstances,
+    GetInstancesHealthStatus, GetNamespace, GetOperation, GetService, ListInstances, ListNamespaces, ListServices,
+    ListTagsForResource, RegisterInstance, TagResource, UpdateInstanceCustomHealthStatus, UpdateService,
 };
+use instances::ownership::OWNER_TAG;
+use ledger::{CLUSTER_TAG, CLUSTERSET_TAG};
+use model::{ClusterId, ClusterSetId};
 
 /// What runs with a role. The statements of several add up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]

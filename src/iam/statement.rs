@@ -4,10 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Serialize, Serializer};
 
-use crate::{
-    cloudmap::Operation,
-    model::{ClusterId, ClusterSetId},
-};
+use cloudmap::Operation;
+use model::{ClusterId, ClusterSetId};
 
 /// Where the registry is, and what is in it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

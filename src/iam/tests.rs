@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use clap::ValueEnum as _;
 
 use super::{Effect, Facts, Mode, Policy, Statement, domain, modes, partition, statement::joined, statements};
-use crate::cloudmap::Operation;
+use cloudmap::Operation;
 
 /// Every fact, with ids as long as AWS makes them.
 fn facts() -> Facts {

@@ -2,10 +2,8 @@
 
 use std::net::IpAddr;
 
-use crate::{
-    discovery::Misfit,
-    model::addresses::{Forbidden, check},
-};
+use discovery::Misfit;
+use model::addresses::{Forbidden, check};
 
 /// Why an address is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -13,16 +13,14 @@ use super::{
     order::{KeptSlice, Order, Outcome, SliceStep, Step},
     plan::{Wanted, is_in_use},
 };
-use crate::{
-    api::{self, names::ANNOTATION_DERIVED_SERVICE},
-    cluster::{
-        ClusterWriter,
-        apply::{Cause, Error, drop_node_hints},
-        cache::Narrow,
-        objects::{ImportStatus, ObjectKey, OwnSlice, Service, ServiceImport},
-    },
-    model::{ClusterId, ClusterSetService, IpFamily, ServiceKey, ServiceType, Slice},
+use api::names::ANNOTATION_DERIVED_SERVICE;
+use cluster::{
+    ClusterWriter,
+    apply::{Cause, Error, drop_node_hints},
+    cache::Narrow,
+    objects::{ImportStatus, ObjectKey, OwnSlice, Service, ServiceImport},
 };
+use model::{ClusterId, ClusterSetService, IpFamily, ServiceKey, ServiceType, Slice};
 
 /// How long kube-proxy may take to learn of a new Service and its slices. Before that, a connection to its address hangs
 /// or is refused.

@@ -6,15 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::api::discovery::v1 as discovery;
 
 use super::*;
-use crate::{
-    api::{ServiceImportSpec, ServiceImportType, names},
-    cluster::{Caches, memory::MemoryCluster},
-    discovery::Picture,
-    import::{DerivedNaming, Observed, Plan, Source, Unknown, hashed, plan},
-    model::{
-        ClusterId, Conditions, Endpoint, EndpointPort, Export, IpFamily, Protocol, ServicePort, SessionAffinity,
-        TrafficPolicy,
-    },
+use crate::{DerivedNaming, Observed, Plan, Source, Unknown, hashed, plan};
+use ::discovery::Picture;
+use api::{ServiceImportSpec, ServiceImportType, names};
+use cluster::{Caches, memory::MemoryCluster};
+use model::{
+    ClusterId, Conditions, Endpoint, EndpointPort, Export, IpFamily, Protocol, ServicePort, SessionAffinity,
+    TrafficPolicy,
 };
 
 fn key() -> ServiceKey {

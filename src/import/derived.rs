@@ -4,11 +4,9 @@ use std::{str::FromStr, sync::Arc};
 
 use sha2::{Digest, Sha256};
 
-use crate::{
-    api::names::ANNOTATION_DERIVED_SERVICE,
-    cluster::objects::{Service, ServiceImport},
-    model::{ServiceKey, ServiceType},
-};
+use api::names::ANNOTATION_DERIVED_SERVICE;
+use cluster::objects::{Service, ServiceImport};
+use model::{ServiceKey, ServiceType};
 
 /// Stands for the name of the ServiceImport in a template.
 const PLACEHOLDER: &str = "{name}";
@@ -164,12 +162,10 @@ impl DerivedServices {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        api::names::LABEL_MANAGED_BY,
-        cluster::cache::Narrow,
-        import::{derived_service, objects::tests::mk_service, plan::tests::mk_import},
-        model::ClusterSetService,
-    };
+    use crate::{derived_service, objects::tests::mk_service, plan::tests::mk_import};
+    use api::names::LABEL_MANAGED_BY;
+    use cluster::cache::Narrow;
+    use model::ClusterSetService;
 
     fn global() -> DerivedNaming {
         "{name}-global".parse().unwrap()

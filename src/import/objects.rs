@@ -15,21 +15,19 @@ use k8s_openapi::{
 };
 
 use super::{plan::OutOfReach, type_notice::TypeChange};
-use crate::{
-    api::{
-        ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,
-        ServiceImportStatus, ServiceImportType, SessionAffinityConfig,
-        conditions::{
-            ImportCondition, ImportReadyReason, ImportStaleReason, ImportTypeReason, Said, Verdict, conditions, find,
-        },
-        names,
+use api::{
+    ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,
+    ServiceImportStatus, ServiceImportType, SessionAffinityConfig,
+    conditions::{
+        ImportCondition, ImportReadyReason, ImportStaleReason, ImportTypeReason, Said, Verdict, conditions, find,
     },
-    cluster::objects,
-    model::{
-        ClusterId, ClusterSetService, Conditions, DEFAULT_AFFINITY_TIMEOUT, EndpointPort, Hints, IpFamily, ServiceKey,
-        ServicePort, ServiceType, SessionAffinity, Slice, SliceEndpoint, UNNAMED_PORT,
-        labels::{is_annotation_key, is_label_key, is_label_value},
-    },
+    names,
+};
+use cluster::objects;
+use model::{
+    ClusterId, ClusterSetService, Conditions, DEFAULT_AFFINITY_TIMEOUT, EndpointPort, Hints, IpFamily, ServiceKey,
+    ServicePort, ServiceType, SessionAffinity, Slice, SliceEndpoint, UNNAMED_PORT,
+    labels::{is_annotation_key, is_label_key, is_label_value},
 };
 
 /// The derived Service of an import. It has no selector; its endpoints are the imported EndpointSlices. Its cluster IPs
@@ -191,7 +189,7 @@ pub fn service_import(
 
 /// Whether the existing import already has everything that is desired, except for the status.
 pub(super) fn service_import_matches(there: &objects::ServiceImport, wanted: &ServiceImport) -> bool {
-    let same = |there: &crate::model::Pairs, wanted: Option<&BTreeMap<String, String>>| {
+    let same = |there: &model::Pairs, wanted: Option<&BTreeMap<String, String>>| {
         let wanted = wanted.into_iter().flatten();
         there.iter().eq(wanted.map(|(k, v)| (k.as_str(), v.as_str())))
     };

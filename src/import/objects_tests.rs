@@ -2,10 +2,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{FieldsV1, ManagedFieldsEntr
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{
-    cluster::{cache::Narrow, objects::OwnSlice},
-    model::{Conditions, EndpointPort, Protocol, ServicePort, SliceEndpoint, TrafficPolicy},
-};
+use cluster::{cache::Narrow, objects::OwnSlice};
+use model::{Conditions, EndpointPort, Protocol, ServicePort, SliceEndpoint, TrafficPolicy};
 
 const DERIVED: &str = "derived-eoric1rhri";
 
@@ -13,11 +11,11 @@ fn key() -> ServiceKey {
     ServiceKey::new("ns", "svc")
 }
 
-pub(in crate::import) fn mk_port(name: &str, port: u16) -> ServicePort {
+pub(crate) fn mk_port(name: &str, port: u16) -> ServicePort {
     ServicePort { name: name.into(), protocol: Protocol::Tcp, port, app_protocol: None }
 }
 
-pub(in crate::import) fn mk_service() -> ClusterSetService {
+pub(crate) fn mk_service() -> ClusterSetService {
     ClusterSetService {
         service_type: ServiceType::ClusterSetIp,
         ports: vec![mk_port("http", 80), mk_port("admin", 81)],

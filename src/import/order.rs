@@ -16,10 +16,8 @@ use super::{
     objects::derived_port_name,
     plan::{self, Wanted},
 };
-use crate::{
-    cluster::objects::{OwnSlice, Service},
-    model::{ClusterId, ClusterSetService, EndpointPort, Protocol, ServiceType, Slice, SliceEndpoint},
-};
+use cluster::objects::{OwnSlice, Service};
+use model::{ClusterId, ClusterSetService, EndpointPort, Protocol, ServiceType, Slice, SliceEndpoint};
 
 /// One write. What is as it should be needs no call.
 #[derive(Debug)]

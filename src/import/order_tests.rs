@@ -7,14 +7,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    cluster::{cache::Narrow, objects::Endpoint as Row},
-    import::{
-        DerivedServices, Former, derived_service,
-        objects::tests::{mk_port, mk_service},
-        plan::tests::{mk_import, mk_slice},
-    },
-    model::{Conditions, Hints, IpFamily, Protocol, ServiceKey},
+    DerivedServices, Former, derived_service,
+    objects::tests::{mk_port, mk_service},
+    plan::tests::{mk_import, mk_slice},
 };
+use cluster::{cache::Narrow, objects::Endpoint as Row};
+use model::{Conditions, Hints, IpFamily, Protocol, ServiceKey};
 
 const PORTS: [&str; 3] = ["http", "web", "admin"];
 const ADDRESSES: u8 = 8;

@@ -11,10 +11,8 @@ use super::{
     objects::derived_port_name,
     plan::{Observed, of_cluster, slice},
 };
-use crate::{
-    cluster::objects::{OwnSlice, Service},
-    model::{ClusterId, EndpointPort, PackedEndpoint, ServicePort, Slice, pack},
-};
+use cluster::objects::{OwnSlice, Service};
+use model::{ClusterId, EndpointPort, PackedEndpoint, ServicePort, Slice, pack};
 
 /// A former derived Service that the import still shows, and its slices. They follow their endpoints until the import shows
 /// another Service.

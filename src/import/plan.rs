@@ -16,17 +16,15 @@ use super::{
     registered,
     type_notice::{self, TypeChange},
 };
-use crate::{
-    api::{
-        conditions::{ImportCondition, find},
-        names,
-    },
-    cluster::objects::{AddressType, Endpoint as Row, ImportSpec, OwnSlice, ServiceImport},
-    discovery::Picture,
-    model::{
-        ClusterId, ClusterSetService, Endpoint, Export, Hints, IpFamily, PackedEndpoint, Placement, Proximity,
-        ServiceKey, ServicePort, ServiceType, Slice, SliceEndpoint, UNNAMED_PORT, merge, packable,
-    },
+use api::{
+    conditions::{ImportCondition, find},
+    names,
+};
+use cluster::objects::{AddressType, Endpoint as Row, ImportSpec, OwnSlice, ServiceImport};
+use discovery::Picture;
+use model::{
+    ClusterId, ClusterSetService, Endpoint, Export, Hints, IpFamily, PackedEndpoint, Placement, Proximity, ServiceKey,
+    ServicePort, ServiceType, Slice, SliceEndpoint, UNNAMED_PORT, merge, packable,
 };
 
 /// One cluster's export of the name.

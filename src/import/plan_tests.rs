@@ -1,24 +1,22 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 
 use super::*;
-use crate::{
-    api::{ServiceImportPort, ServiceImportSpec},
-    cluster::{
-        cache::Narrow,
-        objects::{EndpointSlice, ImportStatus, ObjectKey, Service},
-    },
-    import::{derived_service, objects::tests::mk_service},
-    model::{
-        Conditions, EndpointPort, Pairs, Protocol, ServicePort, SessionAffinity, TrafficPolicy, addresses::Forbidden,
-        fixtures,
-    },
+use crate::{derived_service, objects::tests::mk_service};
+use api::{ServiceImportPort, ServiceImportSpec};
+use cluster::{
+    cache::Narrow,
+    objects::{EndpointSlice, ImportStatus, ObjectKey, Service},
+};
+use model::{
+    Conditions, EndpointPort, Pairs, Protocol, ServicePort, SessionAffinity, TrafficPolicy, addresses::Forbidden,
+    fixtures,
 };
 
 fn key() -> ServiceKey {
     ServiceKey::new("ns", "svc")
 }
 
-pub(in crate::import) fn id(name: &str) -> ClusterId {
+pub(crate) fn id(name: &str) -> ClusterId {
     name.parse().unwrap()
 }
 
@@ -43,7 +41,7 @@ fn mk_endpoint(ip: &str) -> Endpoint {
     }
 }
 
-pub(in crate::import) fn mk_import(managed: bool, clusters: &[&str]) -> ServiceImport {
+pub(crate) fn mk_import(managed: bool, clusters: &[&str]) -> ServiceImport {
     ServiceImport {
         key: key(),
         uid: "uid".into(),
@@ -60,7 +58,7 @@ pub(in crate::import) fn mk_import(managed: bool, clusters: &[&str]) -> ServiceI
     }
 }
 
-pub(in crate::import) fn mk_slice(name: &str, source: &str) -> Arc<OwnSlice> {
+pub(crate) fn mk_slice(name: &str, source: &str) -> Arc<OwnSlice> {
     Arc::new(OwnSlice(EndpointSlice {
         key: ObjectKey::new("ns", name),
         uid: "uid".into(),
@@ -81,19 +79,19 @@ pub(in crate::import) fn mk_slice(name: &str, source: &str) -> Arc<OwnSlice> {
     }))
 }
 
-pub(in crate::import) struct Scene {
+pub(crate) struct Scene {
     exports: Vec<(ClusterId, Export, Vec<Endpoint>)>,
-    pub(in crate::import) namespace: bool,
-    pub(in crate::import) unknown: Unknown,
+    pub(crate) namespace: bool,
+    pub(crate) unknown: Unknown,
     settling: bool,
-    pub(in crate::import) families: Vec<IpFamily>,
-    pub(in crate::import) silent: BTreeMap<ClusterId, u64>,
+    pub(crate) families: Vec<IpFamily>,
+    pub(crate) silent: BTreeMap<ClusterId, u64>,
     unheard: BTreeSet<ClusterId>,
-    pub(in crate::import) discovered: Picture,
-    pub(in crate::import) import: Option<ServiceImport>,
+    pub(crate) discovered: Picture,
+    pub(crate) import: Option<ServiceImport>,
     derived: Option<Service>,
     former: Vec<Arc<Service>>,
-    pub(in crate::import) slices: Vec<Arc<OwnSlice>>,
+    pub(crate) slices: Vec<Arc<OwnSlice>>,
     /// In seconds since 1970.
     now: i64,
 }
@@ -101,7 +99,7 @@ pub(in crate::import) struct Scene {
 const NOTICE: Duration = Duration::from_mins(15);
 
 impl Scene {
-    pub(in crate::import) fn new(exports: &[(&str, i64, &[&str])]) -> Self {
+    pub(crate) fn new(exports: &[(&str, i64, &[&str])]) -> Self {
         let export = |(name, created, ips): &(&str, i64, &[&str])| {
             (id(name), mk_export(*created), ips.iter().map(|ip| mk_endpoint(ip)).collect())
         };
@@ -127,7 +125,7 @@ impl Scene {
         self
     }
 
-    pub(in crate::import) fn plan(&self) -> Plan {
+    pub(crate) fn plan(&self) -> Plan {
         let sources =
             self.exports.iter().map(|(id, export, endpoints)| (id.clone(), Source { export, endpoints })).collect();
         plan(

@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::plan::{Observed, of_cluster, slice};
-use crate::{
-    cluster::objects::{OwnSlice, ServiceImport},
-    discovery::{self, Fitted, Front, Numbers},
-    model::{ClusterId, ClusterSetService, EndpointPort, IpFamily, PackedEndpoint, ServiceType},
-};
+use cluster::objects::{OwnSlice, ServiceImport};
+use discovery::{Fitted, Front, Numbers};
+use model::{ClusterId, ClusterSetService, EndpointPort, IpFamily, PackedEndpoint, ServiceType};
 
 /// The service of a name that no cluster exports.
 pub(super) fn service(observed: &Observed<'_>) -> Option<ClusterSetService> {

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use super::super::addresses::Unusable;
 use super::super::plan::tests::*;
 use super::super::plan::{Plan, Unknown};
-use crate::{
-    cluster::objects::OwnSlice,
-    discovery::{Backend, Picture},
-    model::{ClusterId, IpFamily, Protocol, ServicePort, ServiceType},
-};
+use cluster::objects::OwnSlice;
+use discovery::{Backend, Picture};
+use model::{ClusterId, IpFamily, Protocol, ServicePort, ServiceType};
 
 fn backend(ip: &str, port: u16) -> Backend {
     Backend {

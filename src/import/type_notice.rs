@@ -9,10 +9,8 @@ use std::{collections::BTreeMap, time::Duration};
 use k8s_openapi::jiff::Timestamp;
 
 use super::plan::{Observed, type_of};
-use crate::{
-    api::conditions::{ImportCondition, find},
-    model::{ClusterId, Export, ServiceType},
-};
+use api::conditions::{ImportCondition, find};
+use model::{ClusterId, Export, ServiceType};
 
 /// A change of an import's type that is not made yet.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,14 +9,11 @@
 use std::{fmt, str::FromStr, sync::Arc};
 
 use super::ownership::{ServiceOwner, short_hash};
-use crate::{
-    awsmcs,
-    cloudmap::{
-        Instance,
-        attributes::{ALIAS, CNAME, IPV4, IPV6},
-    },
-    model::{ClusterId, ClusterSetId},
+use cloudmap::{
+    Instance,
+    attributes::{ALIAS, CNAME, IPV4, IPV6},
 };
+use model::{ClusterId, ClusterSetId};
 
 /// Maximum length of an instance id (Cloud Map `RegisterInstance`).
 const MAX_ID: usize = 64;

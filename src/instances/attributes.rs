@@ -21,16 +21,14 @@ use std::{
 };
 
 use super::{custom::Custom, host::is_load_balancer, ownership::Owner, share::Families};
-use crate::{
-    cloudmap::{
-        Attributes, DnsConfig, Instance, RecordType, Service,
-        attributes::{
-            ALIAS, CLUSTER, CLUSTER_UID, CLUSTERSET, CNAME, FURTHER_PORT, INIT_HEALTH, IPV4, IPV6, NAMESPACE, PARTIAL,
-            PORT, REGION, SERVICE, ZONE,
-        },
+use cloudmap::{
+    Attributes, DnsConfig, Instance, RecordType, Service,
+    attributes::{
+        ALIAS, CLUSTER, CLUSTER_UID, CLUSTERSET, CNAME, FURTHER_PORT, INIT_HEALTH, IPV4, IPV6, NAMESPACE, PARTIAL,
+        PORT, REGION, SERVICE, ZONE,
     },
-    model::{Endpoint, EndpointPort, Pairs, ServiceKey, ServicePort, intern},
 };
+use model::{Endpoint, EndpointPort, Pairs, ServiceKey, ServicePort, intern};
 
 /// How many attributes of an instance AWS allows. Ours are ten, which leaves room for twenty further ports.
 const MAX_ATTRIBUTES: usize = 30;

@@ -6,11 +6,9 @@ use super::{
     RecordType::{A, Aaaa, Cname, Srv},
     *,
 };
-use crate::{
-    cloudmap::{DnsConfig, DnsRecord, fake::mk_service},
-    instances::ownership::is_ours,
-    model::{Conditions, Protocol},
-};
+use crate::ownership::is_ours;
+use cloudmap::{DnsConfig, DnsRecord, fake::mk_service};
+use model::{Conditions, Protocol};
 
 fn identity(uid: &str) -> Owner {
     Owner { clusterset: Some("prod".parse().unwrap()), cluster: "c1".parse().unwrap(), cluster_uid: uid.into() }
@@ -131,7 +129,7 @@ fn attributes_of_users_are_on_every_instance_and_replace_none() {
 /// AWS requires a port if Route 53 checks the health, in public namespaces.
 #[test]
 fn a_route_53_health_check_needs_a_port_and_an_address() {
-    let check = crate::cloudmap::HealthCheck { kind: "TCP".to_owned(), path: None, failure_threshold: Some(1) };
+    let check = cloudmap::HealthCheck { kind: "TCP".to_owned(), path: None, failure_threshold: Some(1) };
     let dns = DnsConfig { weighted: false, records: vec![DnsRecord { record_type: A, ttl: 60 }] };
     let service = ServiceTraits::from(&Service { dns: Some(dns), health_check: Some(check), ..mk_service() });
     let ports = [port("http", Protocol::Tcp, 80)];

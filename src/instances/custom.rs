@@ -4,14 +4,12 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
 use super::attributes::Unfit;
-use crate::{
-    api::names::ANNOTATION_ATTRIBUTES,
-    cloudmap::{
-        Attributes,
-        attributes::{MAX_VALUE, check_name},
-    },
-    model::{Endpoint, Pairs},
+use api::names::ANNOTATION_ATTRIBUTES;
+use cloudmap::{
+    Attributes,
+    attributes::{MAX_VALUE, check_name},
 };
+use model::{Endpoint, Pairs};
 
 /// Additional attributes for the instances of a Service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -150,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_pod_is_found_by_either_address_and_the_services_attributes_win() {
-        let mut endpoint = crate::model::fixtures::mk_endpoint([10, 0, 0, 1]);
+        let mut endpoint = model::fixtures::mk_endpoint([10, 0, 0, 1]);
         endpoint.ipv6 = "fd00::1".parse().ok();
         let pod = Arc::new(pairs(&[("version", "2"), ("team", "pod")]));
         for address in ["10.0.0.1", "fd00::1"] {

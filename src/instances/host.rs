@@ -51,11 +51,9 @@ impl Source<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        cloudmap::{DnsConfig, DnsRecord, RecordType, Service, attributes, fake::mk_service},
-        instances::{Owner, attributes::ServiceTraits, ownership::is_ours},
-        model::ServiceKey,
-    };
+    use crate::{Owner, attributes::ServiceTraits, ownership::is_ours};
+    use cloudmap::{DnsConfig, DnsRecord, RecordType, Service, attributes, fake::mk_service};
+    use model::ServiceKey;
 
     const ELB: &str = "web-1234.eu-west-1.elb.amazonaws.com";
     const OTHER: &str = "db.example.org";

@@ -8,15 +8,12 @@ use std::{collections::BTreeMap, sync::Arc};
 use sha2::{Digest, Sha256};
 
 use super::Adopt;
-use crate::{
-    api::names::ANNOTATION_MAY_REGISTER,
-    cloudmap::{
-        Instance, Service,
-        attributes::{CLUSTER, CLUSTER_UID, CLUSTERSET, NAMESPACE, SERVICE},
-    },
-    ledger,
-    model::{ClusterId, ClusterSetId, ServiceKey, Target},
+use api::names::ANNOTATION_MAY_REGISTER;
+use cloudmap::{
+    Instance, Service,
+    attributes::{CLUSTER, CLUSTER_UID, CLUSTERSET, NAMESPACE, SERVICE},
 };
+use model::{ClusterId, ClusterSetId, ServiceKey, Target};
 
 /// Key of the tag that marks namespaces and services that we created. Its value is [`Owner::set`].
 pub const OWNER_TAG: &str = "cloudmap-mcs/made-for";
@@ -94,7 +91,7 @@ fn creator_prefix(set: &str) -> String {
 }
 
 /// The first `bytes` bytes of a SHA-256, in hexadecimal digits.
-pub(crate) fn short_hash(text: &str, bytes: usize) -> String {
+pub fn short_hash(text: &str, bytes: usize) -> String {
     let mut hash = format!("{:x}", Sha256::digest(text));
     hash.truncate(2 * bytes);
     hash
@@ -302,7 +299,7 @@ pub fn refusal(target: &Target, owner: &ServiceOwner, consent: &Consent) -> Opti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cloudmap::fake::mk_service;
+    use cloudmap::fake::mk_service;
 
     fn refusal(owner: &ServiceOwner, consent: &Consent) -> Option<String> {
         super::refusal(&Target { namespace: "internal".into(), service: "pay".into() }, owner, consent)

@@ -13,11 +13,9 @@ use super::{
     Custom,
     attributes::{InstanceSpec, Source, Unfit, resolve, shared_by_all},
 };
-use crate::{
-    awsmcs::{ExportAttributes, PortOf},
-    cloudmap::Attributes,
-    model::{Endpoint, Pairs},
-};
+use awsmcs::{ExportAttributes, PortOf};
+use cloudmap::Attributes;
+use model::{Endpoint, Pairs};
 
 /// Instances that differ only in their addresses: those of all pods of a node, unless they have host names or
 /// attributes of users.
@@ -32,7 +30,7 @@ struct Alike<'a> {
 
 impl Source<'_> {
     /// One instance for each port of the Service that a ready endpoint serves, sorted by id, with the ids and
-    /// attributes of the AWS controller ([`crate::awsmcs`]) and the attributes of users. If two ports of the Service
+    /// attributes of the AWS controller ([`awsmcs`]) and the attributes of users. If two ports of the Service
     /// have one number on an endpoint, the id has room only for the first one. A Service without ports has the default
     /// instances, which that controller does not see.
     ///

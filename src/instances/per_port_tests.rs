@@ -1,9 +1,6 @@
 use super::*;
-use crate::{
-    awsmcs,
-    instances::{Owner, attributes::ServiceTraits, ownership::is_ours},
-    model::{Conditions, EndpointPort, Protocol, ServiceKey, ServicePort, ServiceType},
-};
+use crate::{Owner, attributes::ServiceTraits, ownership::is_ours};
+use model::{Conditions, EndpointPort, Protocol, ServiceKey, ServicePort, ServiceType};
 
 fn port(name: &str, port: u16) -> ServicePort {
     ServicePort { name: name.into(), protocol: Protocol::Tcp, port, app_protocol: None }

@@ -12,12 +12,9 @@ use super::{
     attributes::{Digest, InstanceSpec, ServiceTraits, digest},
     ownership::{Owner, is_of_peer, is_ours},
 };
-use crate::{
-    awsmcs,
-    cloudmap::{
-        Instance,
-        attributes::{IPV4, IPV6},
-    },
+use cloudmap::{
+    Instance,
+    attributes::{IPV4, IPV6},
 };
 
 /// The own instances of a target, with the digests of their attributes as last read or written. `None` if one of our
@@ -229,12 +226,9 @@ pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{
-        awsmcs::ExportAttributes,
-        instances::Custom,
-        instances::attributes::Source,
-        model::{Endpoint, EndpointPort, Protocol, ServiceKey, ServicePort, ServiceType, fixtures},
-    };
+    use crate::{Custom, attributes::Source};
+    use awsmcs::ExportAttributes;
+    use model::{Endpoint, EndpointPort, Protocol, ServiceKey, ServicePort, ServiceType, fixtures};
 
     fn identity(uid: &str) -> Owner {
         Owner { clusterset: Some("prod".parse().unwrap()), cluster: "c1".parse().unwrap(), cluster_uid: uid.into() }
@@ -249,7 +243,7 @@ pub(super) mod tests {
     }
 
     /// Pods on the host network of one node, by their ports.
-    pub(in crate::instances) fn on_host(ports: &[u16]) -> Vec<InstanceSpec> {
+    pub(crate) fn on_host(ports: &[u16]) -> Vec<InstanceSpec> {
         let (us, service) = (identity("uid-1"), ServiceKey::new("shop", "web"));
         let port = ServicePort { name: "".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None };
         let source = Source { identity: &us, service: &service, ports: &[port], region: None };

@@ -14,11 +14,9 @@ use std::{collections::BTreeMap, sync::Arc};
 use clap::ValueEnum;
 
 use super::Adopt;
-use crate::{
-    api::names::{ANNOTATION_ADOPT, ANNOTATION_ALLOW_ADOPT, ANNOTATION_MAY_REGISTER},
-    cluster::objects::Namespace,
-    model::{ClaimOwner, Registration, Target},
-};
+use api::names::{ANNOTATION_ADOPT, ANNOTATION_ALLOW_ADOPT, ANNOTATION_MAY_REGISTER};
+use cluster::objects::Namespace;
+use model::{ClaimOwner, Registration, Target};
 
 /// Which targets annotations may name (`--registration-policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
@@ -205,8 +203,8 @@ fn matches(pattern: &str, name: &str) -> bool {
 }
 
 /// A Namespace `shop` without annotations.
-#[cfg(test)]
-pub(crate) fn mk_namespace() -> Namespace {
+#[cfg(any(test, feature = "testing"))]
+pub fn mk_namespace() -> Namespace {
     Namespace {
         name: "shop".into(),
         uid: "uid".into(),
@@ -221,8 +219,11 @@ pub(crate) fn mk_namespace() -> Namespace {
 }
 
 /// The rules with a Namespace `shop` that has these annotations.
-#[cfg(test)]
-pub(crate) fn mk_rights(policy: RegistrationPolicy, may_register: Option<&str>, allow_adopt: Option<&str>) -> Rights {
+///
+/// # Panics
+/// The rules do not know whether there is news.
+#[cfg(any(test, feature = "testing"))]
+pub fn mk_rights(policy: RegistrationPolicy, may_register: Option<&str>, allow_adopt: Option<&str>) -> Rights {
     let mut rights = Rights::new(policy);
     let [may_register, allow_adopt] = [may_register, allow_adopt].map(|text| text.map(Arc::from));
     let namespace = Namespace { may_register, allow_adopt, ..mk_namespace() };

@@ -4,11 +4,9 @@
 use std::collections::BTreeSet;
 
 use super::sync::Creation;
-use crate::{
-    api::names::{ANNOTATION_HEALTH_CHECK, ANNOTATION_RECORDS, ANNOTATION_TTL},
-    cloudmap::{DnsConfig, DnsRecord, RecordType},
-    model::{Excerpt, IpFamily, Pairs},
-};
+use api::names::{ANNOTATION_HEALTH_CHECK, ANNOTATION_RECORDS, ANNOTATION_TTL};
+use cloudmap::{DnsConfig, DnsRecord, RecordType};
+use model::{Excerpt, IpFamily, Pairs};
 
 /// Maximum TTL in DNS (RFC 2181), in seconds.
 pub const MAX_TTL: u32 = 0x7fff_ffff;

@@ -2,11 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::{
-    api::names::{ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE},
-    ledger,
-    model::{Excerpt, ServiceKey, Target, hosts},
-};
+use api::names::{ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE};
+use model::{Excerpt, ServiceKey, Target, hosts};
 
 /// TTL of the records of services that are created for exports, in seconds, as in ECS and the AWS controller.
 pub const DEFAULT_TTL: u32 = 60;

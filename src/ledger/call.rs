@@ -8,7 +8,7 @@ use super::{
     page::{PageId, StoredPage},
     trust::Announced,
 };
-use crate::ledger::record::{Member, Record, ResourceVersion};
+use crate::record::{Member, Record, ResourceVersion};
 
 /// Identifies a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

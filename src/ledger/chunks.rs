@@ -14,7 +14,7 @@ use super::{
     records::{self, MAX_VALUE},
     wire,
 };
-use crate::model::{self, Conditions, Endpoint, EndpointPort, ServicePort, intern_ports};
+use model::{Conditions, Endpoint, EndpointPort, ServicePort, intern_ports};
 
 /// Maximum number of endpoints in a chunk.
 pub const MAX_ENDPOINTS: usize = 16;

@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use prost::Message as _;
 
 use super::{Map, Value, records::capped, wire};
-use crate::ledger::record::{Accepted, Gone, Position};
+use crate::record::{Accepted, Gone, Position};
 
 /// Begins the key of such a statement; the id of the cluster follows.
 const PREFIX: char = '^';

@@ -13,7 +13,8 @@ use std::{
 use sha2::{Digest as _, Sha256};
 
 use super::{Map, Value, codec::Error, reader::cost, tree, writer::WriterIdentity};
-use crate::{ledger::record::Version, shared_map::SharedMap};
+use crate::record::Version;
+use base::shared_map::SharedMap;
 
 /// Number of buckets of a state.
 pub const BUCKETS: u16 = 1 << BUCKET_BITS;

@@ -20,11 +20,9 @@ use super::{
     wire,
     writer::WriterIdentity,
 };
-use crate::cloudmap::{Attributes, Instance};
-use crate::{
-    ledger::record::{Position, Version},
-    model::PublicKey,
-};
+use crate::record::{Position, Version};
+use cloudmap::{Attributes, Instance};
+use model::PublicKey;
 
 /// The format that this version writes, and the highest that it reads. A version writes format N - 1 until all heads
 /// say that their writers read N.

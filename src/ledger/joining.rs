@@ -14,10 +14,8 @@ use std::{
 use prost::Message as _;
 
 use super::{Map, Value, records::capped, wire};
-use crate::{
-    ledger::record::{Accepted, Gone},
-    model::PublicKey,
-};
+use crate::record::{Accepted, Gone};
+use model::PublicKey;
 
 /// Begins the key of such a statement; the id of the cluster follows.
 const PREFIX: char = '+';

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cloudmap::LATEST_EFFECT;
+use cloudmap::LATEST_EFFECT;
 
 /// Sizes. The defaults follow from Cloud Map: 30 attributes, 1,024 characters per value, 5,000 characters in total,
 /// 1,000 instances per service.

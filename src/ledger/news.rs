@@ -2,10 +2,8 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use crate::{
-    ledger::record::{Accepted, Gone},
-    model::PublicKey,
-};
+use crate::record::{Accepted, Gone};
+use model::PublicKey;
 
 /// One thing that became of another cluster, as the record of this one has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -110,7 +108,7 @@ fn what(before: Option<&Accepted>, now: &Accepted) -> Option<What> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::record::Position;
+    use crate::record::Position;
 
     fn key(n: u8) -> PublicKey {
         PublicKey::from_bytes([n; 32])

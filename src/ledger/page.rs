@@ -10,7 +10,7 @@ use super::{
     head::{Change, RootPage},
     wire,
 };
-use crate::cloudmap::{Attributes, Instance};
+use cloudmap::{Attributes, Instance};
 
 /// Maximum length of a flush id: an instance id has at most 64 characters, and `.<n>` is appended.
 const MAX_FLUSH: usize = 56;

@@ -24,7 +24,7 @@ use super::{
     verify::Cache,
     writer::{Heads, Now, WriterIdentity},
 };
-use crate::ledger::record::{Accepted, Gone, Position};
+use crate::record::{Accepted, Gone, Position};
 use budget::Refused;
 pub(super) use budget::cost;
 use keys::Announcement;

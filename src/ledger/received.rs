@@ -9,7 +9,7 @@ use super::{
     records::{capped, read_target},
     wire,
 };
-use crate::model::{
+use model::{
     Export, IpFamily, Protocol, ServicePort, ServiceType, SessionAffinity, TrafficPolicy, intern, is_dns_label,
     is_port_name,
     labels::{is_label_key, is_label_value},
@@ -137,12 +137,10 @@ mod tests {
 
     use super::*;
     use crate::{
-        ledger::{
-            Map, Value,
-            records::{self, Catalog},
-        },
-        model::{ServiceKey, UNNAMED_PORT},
+        Map, Value,
+        records::{self, Catalog},
     };
+    use model::{ServiceKey, UNNAMED_PORT};
 
     fn said(name: &str, protocol: u32, port: u32, app_protocol: Option<&str>) -> wire::Port {
         wire::Port { name: name.to_owned(), protocol, port, app_protocol: app_protocol.map(str::to_owned) }

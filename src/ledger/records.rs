@@ -26,12 +26,10 @@ use super::{
     forgotten::{self, Forgotten},
     joining, received, wire,
 };
-use crate::{
-    ledger::record::StoredRegistration,
-    model::{
-        ClaimOwner, ClaimState, Endpoint, Export, Exported, IpFamily, Protocol, Registration, ServiceKey, ServicePort,
-        ServiceType, SessionAffinity, Target, TrafficPolicy, intern, is_dns_label,
-    },
+use crate::record::StoredRegistration;
+use model::{
+    ClaimOwner, ClaimState, Endpoint, Export, Exported, IpFamily, Protocol, Registration, ServiceKey, ServicePort,
+    ServiceType, SessionAffinity, Target, TrafficPolicy, intern, is_dns_label,
 };
 
 /// Maximum size of a value in bytes. It must fit into a page, and into a delta with others.

@@ -7,10 +7,8 @@ use std::{
 };
 
 use super::{Map, head::Presence};
-use crate::{
-    ledger::record::{Position, Version},
-    model::ClusterId,
-};
+use crate::record::{Position, Version};
+use model::ClusterId;
 
 /// All other clusters of the ClusterSet, as far as this one has read them.
 #[derive(Debug, Clone, Default)]

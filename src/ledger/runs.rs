@@ -160,7 +160,7 @@ impl Runs {
 
 /// Planned runs, and the pages that must be seen before a head may name them.
 #[derive(Debug, Clone)]
-pub(in crate::ledger) struct Appended {
+pub(crate) struct Appended {
     runs: Vec<Run>,
     /// The run pages and indexes whose place the new indexes take.
     grouped: BTreeSet<PageId>,
@@ -172,7 +172,7 @@ pub(in crate::ledger) struct Appended {
 
 impl Appended {
     /// Whether a planned index names this page, which is there already.
-    pub(in crate::ledger) fn groups(&self, page: &PageId) -> bool {
+    pub(crate) fn groups(&self, page: &PageId) -> bool {
         self.earlier.contains(page)
     }
 }

@@ -16,12 +16,10 @@ use super::{
     service_name,
     verify::Cache,
 };
-use crate::{
-    cloudmap::CloudMap,
-    env,
-    ledger::record::{Accepted, Position},
-    model::{ClusterId, ClusterSetId},
-};
+use crate::record::{Accepted, Position};
+use base::env;
+use cloudmap::CloudMap;
+use model::{ClusterId, ClusterSetId};
 
 /// One cluster's entry in the ledger.
 #[derive(Debug, Clone)]

@@ -23,10 +23,8 @@ use super::{
     trust::{Mode, Trust},
     writer::{Heads, Inherited, Now, Writer, WriterIdentity},
 };
-use crate::{
-    ledger::record::{Member, Record},
-    model::PublicKey,
-};
+use crate::record::{Member, Record};
+use model::PublicKey;
 use record::Keeper;
 
 /// R10: when the own exports service was created. It is asked once a term: somebody may have purged it.
@@ -127,7 +125,7 @@ impl Term {
 
     /// Another number whenever what others see of this term may have changed. A sign of life and a socket that took a
     /// message change nothing of it, and with many clusters these are most of what happens.
-    pub(in crate::ledger) fn revision(&self) -> u64 {
+    pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 

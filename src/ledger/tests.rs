@@ -23,13 +23,11 @@ use super::{
     tree::{self, Plan},
     verify::{self, Cache},
 };
-use crate::{
-    cloudmap::Instance,
-    ledger::record::{Position, Version},
-    model::{
-        ClaimOwner, ClaimState, Conditions, Endpoint, EndpointPort, Export, Exported, IpFamily, Protocol, Registration,
-        ServiceKey, ServicePort, ServiceType, SessionAffinity, Target, TrafficPolicy, fixtures,
-    },
+use crate::record::{Position, Version};
+use cloudmap::Instance;
+use model::{
+    ClaimOwner, ClaimState, Conditions, Endpoint, EndpointPort, Export, Exported, IpFamily, Protocol, Registration,
+    ServiceKey, ServicePort, ServiceType, SessionAffinity, Target, TrafficPolicy, fixtures,
 };
 
 fn maps() -> impl Strategy<Value = Map> {

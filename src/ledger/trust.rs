@@ -13,10 +13,8 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 
 use super::{codec, head::Head, joining::Join, writer::Heads};
-use crate::{
-    cloudmap::{Attributes, Instance},
-    model::{ClusterId, PublicKey, SigningKey},
-};
+use cloudmap::{Attributes, Instance};
+use model::{ClusterId, PublicKey, SigningKey};
 
 /// Name of the Secret, in the controller's own namespace.
 pub const SECRET: &str = "cloudmap-mcs-key";
@@ -307,38 +305,14 @@ impl Announced {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use std::time::Duration;
-
+mod tests {
     use super::*;
-    use crate::ledger::{
-        hash::Summary,
-        head::{FORMAT, Presence, Root},
-        record::Position,
-    };
+    use crate::{fixtures::head, record::Position};
 
     const SCOPE: Scope<'_> = Scope { clusterset: "prod", namespace: "ns-1" };
 
     fn key(n: u8) -> SigningKey {
         SigningKey::from_seed(&[n; 32]).unwrap()
-    }
-
-    /// The first head of the cluster `blue`, not signed.
-    pub(crate) fn head() -> Head {
-        Head {
-            cluster: "blue".into(),
-            reads: FORMAT,
-            uid: "uid-blue".into(),
-            position: Position { epoch: 1, seq: 1 },
-            presence: Presence::Live,
-            root: Root::empty(1),
-            delta: Arc::default(),
-            summary: Summary::default(),
-            addresses: Arc::default(),
-            lease: Duration::from_mins(5),
-            written: 0,
-            signer: None,
-        }
     }
 
     #[test]
@@ -369,7 +343,7 @@ pub(crate) mod tests {
     fn a_copy_says_what_the_head_says_and_fits_beside_the_key() {
         let instance = copy(sign(&head(), &key(1), SCOPE));
         assert!((&*instance.id, instance.attributes["f"].as_str()) == (COPY_INSTANCE, KEY_INSTANCE));
-        assert!(crate::ledger::page::StoredPage::from_instance(&instance).is_err());
+        assert!(crate::page::StoredPage::from_instance(&instance).is_err());
         let read = read_copy(&instance, "blue", SCOPE).unwrap();
         assert_eq!(read, Head { signer: Some(key(1).public()), ..head() });
         assert!(read_copy(&instance, "red", SCOPE).is_none());
@@ -421,6 +395,6 @@ pub(crate) mod tests {
         let instance = keys.to_instance();
         let total: usize = instance.attributes.iter().map(|(key, value)| key.len() + value.len()).sum();
         assert!(instance.attributes.len() <= 30 && total <= 5_000, "{total}");
-        assert!(crate::ledger::page::StoredPage::from_instance(&instance).is_err());
+        assert!(crate::page::StoredPage::from_instance(&instance).is_err());
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 use super::{Conditions, Endpoint, Export, IpFamily, ServiceType, SessionAffinity, TrafficPolicy};
 
 /// An export of a ClusterIP Service without ports, IPv4 only, created at second `created`.
-pub(crate) fn mk_export(created: i64) -> Export {
+pub fn mk_export(created: i64) -> Export {
     Export {
         uid: format!("uid-{created}").into(),
         created,
@@ -23,7 +23,7 @@ pub(crate) fn mk_export(created: i64) -> Export {
 }
 
 /// A ready endpoint with an IPv4 address and nothing else.
-pub(crate) fn mk_endpoint(ipv4: impl Into<Ipv4Addr>) -> Endpoint {
+pub fn mk_endpoint(ipv4: impl Into<Ipv4Addr>) -> Endpoint {
     Endpoint {
         ipv4: Some(ipv4.into()),
         ipv6: None,

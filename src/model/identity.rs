@@ -33,7 +33,7 @@ impl ClusterId {
 
     /// The source-cluster name of discovered endpoints. `None` unless `label` is a DNS label with one of the prefixes
     /// for them.
-    pub(crate) fn discovered(label: &str) -> Option<Self> {
+    pub fn discovered(label: &str) -> Option<Self> {
         (is_dns_label(label) && Self::is_discovered(label)).then(|| Self(label.into()))
     }
 
@@ -109,7 +109,8 @@ impl fmt::Display for ClusterSetId {
     }
 }
 
-pub(crate) fn is_dns_label(label: &str) -> bool {
+/// Whether the text is a DNS label, as RFC 1123 wants it and Kubernetes checks it.
+pub fn is_dns_label(label: &str) -> bool {
     let alnum = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit();
     let bytes = label.as_bytes();
     (1..=63).contains(&bytes.len())

@@ -26,11 +26,11 @@ pub fn intern_ports(ports: &[EndpointPort]) -> Arc<[EndpointPort]> {
 }
 
 /// Longest text that is shared, in bytes: the longest name of an object.
-pub(crate) const MAX_SHARED: usize = 253;
+pub const MAX_SHARED: usize = 253;
 
 /// Values of a type, each of which is in memory once. One that nobody holds any more goes after a while.
 #[derive(Debug)]
-pub(crate) struct Pool<T: ?Sized> {
+pub struct Pool<T: ?Sized> {
     values: HashSet<Arc<T>>,
     /// Size at which unused values are looked for.
     sweep_at: usize,
@@ -47,7 +47,7 @@ const MIN_SWEEP: usize = 256;
 
 impl<T: ?Sized + Eq + Hash> Pool<T> {
     /// The shared [`Arc`] for this value.
-    pub(crate) fn share<V: Borrow<T> + Into<Arc<T>>>(&mut self, value: V) -> Arc<T> {
+    pub fn share<V: Borrow<T> + Into<Arc<T>>>(&mut self, value: V) -> Arc<T> {
         if let Some(shared) = self.values.get(Borrow::<T>::borrow(&value)) {
             return Arc::clone(shared);
         }

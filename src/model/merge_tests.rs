@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::{Protocol, fixtures};
+use crate::{Protocol, fixtures};
 
 fn mk_port(name: &str, port: u16) -> ServicePort {
     ServicePort { name: name.into(), protocol: Protocol::Tcp, port, app_protocol: None }

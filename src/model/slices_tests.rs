@@ -3,7 +3,7 @@ use std::net::Ipv4Addr;
 use proptest::prelude::*;
 
 use super::*;
-use crate::model::Protocol;
+use crate::Protocol;
 
 fn mk_ports(names: &[&str]) -> Arc<[EndpointPort]> {
     let port =

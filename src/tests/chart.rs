@@ -8,7 +8,8 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::root;
-use crate::{cli::Cli, model::ClusterId};
+use cli::Cli;
+use model::ClusterId;
 
 /// A pod works in the cluster and in the namespace that it runs in.
 const NOT_SET_BY_VALUES: [&str; 3] = ["kubeconfig", "context", "controller-namespace"];

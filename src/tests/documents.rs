@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use super::{files, root};
-use crate::cli::{Cli, PROGRAM};
+use cli::{Cli, PROGRAM};
 
 /// The text without fenced blocks of code, in which `](` means nothing and `#` begins no heading.
 fn prose(text: &str) -> String {

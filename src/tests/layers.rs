@@ -1,100 +1,62 @@
-//! No folder imports one above it: who reads a folder needs to know only those below.
+//! What the compiler does not see of the walls between the folders of `src/`: each is a crate, which can use only the
+//! crates that its `Cargo.toml` names.
 
-use std::{collections::BTreeSet, fs};
+use std::fs;
 
 use super::{files, root};
 
-/// The rooms of `src/`, lowest first; `docs/architecture.md` says what is in each.
-const ORDER: [&str; 30] = [
-    "env",
-    "guests",
-    "dns",
-    "inquiry",
-    "metrics",
-    "release",
-    "shared_map",
-    "steps",
-    "model",
-    "api",
-    "cloudmap",
-    "ecs",
-    "awsmcs",
-    "ledger",
-    "cluster",
-    "instances",
-    "iam",
-    "annotations",
-    "discovery",
-    "gates",
-    "cutover",
-    "export",
-    "import",
-    "queue",
-    "controller",
-    "admin",
-    "telemetry",
-    "cli",
-    "app",
-    "commands",
-];
-
-/// The rooms that a file names in its code: `crate::room`, and in lists, `crate::{room::..., other}`.
-fn named(code: &str) -> BTreeSet<String> {
-    let code: String = code
+/// The crates in `src/`, lowest first, as the workspace lists them.
+fn crates() -> Vec<String> {
+    let workspace = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let members = workspace.split("members = [").nth(1).unwrap().split(']').next().unwrap();
+    members
         .lines()
-        .filter(|line| !line.trim_start().starts_with("//"))
-        .flat_map(|line| line.chars().filter(|c| !c.is_whitespace()).chain(['\n']))
-        .collect();
-    let mut rooms = BTreeSet::new();
-    for rest in code.split("crate::").skip(1) {
-        let word = |text: &str| -> String { text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect() };
-        let Some(list) = rest.strip_prefix('{') else {
-            rooms.insert(word(rest));
-            continue;
-        };
-        let mut depth = 0;
-        let mut begins = true;
-        for (at, c) in list.char_indices() {
-            match c {
-                '{' => depth += 1,
-                '}' if depth == 0 => break,
-                '}' => depth -= 1,
-                ',' if depth == 0 => begins = true,
-                '\n' => {}
-                _ if begins => {
-                    rooms.insert(word(&list[at..]));
-                    begins = false;
-                }
-                _ => {}
-            }
-        }
-    }
-    rooms
+        .filter_map(|line| line.trim().strip_prefix("\"src/")?.strip_suffix("\","))
+        .map(str::to_owned)
+        .collect()
 }
 
-/// Where in the order a room is.
-fn height(room: &str) -> Option<usize> {
-    ORDER.iter().position(|there| *there == room)
+/// A section of a `Cargo.toml`, by line.
+fn section<'a>(manifest: &'a str, name: &str) -> Vec<&'a str> {
+    let lines = manifest.lines().skip_while(|line| *line != format!("[{name}]")).skip(1);
+    lines.take_while(|line| !line.starts_with('[')).collect()
 }
 
 #[test]
-fn no_folder_imports_one_above_it() {
-    let src = root().join("src");
-    let mut wrong = Vec::new();
-    for path in files(&src, "rs") {
-        let relative = path.strip_prefix(&src).unwrap().to_string_lossy().into_owned();
-        let room = relative.split('/').next().unwrap().trim_end_matches(".rs");
-        if ["lib", "main", "tests"].contains(&room) {
-            continue;
+fn every_folder_is_a_crate_and_uses_only_those_before_it() {
+    let crates = crates();
+    let folders = fs::read_dir(root().join("src")).unwrap().map(Result::unwrap).filter(|entry| entry.path().is_dir());
+    let mut folders: Vec<String> = folders.map(|entry| entry.file_name().into_string().unwrap()).collect();
+    folders.retain(|folder| !["tests", "proptest-regressions"].contains(&&**folder));
+    folders.sort();
+    let mut listed = crates.clone();
+    listed.sort();
+    assert_eq!(folders, listed, "the members of the workspace in Cargo.toml");
+    for (own, name) in crates.iter().enumerate() {
+        let manifest = fs::read_to_string(root().join("src").join(name).join("Cargo.toml")).unwrap();
+        for line in [section(&manifest, "dependencies"), section(&manifest, "dev-dependencies")].concat() {
+            let used = line.split(['.', ' ']).next().unwrap();
+            let height = crates.iter().position(|other| other == used);
+            assert!(height.is_none_or(|height| height < own), "{name} uses {used}, which is not below it");
         }
-        let Some(own) = height(room) else {
-            wrong.push(format!("src/{relative}: {room} has no place in the order (src/tests/layers.rs)"));
-            continue;
-        };
-        let above = named(&fs::read_to_string(&path).unwrap()).into_iter().filter(|other| height(other) > Some(own));
-        wrong.extend(above.map(|other| format!("src/{relative}: {room} imports {other}, which is above it")));
     }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The feature `testing` has the fakes. Cargo enables it where a test needs it, and nowhere else.
+#[test]
+fn no_release_has_the_fakes_of_tests() {
+    let manifests = files(root(), "toml").into_iter().filter(|path| path.ends_with("Cargo.toml"));
+    let (mut fakes, mut uses) = (0, 0);
+    for path in manifests {
+        let manifest = fs::read_to_string(&path).unwrap();
+        fakes += usize::from(section(&manifest, "features").iter().any(|line| line.starts_with("testing =")));
+        let default = section(&manifest, "features").into_iter().find(|line| line.starts_with("default"));
+        let enabled = section(&manifest, "dependencies").into_iter().chain(default);
+        let enabled: Vec<&str> = enabled.filter(|line| line.contains("testing")).collect();
+        assert!(enabled.is_empty(), "{}: {enabled:?} would be in a release", path.display());
+        uses += section(&manifest, "dev-dependencies").iter().filter(|line| line.contains("\"testing\"")).count();
+    }
+    assert!(fakes > 5 && uses > 20, "{fakes}, {uses}");
 }
 
 /// The core decides by its inputs. Only its runtime, which makes inputs of them, knows caches and channels.
@@ -118,12 +80,4 @@ fn only_the_runtime_of_the_controller_reads_what_other_tasks_write() {
         );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-#[test]
-fn imports_are_found_in_lists_and_paths_but_not_in_comments() {
-    let code = "//! As crate::app does.\nuse crate::{\n    cluster::{self, Caches},\n    model::ServiceKey,\n    queue,\n};\n\
-                fn f() { crate::ledger::f() }\n/// See [`crate::cli`].\npub(in crate::controller) fn g() {}";
-    let expected = ["cluster", "controller", "ledger", "model", "queue"].map(str::to_owned);
-    assert_eq!(named(code), expected.into());
 }

@@ -5,10 +5,8 @@ use std::{collections::BTreeSet, fs, path::Path};
 use clap::{CommandFactory, Parser};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Container};
 
-use crate::{
-    api::names,
-    cli::{Cli, Command},
-};
+use api::names;
+use cli::{Cli, Command};
 
 fn container() -> Container {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/manager/deployment.yaml");

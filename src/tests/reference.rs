@@ -9,20 +9,15 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
 use prometheus::core::Collector;
 
 use super::root;
-use crate::{
-    api::{
-        annotations,
-        conditions::{ConflictState, CutoverReason, GateReason, HidingReason, Row, export_rows, import_rows},
-        crds,
-        events::EventReason,
-    },
-    app,
-    cli::{Cli, PROGRAM},
-    cloudmap, cluster,
-    metrics::Register,
-    model::ConflictReason,
-    release,
+use api::{
+    annotations,
+    conditions::{ConflictState, CutoverReason, GateReason, HidingReason, Row, export_rows, import_rows},
+    crds,
+    events::EventReason,
 };
+use base::{metrics::Register, release};
+use cli::{Cli, PROGRAM};
+use model::ConflictReason;
 
 const GENERATED: &str = "<!-- Made from the code by `make docs`. A test compares them. -->";
 
@@ -321,10 +316,10 @@ fn fields(schema: &JSONSchemaProps, path: &str, page: &mut String) {
         let mut text = field.description.as_deref().map(cell).unwrap_or_default();
         let values: Vec<_> = field.enum_.iter().flatten().filter_map(|value| value.0.as_str()).map(code).collect();
         if !values.is_empty() {
-            text = format!("{} Values: {}.", sentence(&text), values.join(", ")).trim().to_owned();
+            format!("{} Values: {}.", sentence(&text), values.join(", ")).trim().clone_into(&mut text);
         }
         if required {
-            text = format!("{} Required.", sentence(&text)).trim().to_owned();
+            format!("{} Required.", sentence(&text)).trim().clone_into(&mut text);
         }
         writeln!(page, "| `{path}` | {kind} | {text} |").unwrap();
         fields(

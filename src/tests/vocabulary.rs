@@ -1,6 +1,6 @@
 //! The tables of conditions and Events, of which `docs/reference/conditions.md` is made, agree with each other.
 
-use crate::api::conditions::{RegisteredReason, Verdict, export_rows, import_rows};
+use api::conditions::{RegisteredReason, Verdict, export_rows, import_rows};
 
 #[test]
 fn every_condition_that_is_bad_has_a_remedy_unless_somebody_wants_it_so() {

@@ -12,7 +12,7 @@ use aws_sdk_servicediscovery::operation::create_service::builders::CreateService
 use aws_sdk_servicediscovery::types::{
     HealthStatusFilter, HttpInstanceSummary, OperationStatus, OperationTargetType, Tag,
 };
-use cloudmap_mcs::cloudmap::AwsCloudMap;
+use cloudmap::AwsCloudMap;
 
 use super::meter::Meter;
 

@@ -9,7 +9,7 @@ use aws_sdk_servicediscovery::config::{ConfigBag, Intercept, RuntimeComponents};
 use aws_sdk_servicediscovery::error::BoxError;
 use aws_smithy_runtime_api::client::interceptors::dyn_dispatch_hint;
 use aws_smithy_runtime_api::client::orchestrator::Metadata;
-use cloudmap_mcs::cloudmap::{Plane, quotas::USD_PER_INSTANCE};
+use cloudmap::{Plane, quotas::USD_PER_INSTANCE};
 
 use super::{facts::Fact, lab::POLLS};
 

@@ -24,7 +24,7 @@ use aws_sdk_servicediscovery::config::retry::RetryConfig;
 use aws_sdk_servicediscovery::error::DisplayErrorContext;
 use aws_sdk_servicediscovery::types::{NamespaceFilter, NamespaceFilterName};
 use aws_sdk_servicediscovery::{Client, config};
-use cloudmap_mcs::cloudmap::{AwsCloudMap, AwsSettings, Limits, Rates};
+use cloudmap::{AwsCloudMap, AwsSettings, Limits, Rates};
 use rand::RngExt as _;
 
 pub use lab::{PREFIX, TAG};

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use cloudmap_mcs::release;
+use base::release;
 
 use super::{
     facts::{FACTS, Fact, How},

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, ensure};
-use cloudmap_mcs::api::{ServiceExport, ServiceImport};
+use api::{ServiceExport, ServiceImport};
 use futures::StreamExt as _;
 use k8s_openapi::{NamespaceResourceScope, apimachinery::pkg::apis::meta::v1::Condition};
 use kube::{
@@ -143,7 +143,7 @@ fn note<K: Resource>(names: &mut BTreeSet<String>, event: &watcher::Event<K>, is
 
 #[cfg(test)]
 mod tests {
-    use cloudmap_mcs::api::ServiceExportStatus;
+    use api::ServiceExportStatus;
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
     use super::*;

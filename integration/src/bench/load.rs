@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use cloudmap_mcs::api::{ServiceExport, names};
+use api::{ServiceExport, names};
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::{
     api::{

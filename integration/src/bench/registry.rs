@@ -8,16 +8,14 @@ use std::{
 use anyhow::Context as _;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_servicediscovery::config::{Credentials, SharedCredentialsProvider};
-use cloudmap_mcs::{
-    cloudmap::{self, AwsCloudMap, AwsSettings, CloudMap, Instance, Limits, Rates},
-    ledger::{
-        CLUSTERS,
-        head::Head,
-        trust::{COPY_INSTANCE, KEY_INSTANCE},
-    },
-};
+use cloudmap::{AwsCloudMap, AwsSettings, CloudMap, Instance, Limits, Rates};
 use hyper::Request;
 use kube::Client;
+use ledger::{
+    CLUSTERS,
+    head::Head,
+    trust::{COPY_INSTANCE, KEY_INSTANCE},
+};
 
 use super::http;
 use crate::emulator::{Counters, Effect, EmulatorSettings, Fault, Snapshot, Write};
@@ -191,7 +189,7 @@ pub(super) fn ledger_writes(writes: &[Write], cluster: &str) -> anyhow::Result<L
 mod tests {
     use std::{sync::Arc, time::Duration};
 
-    use cloudmap_mcs::ledger::{
+    use ledger::{
         Map,
         codec::Digest,
         hash::Summary,

@@ -3,8 +3,8 @@
 use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
-use cloudmap_mcs::ledger::driver::sessions::Streaming;
 use cloudmap_mcs_integration::bench::{Bench, Member, Plan, Stage, Verdict};
+use ledger::driver::sessions::Streaming;
 
 /// Measures cloudmap-mcs on two running clusters whose controllers share the Cloud Map emulator.
 ///

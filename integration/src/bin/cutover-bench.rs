@@ -7,8 +7,8 @@ use std::{
 };
 
 use clap::Parser;
-use cloudmap_mcs::cutover::Settle;
 use cloudmap_mcs_integration::bench::{CutoverBench, CutoverPlan, Member, Verdict};
+use cutover::Settle;
 
 /// Moves services from ECS to pods and back, while clients send requests, and prints what became of them.
 ///

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cloudmap_mcs::ledger::{
+use ledger::{
     call::{Call, CallId, Created, Failure, Outcome, Pages},
     head::{Head, MAX_SHARDS, RootRun},
     trust::{Announced, COPY_INSTANCE, KEY_INSTANCE},

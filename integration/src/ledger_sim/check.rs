@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use cloudmap_mcs::ledger::{
+use ledger::{
     Map,
     hash::Hashes,
     head::Head,
@@ -13,7 +13,7 @@ use cloudmap_mcs::ledger::{
     verify::{self, Cache},
     writer::{Stage, WriterIdentity},
 };
-use cloudmap_mcs::model::ClusterId;
+use model::ClusterId;
 
 use super::{
     Sim,

@@ -2,15 +2,13 @@
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
-use cloudmap_mcs::{
-    ledger::{
-        call::{Call, CallId, Outcome},
-        head::Head,
-        stream::SessionId,
-        writer::Heads,
-    },
-    model::PublicKey,
+use ledger::{
+    call::{Call, CallId, Outcome},
+    head::Head,
+    stream::SessionId,
+    writer::Heads,
 };
+use model::PublicKey;
 
 use super::{
     FAULTS_END, Sim,

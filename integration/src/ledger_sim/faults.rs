@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use cloudmap_mcs::{
-    ledger::{
-        Map,
-        head::{Delta, Head, Presence},
-        trust::{Announced, KEY_INSTANCE},
-    },
-    model::PublicKey,
+use ledger::{
+    Map,
+    head::{Delta, Head, Presence},
+    trust::{Announced, KEY_INSTANCE},
 };
+use model::PublicKey;
 
 use super::{
     FAULTS_END, Sim,

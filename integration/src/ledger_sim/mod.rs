@@ -43,7 +43,7 @@ use std::{
     sync::Arc,
 };
 
-use cloudmap_mcs::ledger::{
+use ledger::{
     hash::{Hashes, StateHash},
     record::Version,
 };

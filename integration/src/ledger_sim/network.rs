@@ -6,13 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use cloudmap_mcs::{
-    ledger::{
-        stream::{Command, SessionId, message::Message},
-        term::Term,
-    },
-    model::PublicKey,
+use ledger::{
+    stream::{Command, SessionId, message::Message},
+    term::Term,
 };
+use model::PublicKey;
 
 use super::{Sim, events::Event, registry::micros, world::Caller};
 

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use cloudmap_mcs::ledger::{head::Head, page::StoredPage, record::Position, trust::Announced};
+use ledger::{head::Head, page::StoredPage, record::Position, trust::Announced};
 
 use super::rng::Rng;
 

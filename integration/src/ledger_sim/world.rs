@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use cloudmap_mcs::ledger::{
+use ledger::{
     Map, Value as Bytes,
     call::{CallId, Ids, Outcome},
     limits::{Limits, Timing},
@@ -12,7 +12,7 @@ use cloudmap_mcs::ledger::{
     trust::{Mode, Trust},
     writer::{Heads, Now, Stage, WriterIdentity},
 };
-use cloudmap_mcs::model::PublicKey;
+use model::PublicKey;
 
 use super::{
     Sim,

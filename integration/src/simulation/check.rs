@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use cloudmap_mcs::cluster::record::HIDDEN;
+use cluster::record::HIDDEN;
 use serde_json::Value;
 
 use super::{

@@ -7,7 +7,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use cloudmap_mcs::cloudmap::{
+use cloudmap::{
     CloudMap, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, HealthCheck, Instance, Lane, Namespace,
     NamespaceKind, NewService, Operation, OperationId, OperationState, RecordType, Service, ServiceChange, answered,
 };

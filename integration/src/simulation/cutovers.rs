@@ -9,10 +9,8 @@ use std::{
 };
 
 use async_trait::async_trait;
-use cloudmap_mcs::{
-    cluster::record::HIDDEN,
-    cutover::guard::{Failure, Outside},
-};
+use cluster::record::HIDDEN;
+use cutover::guard::{Failure, Outside};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 

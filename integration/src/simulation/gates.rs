@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cloudmap_mcs::api::names::{CONDITION_REGISTERED, LABEL_GATE};
+use api::names::{CONDITION_REGISTERED, LABEL_GATE};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Value, json};
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use cloudmap_mcs::ledger::trust::SECRET;
+use ledger::trust::SECRET;
 use serde_json::Value;
 
 use super::{

@@ -5,19 +5,17 @@ use std::{
     sync::Arc,
 };
 
-use cloudmap_mcs::{
-    cloudmap::Instance,
-    ledger::{
-        self, CLUSTERS,
-        head::Head,
-        page::StoredPage,
-        record::Position,
-        records,
-        trust::{self, Scope},
-        verify,
-    },
-    model::{ClaimState, Registration},
+use cloudmap::Instance;
+use ledger::{
+    CLUSTERS,
+    head::Head,
+    page::StoredPage,
+    record::Position,
+    records,
+    trust::{self, Scope},
+    verify,
 };
+use model::{ClaimState, Registration};
 
 use super::{claims::is_at_home, expect::Name};
 use crate::emulator::{self, CloudMap};

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use cloudmap_mcs::env;
+use base::env;
 use futures::{FutureExt as _, future::BoxFuture};
 use tokio::time::Instant;
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use cloudmap_mcs::ledger::driver::sessions::{self, Listener, Wire};
+use ledger::driver::sessions::{self, Listener, Wire};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, duplex, split},
     sync::{mpsc, watch},

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use cloudmap_mcs::model::ClaimState;
+use model::ClaimState;
 
 use super::{
     DEPARTURE,

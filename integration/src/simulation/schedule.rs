@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cloudmap_mcs::cloudmap::{Operation, Plane};
+use cloudmap::{Operation, Plane};
 
 use super::{
     cutovers::Saying,

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use cloudmap_mcs::cluster::lease::LEASE;
+use cluster::lease::LEASE;
 use serde_json::Value;
 
 use super::{

@@ -1,6 +1,6 @@
 //! That the simulation is one.
 
-use cloudmap_mcs::cloudmap::{Access, Operation};
+use ::cloudmap::{Access, Operation};
 
 use super::*;
 use crate::{

@@ -2,15 +2,13 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use cloudmap_mcs::{
-    cloudmap::Instance,
-    ledger::{
-        head::{Head, Presence, Root},
-        record::Position,
-        trust::{self, Scope},
-    },
-    model::SigningKey,
+use cloudmap::Instance;
+use ledger::{
+    head::{Head, Presence, Root},
+    record::Position,
+    trust::{self, Scope},
 };
+use model::SigningKey;
 use serde_json::{Value, json};
 
 use super::{

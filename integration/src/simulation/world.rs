@@ -6,15 +6,15 @@ use std::{
     time::Duration,
 };
 
-use clap::Parser as _;
-use cloudmap_mcs::{
+use app::{
     admin::Admin,
-    app::replica::{Metrics, Replica},
-    cli::{Cli, Command, RunArgs},
-    cloudmap::{Connected, Endpoint, Rates, limited},
-    cluster::lease::LEASE,
-    env,
+    replica::{Metrics, Replica},
 };
+use base::env;
+use clap::Parser as _;
+use cli::{Cli, Command, RunArgs};
+use cloudmap::{Connected, Endpoint, Rates, limited};
+use cluster::lease::LEASE;
 use futures::future::select_all;
 use k8s_openapi::jiff::Timestamp;
 use prometheus::Registry as Exposition;

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use cloudmap_mcs::cli::{Cli, Command};
+use cli::{Cli, Command};
 use cloudmap_mcs_integration::{
     emulator::{Effect, Fault},
     scenario::{
@@ -200,7 +200,7 @@ async fn follow(world: &World, reader: &str) -> Result<()> {
 async fn examine(flags: &[&str]) -> Result<Vec<Value>> {
     let cli = Cli::of([&["cloudmap-mcs", "doctor"], flags].concat())?;
     let Command::Doctor(args) = cli.command else { bail!("not doctor") };
-    let report = cloudmap_mcs::commands::doctor_report(&args).await?;
+    let report = commands::doctor_report(&args).await?;
     Ok(report["findings"].as_array().context("no findings")?.clone())
 }
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use cloudmap_mcs::cloudmap::Instance;
-use cloudmap_mcs::ledger::head::{Head, Presence};
-use cloudmap_mcs::ledger::trust::{Scope, sign};
-use cloudmap_mcs::ledger::{CLUSTERS, namespace_name};
-use cloudmap_mcs::model::SigningKey;
+use cloudmap::Instance;
 use cloudmap_mcs_integration::scenario::{Cluster, Load, NAMES, PROPAGATION, SERVICE_IMPORT, World, eventually, holds};
+use ledger::head::{Head, Presence};
+use ledger::trust::{Scope, sign};
+use ledger::{CLUSTERS, namespace_name};
+use model::SigningKey;
 use serde_json::Value;
 use tokio::process::Command;
 

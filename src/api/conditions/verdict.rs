@@ -8,10 +8,8 @@ use k8s_openapi::{
 };
 
 use super::{ConflictState, ExportCondition, ImportCondition, Row, Status};
-use crate::{
-    api::events::EventReason,
-    model::{ConflictReason, MAX_SHARED, Pool, intern},
-};
+use crate::events::EventReason;
+use model::{ConflictReason, MAX_SHARED, Pool, intern};
 
 /// Maximum length of a `message` in the CRD, in characters.
 const MAX_MESSAGE: usize = 32_768;
@@ -134,7 +132,7 @@ impl Verdict {
 /// The conditions with the content of `verdicts`, given those that the object has now.
 ///
 /// `lastTransitionTime` is `now` only if the status changes. Conditions of other types in `current` are not repeated,
-/// because each writer applies only its own (see [`FieldManager`](crate::api::names::FieldManager)). The result has the
+/// because each writer applies only its own (see [`FieldManager`](crate::names::FieldManager)). The result has the
 /// order of `verdicts`, so equal verdicts give equal results.
 pub fn conditions(
     current: &[Said],

@@ -1,5 +1,5 @@
 use super::*;
-use crate::api::conditions::ReadyReason;
+use crate::conditions::ReadyReason;
 
 fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::*;
 
 fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    base::repository()
 }
 
 fn file_name(crd: &CustomResourceDefinition) -> String {

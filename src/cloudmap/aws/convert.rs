@@ -8,7 +8,7 @@ use aws_sdk_servicediscovery::{
     types::{self, OperationStatus, OperationTargetType, ServiceType},
 };
 
-use crate::cloudmap::{
+use crate::{
     Attributes, DnsConfig, DnsRecord, HealthCheck, Instance, Namespace, NamespaceKind, OperationState, RecordType,
     Service, ServiceChange,
 };

@@ -7,7 +7,7 @@ use aws_sdk_servicediscovery::{
     error::{ProvideErrorMetadata, SdkError},
 };
 
-use crate::cloudmap::{Error, ErrorKind, Operation};
+use crate::{Error, ErrorKind, Operation};
 
 /// What the SDK says if none came in time.
 const LATE: &str = "identity resolver timed out";
@@ -100,7 +100,7 @@ pub fn answered(operation: Operation, code: Option<&str>, message: Option<&str>,
 }
 
 /// What AWS said, in its own words.
-pub(crate) fn words(code: &str, message: Option<&str>, status: u16) -> String {
+pub fn words(code: &str, message: Option<&str>, status: u16) -> String {
     match (code, message) {
         ("", None) => format!("HTTP status {status}"),
         (code, None) => code.to_owned(),
@@ -112,12 +112,12 @@ pub(crate) fn words(code: &str, message: Option<&str>, status: u16) -> String {
 const SKEWED: &str = "the clock of this machine is wrong: AWS refuses requests that are more than some minutes off";
 
 /// Whether the code says that the role lacks a permission.
-pub(crate) fn is_denied(code: &str) -> bool {
+pub fn is_denied(code: &str) -> bool {
     matches!(code, "AccessDeniedException" | "AccessDenied" | "UnauthorizedOperation" | "NotAuthorized")
 }
 
 /// What is wrong with the credentials, or with the time in the signature, if the answer is about these.
-pub(crate) fn of_credentials(code: &str, message: Option<&str>) -> Option<&'static str> {
+pub fn of_credentials(code: &str, message: Option<&str>) -> Option<&'static str> {
     let of_another_time =
         |message: &str| ["Signature expired", "Signature not yet current"].iter().any(|words| message.contains(words));
     match code {
@@ -137,7 +137,7 @@ pub(crate) fn of_credentials(code: &str, message: Option<&str>) -> Option<&'stat
 }
 
 /// What is wrong if there are no credentials. Signing happens before sending.
-pub(crate) fn unsigned(words: &str) -> Option<String> {
+pub fn unsigned(words: &str) -> Option<String> {
     let about_credentials = words.contains("credential") || words.contains(LATE);
     about_credentials.then(|| format!("cannot get AWS credentials: {words}"))
 }
@@ -171,7 +171,7 @@ fn answer_unread(status: u16, words: &str) -> (ErrorKind, String) {
 }
 
 /// The error and its causes, without repetitions.
-pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
+pub fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut words = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

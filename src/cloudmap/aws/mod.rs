@@ -37,7 +37,7 @@ use aws_sdk_servicediscovery::{
 
 use self::endpoint::{NoHostPrefix, is_url};
 pub use self::{endpoint::Endpoint, error::answered};
-pub(crate) use self::{
+pub use self::{
     error::{chain, is_denied, of_credentials, unsigned, words},
     session::{identified, load, retries},
 };

@@ -23,9 +23,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 const IDLE_CONNECTION: Duration = Duration::from_secs(15);
 
 /// Reads the settings and the environment. Makes no call to the services that are configured with it.
-pub(crate) async fn load(settings: &AwsSettings) -> SdkConfig {
+pub async fn load(settings: &AwsSettings) -> SdkConfig {
     let mut loader = aws_config::defaults(BehaviorVersion::latest()).http_client(http_client());
-    if let Ok(name) = AppName::new(env!("CARGO_PKG_NAME")) {
+    if let Ok(name) = AppName::new(base::release::NAME) {
         loader = loader.app_name(name);
     }
     if let Some(region) = &settings.region {
@@ -44,7 +44,7 @@ fn http_client() -> SharedHttpClient {
 ///
 /// # Errors
 /// The settings cannot be used.
-pub(crate) async fn identified(sdk: &SdkConfig, settings: &AwsSettings) -> Result<SdkConfig, ConnectError> {
+pub async fn identified(sdk: &SdkConfig, settings: &AwsSettings) -> Result<SdkConfig, ConnectError> {
     if sdk.region().is_none() {
         return Err(ConnectError::NoRegion);
     }
@@ -59,7 +59,7 @@ pub(crate) async fn identified(sdk: &SdkConfig, settings: &AwsSettings) -> Resul
 }
 
 /// How often the SDK repeats a call that was throttled or got no answer.
-pub(crate) fn retries(repeat: u32) -> RetryConfig {
+pub fn retries(repeat: u32) -> RetryConfig {
     match repeat {
         0 => RetryConfig::disabled(),
         _ => RetryConfig::standard().with_max_attempts(1 + repeat).with_max_backoff(LONGEST_PAUSE),
@@ -74,7 +74,7 @@ fn deadlines(deadline: Duration) -> TimeoutConfig {
 
 /// Credentials of a role, through the same HTTP stack. STS is called at its own endpoint.
 async fn assume_role(sdk: &SdkConfig, role: &str, external_id: Option<&str>) -> SdkConfig {
-    let mut builder = AssumeRoleProvider::builder(role).session_name(env!("CARGO_PKG_NAME")).configure(sdk);
+    let mut builder = AssumeRoleProvider::builder(role).session_name(base::release::NAME).configure(sdk);
     if let Some(id) = external_id {
         builder = builder.external_id(id);
     }

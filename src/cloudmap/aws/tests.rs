@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, time::timeout};
 
 use super::*;
-use crate::cloudmap::{Counted, Metrics, Rate, Rates};
+use crate::{Counted, Metrics, Rate, Rates};
 
 /// Deadline of the calls in tests that are about something else: the machine may stand still for a while.
 const PATIENCE: Duration = Duration::from_mins(5);

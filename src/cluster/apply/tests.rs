@@ -5,7 +5,7 @@ use kube::api::ObjectMeta;
 use serde_json::Value;
 
 use super::*;
-use crate::cluster::fake_api::FakeApi;
+use crate::fake_api::FakeApi;
 
 struct Fixture {
     api: FakeApi,

@@ -3,7 +3,8 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1;
 
 use super::*;
-use crate::{cluster::objects::Service, model::ServiceKey};
+use crate::objects::Service;
+use ::model::ServiceKey;
 
 type Events = Vec<Event<Result<v1::Service, Box<InvalidObject>>>>;
 

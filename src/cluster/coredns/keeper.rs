@@ -2,7 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::api::names::FieldManager;
+use api::names::FieldManager;
 
 /// Who keeps an object.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -27,7 +27,7 @@ pub use self::{
     workload::Workload,
 };
 use super::identity::{AskError, ask, code};
-use crate::api::names::FieldManager;
+use api::names::FieldManager;
 
 /// The ConfigMap of NodeLocal DNSCache: in its own manifest, and as kubespray installs it. A DaemonSet may name others.
 const NODE_LOCAL: [&str; 2] = ["node-local-dns", "nodelocaldns"];
@@ -99,10 +99,10 @@ impl Observed {
     }
 }
 
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
 impl Observed {
     /// A cluster with this Corefile and image.
-    pub(crate) fn sample(corefile: &str, image: &str) -> Self {
+    pub fn sample(corefile: &str, image: &str) -> Self {
         let (config_map, text) = ("coredns".to_owned(), corefile.to_owned());
         Self {
             corefile: Some(Corefile { config_map, text, keeper: None, daemon_set: None, version: None }),

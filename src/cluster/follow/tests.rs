@@ -18,12 +18,10 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::{
-    cluster::{
-        cache::{Cache, REFRESHED_WITHIN, STALE_AFTER},
-        objects::Service,
-    },
-    model::ServiceKey,
+    cache::{Cache, REFRESHED_WITHIN, STALE_AFTER},
+    objects::Service,
 };
+use model::ServiceKey;
 
 /// What the server does with a request.
 enum Answer {

@@ -11,10 +11,8 @@ use k8s_openapi::{
 use kube::{Api, Client, api::PostParams};
 
 use super::{Error, LEASE, LeaseStore, Record, Timing};
-use crate::{
-    api::names::{ANNOTATION_BID, ANNOTATION_BUILD, ANNOTATION_STREAMS, ANNOTATION_YIELDS},
-    env, release,
-};
+use api::names::{ANNOTATION_BID, ANNOTATION_BUILD, ANNOTATION_STREAMS, ANNOTATION_YIELDS};
+use base::{env, release};
 
 /// The Lease in Kubernetes.
 #[derive(Debug, Clone)]

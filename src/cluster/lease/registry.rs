@@ -4,10 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{
-    cloudmap::{self, CloudMap, Lane, OUT_OF_REACH_AFTER},
-    env,
-};
+use base::env;
+use cloudmap::{CloudMap, Lane, OUT_OF_REACH_AFTER};
 
 /// How the text begins by which a leader yields because AWS does not answer, or denies everything. Standbys know the reason
 /// by it, so it stays the same in all releases.

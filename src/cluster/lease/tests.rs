@@ -8,7 +8,7 @@ use std::sync::{
 use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
 
 use super::*;
-use crate::cloudmap::{self, CloudMap, ErrorKind, Lane, Operation, Rates, fake::Fake};
+use cloudmap::{CloudMap, ErrorKind, Lane, Operation, Rates, fake::Fake};
 
 /// A Lease that replicas share, with a connection for each replica.
 #[derive(Clone, Default)]
@@ -614,7 +614,7 @@ async fn two_replicas_never_act_at_once_whatever_happens_to_their_connections() 
 /// The replicas communicate through the annotations.
 #[tokio::test]
 async fn a_record_survives_the_round_trip_through_the_lease_object() {
-    let api = crate::cluster::fake_api::FakeApi::default();
+    let api = crate::fake_api::FakeApi::default();
     let store = KubernetesLease::new(api.client(), "own");
     let record = Record {
         holder: Some("a".to_owned()),

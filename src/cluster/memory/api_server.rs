@@ -16,18 +16,16 @@ use serde_json::{Map, Value, json};
 
 use super::{MemoryCluster, State, object_key, service_key};
 use crate::{
-    api::{
-        CutoverStatus, ServiceImport, ServiceImportStatus,
-        conditions::GateReason,
-        names::{CONDITION_REGISTERED, FieldManager},
-    },
-    cluster::{
-        apply::{Cause, ClusterWriter, Error, drop_node_hints},
-        events::EventRecord,
-        objects::ObjectKey,
-    },
-    model::ServiceKey,
+    apply::{Cause, ClusterWriter, Error, drop_node_hints},
+    events::EventRecord,
+    objects::ObjectKey,
 };
+use api::{
+    CutoverStatus, ServiceImport, ServiceImportStatus,
+    conditions::GateReason,
+    names::{CONDITION_REGISTERED, FieldManager},
+};
+use model::ServiceKey;
 
 impl State {
     /// Checks a server-side apply by [`FieldManager::Import`], and completes the metadata.

@@ -1,10 +1,8 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
 use super::*;
-use crate::{
-    api::{ServiceImportSpec, names},
-    cluster::apply::ClusterWriter,
-};
+use crate::apply::ClusterWriter;
+use api::{ServiceImportSpec, names};
 
 fn key() -> ServiceKey {
     ServiceKey::new("ns", "web")

@@ -2,11 +2,9 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::{
-    api::{self, names},
-    cluster::cache::Narrow,
-    model::intern,
-};
+use crate::cache::Narrow;
+use api::names;
+use model::intern;
 
 /// One of the two ClusterProperties of a cluster's identity (KEP-2149); all others are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]

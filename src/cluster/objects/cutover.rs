@@ -1,11 +1,9 @@
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{service_key, uid};
-use crate::{
-    api::{self, CutoverSpec, CutoverStatus},
-    cluster::cache::Narrow,
-    model::ServiceKey,
-};
+use crate::cache::Narrow;
+use api::{CutoverSpec, CutoverStatus};
+use model::ServiceKey;
 
 /// A Cutover (`--cutovers`).
 #[derive(Debug, Clone, PartialEq)]

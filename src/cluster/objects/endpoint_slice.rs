@@ -7,11 +7,9 @@ use k8s_openapi::{api::discovery::v1, apimachinery::pkg::apis::meta::v1::ObjectM
 use sha2::{Digest, Sha256};
 
 use super::{ObjectKey, is_managed_slice, label, uid};
-use crate::{
-    api::names,
-    cluster::cache::Narrow,
-    model::{Conditions, EndpointPort, MAX_SHARED, Pool, Protocol, intern, intern_ports},
-};
+use crate::cache::Narrow;
+use api::names;
+use model::{Conditions, EndpointPort, MAX_SHARED, Pool, Protocol, intern, intern_ports};
 
 /// An EndpointSlice.
 #[derive(Debug, Clone, PartialEq, Eq)]

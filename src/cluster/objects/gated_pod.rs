@@ -3,7 +3,9 @@ use std::net::IpAddr;
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
 use super::{ObjectKey, TargetId, addresses, uid};
-use crate::{api::names::CONDITION_REGISTERED, cluster::cache::Narrow, model::intern};
+use crate::cache::Narrow;
+use api::names::CONDITION_REGISTERED;
+use model::intern;
 
 /// The reason of a pod's condition `Ready` while the kubelet finds nothing wrong but a closed readiness gate.
 const GATES_CLOSED: &str = "ReadinessGatesNotReady";

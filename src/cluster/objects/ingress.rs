@@ -3,10 +3,8 @@ use std::collections::BTreeSet;
 use k8s_openapi::{api::networking::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
 use super::{MAX_ADDRESSES, created, known_annotations, service_key, uid};
-use crate::{
-    cluster::cache::Narrow,
-    model::{Pairs, ServiceKey},
-};
+use crate::cache::Narrow;
+use model::{Pairs, ServiceKey};
 
 /// How many hosts are kept, and how many bytes of them. Nobody registers so many: an Ingress has far fewer names in Cloud
 /// Map, and the API server accepts more than a megabyte.
@@ -24,7 +22,7 @@ pub struct Ingress {
     pub created: i64,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
-    /// Annotations with one of [`crate::api::names::ANNOTATION_PREFIXES`].
+    /// Annotations with one of [`api::names::ANNOTATION_PREFIXES`].
     pub annotations: Pairs,
     /// Hosts in `spec.rules` and `spec.tls`, cut if there are too many.
     pub hosts: BTreeSet<Box<str>>,

@@ -27,10 +27,8 @@ pub use self::{
     service_export::ServiceExport,
     service_import::{ImportSpec, ImportStatus, ServiceImport},
 };
-use crate::{
-    api::names,
-    model::{Pairs, Protocol, ServiceKey, ServicePort, intern},
-};
+use api::names;
+use model::{Pairs, Protocol, ServiceKey, ServicePort, intern};
 
 /// Namespace and name of an object that is not named after a Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]

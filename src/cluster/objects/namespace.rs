@@ -4,7 +4,9 @@ use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::core::PartialObjectMeta;
 
 use super::{MAX_ANNOTATION, annotation_value, uid};
-use crate::{api::names, cluster::cache::Narrow, model::intern};
+use crate::cache::Narrow;
+use api::names;
+use model::intern;
 
 /// A namespace. Imports exist only in existing namespaces (KEP-1645, namespace sameness).
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,8 @@ use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use kube::core::PartialObjectMeta;
 
 use super::TargetId;
-use crate::{cluster::cache::Narrow, model::intern};
+use crate::cache::Narrow;
+use model::intern;
 
 /// A pod with labels that become attributes of its instances (`--instance-labels`). Others are ignored, and without the
 /// flag no pod is watched.

@@ -3,11 +3,9 @@ use std::{net::IpAddr, sync::Arc};
 use k8s_openapi::{api::core::v1, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
 use super::{MAX_ADDRESSES, addresses, created, is_managed, known_annotations, label, service_key, service_port, uid};
-use crate::{
-    api::names,
-    cluster::cache::Narrow,
-    model::{IpFamily, Pairs, ServiceKey, ServicePort, SessionAffinity, TrafficPolicy, intern},
-};
+use crate::cache::Narrow;
+use api::names;
+use model::{IpFamily, Pairs, ServiceKey, ServicePort, SessionAffinity, TrafficPolicy, intern};
 
 /// A Service: an exported one, an annotated one, or a derived one of this project's imports.
 #[derive(Debug, Clone, PartialEq, Eq)]

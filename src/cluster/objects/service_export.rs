@@ -3,14 +3,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{created, known_annotations, service_key, uid};
-use crate::{
-    api::{self, conditions::Said, names::is_reserved},
-    awsmcs,
-    cluster::cache::Narrow,
-    model::{
-        Pairs, ServiceKey,
-        labels::{is_annotation_key, is_label_key, is_label_value},
-    },
+use crate::cache::Narrow;
+use api::{conditions::Said, names::is_reserved};
+use model::{
+    Pairs, ServiceKey,
+    labels::{is_annotation_key, is_label_key, is_label_value},
 };
 
 /// How many bytes are kept of the exported labels that can be published, and of those that cannot; the same of
@@ -38,7 +35,7 @@ pub struct ServiceExport {
     pub exported_labels: BTreeMap<String, String>,
     /// `spec.exportedAnnotations`, cut in the same way.
     pub exported_annotations: BTreeMap<String, String>,
-    /// Annotations with one of [`crate::api::names::ANNOTATION_PREFIXES`].
+    /// Annotations with one of [`api::names::ANNOTATION_PREFIXES`].
     pub annotations: Pairs,
     /// All conditions, no matter who wrote them.
     pub conditions: Box<[Said]>,

@@ -7,14 +7,12 @@ use std::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{addresses, applied, is_managed, service_key, service_port, uid};
-use crate::{
-    api::{
-        self, EndpointSliceObjects, ServiceImportPort, ServiceImportSpec, ServiceImportStatus, ServiceImportType,
-        conditions::Said,
-    },
-    cluster::cache::Narrow,
-    model::{IpFamily, Pairs, ServiceKey, ServicePort, SessionAffinity, TrafficPolicy, intern},
+use crate::cache::Narrow;
+use api::{
+    EndpointSliceObjects, ServiceImportPort, ServiceImportSpec, ServiceImportStatus, ServiceImportType,
+    conditions::Said,
 };
+use model::{IpFamily, Pairs, ServiceKey, ServicePort, SessionAffinity, TrafficPolicy, intern};
 
 /// A ServiceImport: all of it in some form, so that "nothing changed" is decided by comparison.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,11 +1,9 @@
 use serde_json::json;
 
 use super::*;
-use crate::{
-    api::ServiceImportStatus,
-    cluster::cache::Narrow,
-    model::{Conditions, IpFamily, Protocol, SessionAffinity, TrafficPolicy},
-};
+use crate::cache::Narrow;
+use api::ServiceImportStatus;
+use model::{Conditions, IpFamily, Protocol, SessionAffinity, TrafficPolicy};
 
 fn narrow<T: Narrow>(object: serde_json::Value) -> Option<T>
 where

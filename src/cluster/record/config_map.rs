@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use kube::Client;
 
 use super::json::{About, JsonObject};
-use crate::ledger::record::{Record, RecordStore, ResourceVersion, StoreError};
+use ledger::record::{Record, RecordStore, ResourceVersion, StoreError};
 
 /// Name of the ConfigMap.
 pub const RECORD: &str = "cloudmap-mcs-ledger";
@@ -47,10 +47,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::{
-        cluster::fake_api::FakeApi,
-        ledger::record::{Accepted, Gone, Position},
-    };
+    use crate::fake_api::FakeApi;
+    use ledger::record::{Accepted, Gone, Position};
 
     fn store() -> (FakeApi, RecordObject) {
         let api = FakeApi::default();

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use kube::Client;
 
 use super::json::{About, JsonObject};
-use crate::ledger::record::{ResourceVersion, StoreError};
+use ledger::record::{ResourceVersion, StoreError};
 
 /// Name of the ConfigMap.
 pub const HIDDEN: &str = "cloudmap-mcs-hidden-tasks";
@@ -80,7 +80,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::cluster::fake_api::FakeApi;
+    use crate::fake_api::FakeApi;
 
     fn store() -> (FakeApi, HiddenObject) {
         let api = FakeApi::default();

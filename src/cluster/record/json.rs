@@ -12,10 +12,8 @@ use kube::{Api, Client, api::PostParams};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
 
-use crate::{
-    cluster::apply,
-    ledger::record::{ResourceVersion, StoreError},
-};
+use crate::apply;
+use ledger::record::{ResourceVersion, StoreError};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -1,4 +1,4 @@
-//! The record of hidden tasks in memory, for tests of this crate.
+//! The record of hidden tasks in memory, for tests.
 
 use std::sync::{
     Mutex,
@@ -8,11 +8,11 @@ use std::sync::{
 use async_trait::async_trait;
 
 use super::{Hidden, HiddenStore};
-use crate::ledger::record::{ResourceVersion, StoreError};
+use ledger::record::{ResourceVersion, StoreError};
 
 /// The record of hidden tasks, with the number of its writes, and whether the store refuses them.
-#[derive(Default)]
-pub(crate) struct StoredHidden(pub(crate) Mutex<(Hidden, u64)>, pub(crate) AtomicBool);
+#[derive(Debug, Default)]
+pub struct StoredHidden(pub Mutex<(Hidden, u64)>, pub AtomicBool);
 
 #[async_trait]
 impl HiddenStore for StoredHidden {

@@ -143,7 +143,7 @@ const TABLE: &[(&str, Right)] = &[
 ];
 
 fn folder() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/commands/coredns/fixtures")
+    base::repository().join("src/commands/coredns/fixtures")
 }
 
 fn read(name: &str) -> String {

@@ -1,7 +1,7 @@
 //! Pure: who overwrites a ConfigMap, and how they get the change instead.
 
 use super::plan::Finding;
-use crate::cluster::coredns::{Corefile, Keeper, Place};
+use cluster::coredns::{Corefile, Keeper, Place};
 
 /// Who keeps it, what overwrites the change, and how to give them the change.
 struct Words {

@@ -1,4 +1,4 @@
-//! `coredns`: lets the CoreDNS of a cluster answer for the zone of the ClusterSet. It observes ([`crate::cluster::coredns`]),
+//! `coredns`: lets the CoreDNS of a cluster answer for the zone of the ClusterSet. It observes ([`cluster::coredns`]),
 //! plans, and applies.
 
 mod astray;
@@ -31,13 +31,11 @@ use self::{
     plan::Action,
     proof::{Questions, Verdict},
 };
-use crate::{
-    app::connect,
-    cli::{CorednsCommand, CorednsPlace, CorednsWriteArgs},
-    cluster::{
-        coredns::{self, Ask, Corefile, Forwarded, Observed, Place},
-        identity::AskError,
-    },
+use app::connect;
+use cli::{CorednsCommand, CorednsPlace, CorednsWriteArgs};
+use cluster::{
+    coredns::{self, Ask, Corefile, Forwarded, Observed, Place},
+    identity::AskError,
 };
 
 /// What two CoreDNS of a cluster share.

@@ -10,18 +10,16 @@ use super::{
     faults, keeper, node_local,
     syntax::Refusal,
 };
-use crate::{
-    api::names,
-    cluster::coredns::{Corefile, Keeper, Observed, Place},
-    commands::apply_crds,
-};
+use crate::apply_crds;
+use api::names;
+use cluster::coredns::{Corefile, Keeper, Observed, Place};
 
 /// The first CoreDNS with the option `multicluster`.
 const SINCE: [u32; 3] = [1, 12, 2];
 
 /// What should be there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::commands) enum Finding {
+pub(crate) enum Finding {
     There(String),
     /// It cannot be told.
     Unknown(String),
@@ -139,7 +137,7 @@ fn missing(what: String, remedy: &str) -> Finding {
 
 /// Everything that has to be there, in the order in which it is needed. `flags` lead the commands of the remedies to the
 /// cluster.
-pub(in crate::commands) fn check(observed: &Observed, place: &Place, zone: &str, flags: &str) -> Vec<Finding> {
+pub(crate) fn check(observed: &Observed, place: &Place, zone: &str, flags: &str) -> Vec<Finding> {
     let apply = command(Action::Apply, place, zone, flags);
     let Place { namespace, deployment, .. } = place;
     let mut found = needs(observed, place, flags);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use crate::cluster::coredns::{Answer, Ask, Kind};
+use cluster::coredns::{Answer, Ask, Kind};
 
 /// How many pods are asked.
 const PODS: usize = 3;

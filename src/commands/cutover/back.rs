@@ -1,7 +1,7 @@
 //! `back`: whether there are tasks that take the traffic, as a pure judgement.
 
 use super::{facts::Facts, finish::set_count};
-use crate::ecs::Found;
+use ecs::Found;
 
 /// What a user has to know who takes all traffic back; `None`: the tasks are there.
 pub(super) fn remark(facts: &Facts) -> Option<String> {

@@ -6,7 +6,7 @@ use super::{
     facts::{Facts, Pods, Registry},
     plan::{Findings, Grade},
 };
-use crate::instances::{
+use instances::{
     Share,
     share::{Others, hiding::visible},
 };

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::model::{ServiceKey, is_dns_label};
+use model::{ServiceKey, is_dns_label};
 
 /// The names in a list, each `name` or `namespace/name`, without repetitions, in their order.
 ///

@@ -12,7 +12,7 @@ use super::{
     facts::{Facts, Registry},
     plan::{Finding, Findings, Grade},
 };
-use crate::ecs::{Choice, Controller, Ecs, Error, Found, Network, Service, all};
+use ::ecs::{Choice, Controller, Ecs, Error, Found, Network, Service, all};
 
 const ABOUT: &str = "ecs";
 /// The task definition of the probe, which docs/moving-from-ecs.md shows how to make.
@@ -244,7 +244,7 @@ pub(super) fn serves_others(service: &Service, arn: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ecs::{
+    use ecs::{
         Operation,
         fake::{FakeEcs, mk_service},
     };

@@ -6,10 +6,8 @@
 use kube::Resource as _;
 use serde_json::{Value, json};
 
-use crate::{
-    api::{Cutover, CutoverSpec, GuardFailure, names::FieldManager},
-    model::ServiceKey,
-};
+use api::{Cutover, CutoverSpec, GuardFailure, names::FieldManager};
+use model::ServiceKey;
 
 /// What a user wants.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -149,7 +147,7 @@ mod tests {
     use clap::Parser as _;
 
     use super::*;
-    use crate::cli::{Cli, Command, CutoverCommand};
+    use cli::{Cli, Command, CutoverCommand};
 
     fn cutover(spec: Value) -> Cutover {
         Cutover::new("orders", serde_json::from_value(spec).unwrap())

@@ -7,15 +7,12 @@ use std::{
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-use crate::{
-    api::Cutover,
-    cloudmap::{Namespace, RecordType, Service},
-    commands::installed::Settings,
-    cutover::{Settle, hiding::obstacle},
-    ecs,
-    instances::share::Others,
-    model::{ServiceKey, Target},
-};
+use crate::installed::Settings;
+use api::Cutover;
+use cloudmap::{Namespace, RecordType, Service};
+use cutover::{Settle, hiding::obstacle};
+use instances::share::Others;
+use model::{ServiceKey, Target};
 
 /// What was read. A part that could not be read is an error, as a text for people.
 #[derive(Debug, Clone)]

@@ -1,11 +1,8 @@
 //! The end of a cutover: whether the pods can take all traffic, and how to stop the tasks.
 
 use super::{edit, facts::Facts, scale};
-use crate::{
-    api::conditions::{CutoverCondition, HidingReason},
-    cli::shell::quoted,
-    ecs,
-};
+use api::conditions::{CutoverCondition, HidingReason};
+use cli::shell::quoted;
 
 /// Whether all pods may be registered.
 ///

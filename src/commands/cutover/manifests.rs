@@ -11,20 +11,18 @@ use kube::core::ObjectMeta;
 use serde_json::{Value, json};
 
 use super::{ecs, facts::Registry, yaml::block};
-use crate::{
-    api::{
-        Cutover, CutoverSpec, ServiceExport,
-        names::{ANNOTATION_SHARE_OF_TRAFFIC, ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE},
-    },
-    cli::{CutoverWriteArgs, shell::quoted},
-    cloudmap::RecordType,
-    cutover::{Course, course::STEPS},
-    ecs::Found,
-    instances::target::validate,
-    model::{
-        Target, is_dns_label,
-        labels::{is_label_key, is_label_value},
-    },
+use ::ecs::Found;
+use api::{
+    Cutover, CutoverSpec, ServiceExport,
+    names::{ANNOTATION_SHARE_OF_TRAFFIC, ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE},
+};
+use cli::{CutoverWriteArgs, shell::quoted};
+use cloudmap::RecordType;
+use cutover::{Course, course::STEPS};
+use instances::target::validate;
+use model::{
+    Target, is_dns_label,
+    labels::{is_label_key, is_label_value},
 };
 
 /// What stands for a value that nobody knows. No namespace can have this name, and no list of labels and no port is a text.

@@ -47,24 +47,22 @@ use self::{
     room::Coming,
     scale::Refusal,
 };
-use crate::{
-    api::{Cutover, ServiceExport},
-    app::connect,
-    cli::{
-        AwsArgs, ControllerArgs, CutoverBackArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs,
-        CutoverPlanArgs, CutoverStatusArgs, EcsArgs,
-    },
-    cloudmap::CloudMap,
-    cluster::{
-        client::Connection,
-        reader::{Unread, read, version},
-    },
-    commands::{installed, table},
-    ecs::{Choice, Ecs},
-    env,
-    instances::Naming,
-    model::ServiceKey,
+use crate::{installed, table};
+use ::ecs::{Choice, Ecs};
+use api::{Cutover, ServiceExport};
+use app::connect;
+use base::env;
+use cli::{
+    AwsArgs, ControllerArgs, CutoverBackArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs,
+    CutoverPlanArgs, CutoverStatusArgs, EcsArgs,
 };
+use cloudmap::CloudMap;
+use cluster::{
+    client::Connection,
+    reader::{Unread, read, version},
+};
+use instances::Naming;
+use model::ServiceKey;
 
 /// How often `status --watch` looks.
 const LOOK: Duration = Duration::from_secs(2);
@@ -352,7 +350,7 @@ async fn stoppable(
     facts: &mut Facts,
     now: Result<Timestamp, &String>,
     force: bool,
-) -> Result<Vec<crate::ecs::Service>, Refusal> {
+) -> Result<Vec<::ecs::Service>, Refusal> {
     facts.cutover = observer.cutover(&facts.key).await;
     // Hundreds of names may wait, so Cloud Map and the pods are looked at only when it is time. What would still be in the way
     // then is said at once.

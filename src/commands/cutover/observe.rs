@@ -27,23 +27,21 @@ use super::{
     registry::RegistryReader,
 };
 use crate::{
-    api::{
-        Cutover, ServiceExport,
-        conditions::{ExportCondition, RegisteredReason},
-        names::{
-            ANNOTATION_INSTANCE_PORT, ANNOTATION_PYTHON_HOSTNAME, ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_SHARE,
-            ANNOTATION_SHARE_OF_TRAFFIC, CONDITION_REGISTERED,
-        },
-    },
-    cloudmap::{CloudMap, Instance, attributes},
-    cluster::reader::read,
-    commands::{
-        asking::{SAY, workload},
-        installed::Settings,
-    },
-    instances::{Named, Naming, share::Others},
-    model::{ServiceKey, Target},
+    asking::{SAY, workload},
+    installed::Settings,
 };
+use api::{
+    Cutover, ServiceExport,
+    conditions::{ExportCondition, RegisteredReason},
+    names::{
+        ANNOTATION_INSTANCE_PORT, ANNOTATION_PYTHON_HOSTNAME, ANNOTATION_PYTHON_NAMESPACE, ANNOTATION_SHARE,
+        ANNOTATION_SHARE_OF_TRAFFIC, CONDITION_REGISTERED,
+    },
+};
+use cloudmap::{CloudMap, Instance, attributes};
+use cluster::reader::read;
+use instances::{Named, Naming, share::Others};
+use model::{ServiceKey, Target};
 
 /// The clusters and the registry that are asked.
 pub(super) struct Observer {
@@ -206,7 +204,7 @@ impl Progress {
 }
 
 /// What others have in a service.
-pub(super) fn there(service: crate::cloudmap::Service, found: &crate::cloudmap::Discovery) -> Registry {
+pub(super) fn there(service: cloudmap::Service, found: &cloudmap::Discovery) -> Registry {
     let healthy = found.instances.iter().filter(|there| !found.unhealthy.contains(&there.id));
     let others: Vec<_> = healthy.filter(|there| !there.attributes.contains_key(attributes::CLUSTER_UID)).collect();
     let attribute =

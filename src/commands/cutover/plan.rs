@@ -10,21 +10,19 @@ use super::{
     facts::{ASSUMED, Counterpart, Facts, Pods, Registry, Stop},
     room,
 };
-use crate::{
-    api::{
-        conditions::RegisteredReason,
-        names::{CONDITION_REGISTERED, LABEL_GATE},
-    },
-    cli::shell::quoted,
-    cloudmap::RecordType,
-    commands::table::Table,
-    cutover::{
-        Course,
-        course::{FAILOVER, STEPS, WITHDRAWAL, lingers},
-        hiding::{obstacle, stoppable_after},
-    },
-    iam::Mode,
+use crate::table::Table;
+use api::{
+    conditions::RegisteredReason,
+    names::{CONDITION_REGISTERED, LABEL_GATE},
 };
+use cli::shell::quoted;
+use cloudmap::RecordType;
+use cutover::{
+    Course,
+    course::{FAILOVER, STEPS, WITHDRAWAL, lingers},
+    hiding::{obstacle, stoppable_after},
+};
+use iam::Mode;
 
 /// What a pod has for requests in flight after it has slept, in seconds: as much as Kubernetes gives pods that do not sleep.
 const IN_FLIGHT: u64 = 30;
@@ -178,7 +176,7 @@ fn cutover(facts: &Facts, steps: &[u8], found: &mut Findings) -> Vec<u8> {
     let wanted = match there {
         Some(there) if steps.is_empty() => there.spec.clone(),
         _ if steps.is_empty() => return STEPS.to_vec(),
-        _ => crate::api::CutoverSpec { steps: steps.iter().copied().map(i64::from).collect(), ..Default::default() },
+        _ => api::CutoverSpec { steps: steps.iter().copied().map(i64::from).collect(), ..Default::default() },
     };
     match Course::read(&wanted) {
         Ok(course) => course.steps,

@@ -6,11 +6,9 @@ use super::{
     facts::{Registry, Room},
     observe::there,
 };
-use crate::{
-    cloudmap::{CloudMap, Error, ErrorKind, Lane, Namespace, Operation, Service},
-    commands::asking::{answered, is_away},
-    model::Target,
-};
+use crate::asking::{answered, is_away};
+use cloudmap::{CloudMap, Error, ErrorKind, Lane, Namespace, Operation, Service};
+use model::Target;
 
 /// Cloud Map, and what it has said so far.
 pub(super) struct RegistryReader {

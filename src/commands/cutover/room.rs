@@ -6,14 +6,12 @@ use super::{
     facts::{Facts, Registry, Room},
     plan::{Findings, Grade, Plan},
 };
-use crate::{
-    cli::shell::quoted,
-    cloudmap::{
-        Namespace, NamespaceKind,
-        quotas::{INSTANCES_PER_NAMESPACE, INSTANCES_PER_SERVICE, USD_PER_INSTANCE},
-    },
-    ecs::region_flag,
+use cli::shell::quoted;
+use cloudmap::{
+    Namespace, NamespaceKind,
+    quotas::{INSTANCES_PER_NAMESPACE, INSTANCES_PER_SERVICE, USD_PER_INSTANCE},
 };
+use ecs::region_flag;
 
 /// What is to come into Cloud Map namespaces beside what is there now, by the ids of the namespaces.
 #[derive(Debug, Default)]

@@ -12,12 +12,10 @@ use super::{
     ecs::serves_others,
     facts::{ASSUMED, Facts, Registry},
 };
-use crate::{
-    api::{Cutover, CutoverPhase, conditions::HidingReason},
-    cutover::{Settle, hiding::stoppable_after},
-    ecs::{Controller, Ecs, Error, Found, Service},
-    model::ServiceKey,
-};
+use api::{Cutover, CutoverPhase, conditions::HidingReason};
+use cutover::{Settle, hiding::stoppable_after};
+use ecs::{Controller, Ecs, Error, Found, Service};
+use model::ServiceKey;
 
 /// Why no task of a name is stopped now, and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -368,7 +366,7 @@ async fn look(ecs: &dyn Ecs, open: &[Stopping]) -> BTreeMap<String, Result<Vec<S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ecs::{
+    use ecs::{
         Operation,
         fake::{FakeEcs, mk_service},
     };

@@ -4,14 +4,12 @@ use k8s_openapi::{apimachinery::pkg::apis::meta::v1::Condition, jiff::Timestamp}
 use serde_json::{Value, json};
 
 use crate::{
-    api::{
-        Cutover, CutoverPhase,
-        conditions::{CutoverCondition, CutoverReason, HidingReason},
-    },
-    commands::{
-        status::since,
-        table::{Table, human},
-    },
+    status::since,
+    table::{Table, human},
+};
+use api::{
+    Cutover, CutoverPhase,
+    conditions::{CutoverCondition, CutoverReason, HidingReason},
 };
 
 /// Whether nothing more happens by itself.
@@ -86,7 +84,7 @@ pub(super) fn json(cutovers: &[Cutover]) -> Value {
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::commands::cutover) fn sample(name: &str, phase: &str, share: i64, reason: &str, ok: bool) -> Cutover {
+    pub(in crate::cutover) fn sample(name: &str, phase: &str, share: i64, reason: &str, ok: bool) -> Cutover {
         serde_json::from_value(json!({
             "apiVersion": "cloudmap-mcs.io/v1alpha1", "kind": "Cutover",
             "metadata": {"namespace": "shop", "name": name, "generation": 2},
@@ -156,6 +154,6 @@ pub(super) mod tests {
             let cutover = sample("orders", phase, 25, reason, ok);
             assert_eq!((needs_somebody(&cutover), is_at_its_end(&cutover)), (needs, ended), "{reason}");
         }
-        assert!(needs_somebody(&Cutover::new("orders", crate::api::CutoverSpec::default())), "nobody follows it");
+        assert!(needs_somebody(&Cutover::new("orders", api::CutoverSpec::default())), "nobody follows it");
     }
 }

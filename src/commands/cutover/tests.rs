@@ -7,7 +7,6 @@ mod tasks;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    path::Path,
 };
 
 use clap::Parser as _;
@@ -20,20 +19,18 @@ use super::{
     plan::{Grade, plan, text},
     *,
 };
-use crate::{
-    api::CutoverSpec,
-    cli::{Cli, Command},
-    cloudmap::{
-        Discovery, DnsConfig, DnsRecord, Instance, NamespaceKind, RecordType,
-        fake::{Fake, mk_service},
-    },
-    cluster::fake_api::FakeApi,
-    commands::installed::Settings,
-    ecs::{Found, fake},
-    iam::{self, Mode, statements},
-    instances::share::Others,
-    model::Target,
+use crate::installed::Settings;
+use ::ecs::{Found, fake};
+use api::CutoverSpec;
+use cli::{Cli, Command};
+use cloudmap::{
+    Discovery, DnsConfig, DnsRecord, Instance, NamespaceKind, RecordType,
+    fake::{Fake, mk_service},
 };
+use cluster::fake_api::FakeApi;
+use iam::{Mode, statements};
+use instances::share::Others;
+use model::Target;
 
 const ARN: &str = "arn:aws:servicediscovery:eu-central-1:111122223333:service/srv-aaaaaaaaaaaaaaaa";
 
@@ -61,13 +58,13 @@ fn registry(tasks: u8, ttl: u32) -> Registry {
     let records = vec![DnsRecord { record_type: RecordType::A, ttl }];
     let dns = Some(DnsConfig { weighted: false, records });
     let (id, arn, instances) = ("srv-aaaaaaaaaaaaaaaa".into(), ARN.into(), Some(discovery.instances.len()));
-    let service = crate::cloudmap::Service { id, arn, dns, custom_health_check: true, instances, ..mk_service() };
+    let service = cloudmap::Service { id, arn, dns, custom_health_check: true, instances, ..mk_service() };
     Registry { room: Some(room(instances)), ..there(service, &discovery) }
 }
 
 /// A private namespace with so many instances.
 fn room(instances: Option<usize>) -> Room {
-    let namespace = crate::cloudmap::Namespace {
+    let namespace = cloudmap::Namespace {
         id: "ns-aaaaaaaaaaaaaaaa".into(),
         arn: "arn:aws:servicediscovery:eu-central-1:111122223333:namespace/ns-aaaaaaaaaaaaaaaa".into(),
         name: "internal".into(),
@@ -99,17 +96,17 @@ fn stopping<const N: usize>(containers: [(&str, u64, Option<&'static str>); N]) 
 }
 
 /// The ECS service of these tasks.
-fn ecs_service(tasks: u32) -> crate::ecs::Service {
-    crate::ecs::Service { desired: tasks, running: tasks, ..fake::mk_service("prod", "orders", ARN) }
+fn ecs_service(tasks: u32) -> ::ecs::Service {
+    ::ecs::Service { desired: tasks, running: tasks, ..fake::mk_service("prod", "orders", ARN) }
 }
 
 /// All of ECS was read, and these register there.
-fn found(services: impl IntoIterator<Item = crate::ecs::Service>) -> Found {
+fn found(services: impl IntoIterator<Item = ::ecs::Service>) -> Found {
     Found { services: services.into_iter().collect(), unread: None }
 }
 
 /// One cluster of ECS could not be read, and these register there.
-fn found_in_part(services: impl IntoIterator<Item = crate::ecs::Service>) -> Found {
+fn found_in_part(services: impl IntoIterator<Item = ::ecs::Service>) -> Found {
     let unread = Some("the ECS cluster test could not be read: denied".to_owned());
     Found { unread, ..found(services) }
 }

@@ -21,12 +21,10 @@ use super::{
     registry::RegistryReader,
     room::Coming,
 };
-use crate::{
-    cli::{OutputFormat, shell::quoted},
-    cloudmap::Namespace,
-    commands::table,
-    model::Target,
-};
+use crate::table;
+use cli::{OutputFormat, shell::quoted};
+use cloudmap::Namespace;
+use model::Target;
 
 /// Everybody may read a manifest: it has no secrets.
 const MODE: u32 = 0o644;

@@ -12,7 +12,7 @@ use k8s_openapi::api::{
 use kube::{Api, Client, api::PostParams};
 
 use super::observe::Read;
-use crate::cluster::reader::read;
+use cluster::reader::read;
 
 const CLUSTER_ROLE: &str = include_str!("../../../config/rbac/cluster_role.yaml");
 const ROLE: &str = include_str!("../../../config/rbac/role.yaml");

@@ -4,11 +4,9 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client, ResourceExt as _, api::ListParams};
 
 use super::observe::Read;
-use crate::{
-    api::names::{CONDITION_REGISTERED, LABEL_GATE},
-    cluster::reader::each,
-    commands::asking::workload,
-};
+use crate::asking::workload;
+use api::names::{CONDITION_REGISTERED, LABEL_GATE};
+use cluster::reader::each;
 
 /// A pod whose gate nobody opens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,7 +48,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cluster::fake_api::FakeApi;
+    use cluster::fake_api::FakeApi;
 
     fn pod(name: &str, gate: &str, status: &Value) -> Value {
         json!({

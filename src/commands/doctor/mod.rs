@@ -28,15 +28,13 @@ use self::{
     report::Report,
 };
 use crate::{
-    app::connect,
-    cli::{ClusterArgs, DoctorArgs, ProbeArgs, ProbeCommand},
-    commands::{
-        asking::{aloud, until_well},
-        table,
-    },
-    env,
-    iam::Mode,
+    asking::{aloud, until_well},
+    table,
 };
+use app::connect;
+use base::env;
+use cli::{ClusterArgs, DoctorArgs, ProbeArgs, ProbeCommand};
+use iam::Mode;
 
 /// The flags of the controller with a mode of their own.
 const FLAGS: [(&str, Mode); 3] = [

@@ -22,23 +22,21 @@ use super::{
     gates::{self, Unwatched},
 };
 use crate::{
-    api::{self, ServiceExport, ServiceImport, names},
-    cli::STREAM_PORT,
-    cluster::{
-        coredns,
-        identity::{self, Flags, Identity, IdentityError},
-        lease,
-        objects::ClusterProperty,
-        reader::{Unread, each, read},
-    },
-    commands::{
-        asking::version,
-        installed::{self, DEPLOYMENT, Settings, kube_dns},
-        status::Leader,
-    },
-    env,
-    model::{ServiceKey, addresses::Range},
+    asking::version,
+    installed::{self, DEPLOYMENT, Settings, kube_dns},
+    status::Leader,
 };
+use api::{ServiceExport, ServiceImport, names};
+use base::env;
+use cli::STREAM_PORT;
+use cluster::{
+    coredns,
+    identity::{self, Flags, Identity, IdentityError},
+    lease,
+    objects::ClusterProperty,
+    reader::{Unread, each, read},
+};
+use model::{ServiceKey, addresses::Range};
 
 pub(super) type Read<T> = Result<T, Unread>;
 

@@ -8,22 +8,20 @@ use std::{
 
 use k8s_openapi::jiff::SignedDuration;
 
-use crate::{
-    cloudmap::{Access, CloudMap, Connected, Endpoint, Error, ErrorKind, Lane, Namespace, Operation},
-    commands::asking,
-    env,
-    iam::{
-        Facts, Mode, Statement,
-        harmless::{self, Answer, Known},
-        statements,
-    },
-    instances::ownership::OWNER_TAG,
-    ledger::{
-        self, CLUSTERSET_TAG, cluster_of,
-        show::{self, ClusterView},
-    },
-    model::{ClusterSetId, Target},
+use crate::asking;
+use base::env;
+use cloudmap::{Access, CloudMap, Connected, Endpoint, Error, ErrorKind, Lane, Namespace, Operation};
+use iam::{
+    Facts, Mode, Statement,
+    harmless::{self, Answer, Known},
+    statements,
 };
+use instances::ownership::OWNER_TAG;
+use ledger::{
+    CLUSTERSET_TAG, cluster_of,
+    show::{self, ClusterView},
+};
+use model::{ClusterSetId, Target};
 
 /// What runs, as the clusters say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

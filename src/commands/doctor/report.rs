@@ -2,10 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::{
-    cluster::reader::Unread,
-    commands::{apply_crds, table::Table},
-};
+use crate::{apply_crds, table::Table};
+use cluster::reader::Unread;
 
 /// How something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

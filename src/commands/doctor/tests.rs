@@ -12,17 +12,15 @@ use super::{
     report::{Report, State},
     *,
 };
-use crate::{
-    cli::{Cli, Command},
-    cloudmap::{
-        Connected, Endpoint, Error, ErrorKind, NamespaceKind, Operation, answered,
-        fake::{Fake, Fault},
-    },
-    cluster::{fake_api::FakeApi, rbac::OWN},
-    commands::status::tests::view,
-    iam::{Facts, harmless::Answer, statements},
-    ledger::head::Presence,
+use crate::status::tests::view;
+use cli::{Cli, Command};
+use cloudmap::{
+    Connected, Endpoint, Error, ErrorKind, NamespaceKind, Operation, answered,
+    fake::{Fake, Fault},
 };
+use cluster::{fake_api::FakeApi, rbac::OWN};
+use iam::{Facts, harmless::Answer, statements};
+use ledger::head::Presence;
 
 fn cluster(name: &str, seen: Result<Seen, String>) -> Cluster {
     Cluster { name: name.to_owned(), flags: format!(" --context {name}"), own: OWN.to_owned(), seen }

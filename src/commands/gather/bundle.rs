@@ -6,7 +6,8 @@ use flate2::{Compression, write::GzEncoder};
 use serde_json::Value;
 
 use super::redact::{redact, without_secrets};
-use crate::{cluster::reader::Unread, env, release};
+use base::{env, release};
+use cluster::reader::Unread;
 
 /// What was gathered.
 #[derive(Debug, Default)]

@@ -35,16 +35,14 @@ use super::{
     installed, ledger_show,
     status::{self, Observer},
 };
-use crate::{
-    api::{ClusterProperty, Cutover, ServiceExport, ServiceImport, names},
-    app::connect,
-    cli::GatherArgs,
-    cluster::{
-        lease::LEASE,
-        reader::{Unread, read, read_within},
-        record::RECORD,
-    },
-    env,
+use api::{ClusterProperty, Cutover, ServiceExport, ServiceImport, names};
+use app::connect;
+use base::env;
+use cli::GatherArgs;
+use cluster::{
+    lease::LEASE,
+    reader::{Unread, read, read_within},
+    record::RECORD,
 };
 
 /// The label of the Deployment's pods.

@@ -7,15 +7,13 @@ use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{
-    cli::{Cli, Command},
-    cluster::{
-        fake_api::{FakeApi, Request},
-        rbac::{OWN, granted, manifest, needed},
-    },
-    commands::doctor,
-    model::ServiceKey,
+use crate::doctor;
+use cli::{Cli, Command};
+use cluster::{
+    fake_api::{FakeApi, Request},
+    rbac::{OWN, granted, manifest, needed},
 };
+use model::ServiceKey;
 
 /// The files of an archive, by path without the folder.
 fn unpacked(bundle: &Bundle) -> BTreeMap<String, String> {

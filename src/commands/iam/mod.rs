@@ -13,10 +13,8 @@ use std::{
 
 use anyhow::Context as _;
 
-use crate::{
-    cli::{IamArgs, IamCommand, PolicyArgs},
-    iam::{Facts, Mode, Policy, statements},
-};
+use cli::{IamArgs, IamCommand, PolicyArgs};
+use iam::{Facts, Mode, Policy, statements};
 
 /// How many managed policies a role may have, unless its quota is raised.
 const ATTACHED: usize = 10;

@@ -4,10 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::{Value, json};
 
-use crate::{
-    cli::IamFormat,
-    iam::{Policy, Statement},
-};
+use cli::IamFormat;
+use iam::{Policy, Statement};
 
 /// Policies with permissions, as files with their names: JSON has one policy a document, the other formats take several.
 pub(super) fn policies(format: IamFormat, name: &str, policies: &[Policy]) -> anyhow::Result<Vec<(String, String)>> {

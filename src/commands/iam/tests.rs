@@ -2,10 +2,8 @@ use clap::{Parser as _, ValueEnum as _};
 use serde_json::{Value, json};
 
 use super::{Said, policies, trust};
-use crate::{
-    cli::{Cli, Command, IamCommand},
-    iam::Mode,
-};
+use cli::{Cli, Command, IamCommand};
+use iam::Mode;
 
 /// Runs a command line.
 fn said(line: &str) -> Result<Said, String> {

@@ -1,10 +1,8 @@
 //! Trust policies: who may take a role.
 
 use super::{Said, print};
-use crate::{
-    cli::{TrustArgs, Trusted},
-    iam::{Policy, Statement, partition},
-};
+use cli::{TrustArgs, Trusted};
+use iam::{Policy, Statement, partition};
 
 /// The longest trust policy that IAM takes, unless its quota is raised.
 const LONGEST: usize = 2048;

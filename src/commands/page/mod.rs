@@ -30,13 +30,10 @@ use tokio::{
 use tracing::{error, info};
 
 use super::status::{self, Cluster, Observer};
-use crate::{
-    admin,
-    app::connect,
-    cli::{PageArgs, PlaceArgs},
-    cloudmap::CloudMap,
-    model::ServiceKey,
-};
+use app::{admin, connect};
+use cli::{PageArgs, PlaceArgs};
+use cloudmap::CloudMap;
+use model::ServiceKey;
 
 /// How long one reading of the ClusterSet is shown. Nothing is read while nobody looks.
 const FRESH: Duration = Duration::from_secs(5);

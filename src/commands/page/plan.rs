@@ -5,13 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use kube::Resource;
 use serde_json::{Value, json};
 
-use crate::{
-    api::ServiceImport,
-    cloudmap::{Estimate, quotas::USD_PER_INSTANCE},
-    commands::status::{Cluster, Objects, Report, State, stream},
-    ledger::show::ClusterView,
-    model::{Exported, ServiceKey},
-};
+use crate::status::{Cluster, Objects, Report, State, stream};
+use api::ServiceImport;
+use cloudmap::{Estimate, quotas::USD_PER_INSTANCE};
+use ledger::show::ClusterView;
+use model::{Exported, ServiceKey};
 
 /// Everything on the first view, as JSON. `report` is what `status` says of the same reading.
 pub(super) fn overview(seen: &Cluster, objects: &Objects, report: &Report) -> Value {

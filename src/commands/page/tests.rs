@@ -16,15 +16,13 @@ use tokio::{
 use tower::ServiceExt as _;
 
 use super::{AGAIN, By, FRESH, Page, beside, is_address, is_name, plan, router, serve};
-use crate::{
-    cli::{Cli, Command, PlaceArgs},
-    cloudmap::{CloudMap, fake::Fake},
-    cluster::{fake_api::FakeApi, reader::Unread},
-    commands::status::{
-        Objects,
-        tests::{cluster, condition, exported, import, parsed, report},
-    },
+use crate::status::{
+    Objects,
+    tests::{cluster, condition, exported, import, parsed, report},
 };
+use cli::{Cli, Command, PlaceArgs};
+use cloudmap::{CloudMap, fake::Fake};
+use cluster::{fake_api::FakeApi, reader::Unread};
 
 fn objects() -> Objects {
     let troubled = import(&json!([condition("Ready", "False", "IPFamilyNotSupported")]));

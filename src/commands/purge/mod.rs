@@ -16,18 +16,15 @@ use super::{
     asking::{self, Progress, patiently, patiently_counted},
     forget::refuse_if_alive,
 };
-use crate::{
-    app::connect,
-    cli::PurgeArgs,
-    cloudmap::{CloudMap, ErrorKind, Instance, Lane, Namespace, OperationId, OperationState, Service, attributes},
-    instances::{Owner, ownership},
-    ledger::{
-        self,
-        head::Head,
-        show::{self, Belonging, ClusterView},
-    },
-    model::{ClusterId, ClusterSetId, Target},
+use app::connect;
+use cli::PurgeArgs;
+use cloudmap::{CloudMap, ErrorKind, Instance, Lane, Namespace, OperationId, OperationState, Service, attributes};
+use instances::{Owner, ownership};
+use ledger::{
+    head::Head,
+    show::{self, Belonging, ClusterView},
 };
+use model::{ClusterId, ClusterSetId, Target};
 
 /// How often operations are polled, and how long they and what depends on them may take.
 const POLL: Duration = Duration::from_secs(1);
@@ -327,8 +324,7 @@ async fn deregister(cloudmap: &dyn CloudMap, instances: &[(&Arc<str>, &Arc<str>)
     let mut operations: BTreeMap<OperationId, &Arc<str>> = BTreeMap::new();
     for (service, instance) in instances {
         match cloudmap.deregister_instance(service, instance, Lane::Instances).await {
-            Ok(operation)
-            | Err(crate::cloudmap::Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
+            Ok(operation) | Err(cloudmap::Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
                 operations.insert(operation, instance);
             }
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Duplicate { .. }) => {}
@@ -369,7 +365,7 @@ async fn delete(
     out: &mut impl Write,
     what: &str,
     name: &str,
-    attempt: impl AsyncFn() -> Result<(), crate::cloudmap::Error>,
+    attempt: impl AsyncFn() -> Result<(), cloudmap::Error>,
 ) -> anyhow::Result<bool> {
     let deadline = Instant::now() + PATIENCE;
     loop {

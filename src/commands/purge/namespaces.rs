@@ -4,12 +4,10 @@
 use std::{io::Write, sync::Arc};
 
 use super::{claimed, delete, is_forgotten};
-use crate::{
-    cloudmap::{CloudMap, Lane, Namespace},
-    instances::{Owner, ownership},
-    ledger::show::{self, ClusterView},
-    model::ClusterSetId,
-};
+use cloudmap::{CloudMap, Lane, Namespace};
+use instances::{Owner, ownership};
+use ledger::show::{self, ClusterView};
+use model::ClusterSetId;
 
 /// Deletes those of the named namespaces that are empty, that the ClusterSet made, and in which no member claims anything.
 ///

@@ -1,18 +1,16 @@
 use super::*;
-use crate::{
-    cloudmap::{
-        NamespaceKind, Operation,
-        fake::{Fake, Fault},
-    },
-    ledger::{
-        Map, Value,
-        driver::{self, LedgerHandle},
-        record::memory::Stored,
-        records,
-        writer::Stage,
-    },
-    model::{ClaimOwner, Registration},
+use cloudmap::{
+    NamespaceKind, Operation,
+    fake::{Fake, Fault},
 };
+use ledger::{
+    Map, Value,
+    driver::{self, LedgerHandle},
+    record::memory::Stored,
+    records,
+    writer::Stage,
+};
+use model::{ClaimOwner, Registration};
 
 struct Always;
 
@@ -26,7 +24,7 @@ impl driver::Leadership for Always {
     }
 }
 
-pub(in crate::commands) fn clusterset() -> ClusterSetId {
+pub(crate) fn clusterset() -> ClusterSetId {
     "prod".parse().unwrap()
 }
 
@@ -35,7 +33,7 @@ fn identity(cluster: &str) -> Owner {
 }
 
 /// A cluster whose ledger has pages and a claim to a target.
-pub(in crate::commands) async fn member(fake: &Fake, id: &str, claim: &str) -> LedgerHandle {
+pub(crate) async fn member(fake: &Fake, id: &str, claim: &str) -> LedgerHandle {
     member_with(fake, id, claim, Arc::default()).await
 }
 
@@ -46,7 +44,7 @@ async fn member_with(fake: &Fake, id: &str, claim: &str, record: Arc<Stored>) ->
         target: Target { namespace: "shop".into(), service: claim.into() },
         owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "shop".into(), name: claim.into() },
         claimed: 1,
-        state: crate::model::ClaimState::Serves,
+        state: model::ClaimState::Serves,
     };
     let mut map: Map = (0..400).map(|n| (Arc::from(format!("ns/{n}")), Value::from([7; 300]))).collect();
     map.extend([records::encode_registration(&registration).unwrap()]);
@@ -181,7 +179,7 @@ async fn the_document_shows_what_is_printed() {
         .list(&mut out)
         .unwrap();
     let said = String::from_utf8(out).unwrap();
-    let document = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/leaving.md");
+    let document = base::repository().join("docs/leaving.md");
     let document = std::fs::read_to_string(document).unwrap();
     assert!(document.contains(&format!("$ purge --cluster my-dead-cluster --dry-run\n{said}```\n")), "{said}");
 }
@@ -333,7 +331,7 @@ async fn nothing_is_superfluous_while_the_head_of_a_member_is_not_shown() {
 }
 
 /// The service of all heads.
-pub(in crate::commands) fn heads(fake: &Fake) -> Arc<str> {
+pub(crate) fn heads(fake: &Fake) -> Arc<str> {
     fake.registry().services.values().find(|service| *service.name == *ledger::CLUSTERS).unwrap().id.clone()
 }
 

@@ -5,7 +5,7 @@ mod observe;
 mod overview;
 mod report;
 #[cfg(test)]
-pub(in crate::commands) mod tests;
+pub(crate) mod tests;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -14,12 +14,10 @@ pub(super) use self::{
     overview::{since, stream},
     report::{Report, State},
 };
-use crate::{
-    app::connect,
-    cli::StatusArgs,
-    commands::{asking::until_well, table},
-    model::ServiceKey,
-};
+use crate::{asking::until_well, table};
+use app::connect;
+use cli::StatusArgs;
+use model::ServiceKey;
 
 /// The report on the whole ClusterSet, or on one Kubernetes namespace, with what it is made from.
 pub(super) async fn overview(observer: &Observer<'_>, namespace: Option<&str>) -> (Cluster, Objects, Report) {

@@ -18,23 +18,20 @@ use super::{
     overview::{cluster, is_silent, known, look_at_controller, of_import, since, subject, troubles, unknown_key},
     report::{Finding, Report, State},
 };
-use crate::{
-    api::{
-        ServiceExport, ServiceImportType,
-        conditions::{ImportReadyReason, ImportStaleReason, ValidReason, Verdict, export_rows},
-        names,
-    },
-    cli::shell::quoted,
-    cluster::{
-        cache::Narrow as _,
-        objects::{self, SourceSlice},
-    },
-    commands::ledger_show,
-    export,
-    import::is_system,
-    ledger::show::ClusterView,
-    model::{ClaimOwner, ClaimState, Exported, IpFamily, Registration, ServiceKey, Target},
+use crate::ledger_show;
+use api::{
+    ServiceExport, ServiceImportType,
+    conditions::{ImportReadyReason, ImportStaleReason, ValidReason, Verdict, export_rows},
+    names,
 };
+use cli::shell::quoted;
+use cluster::{
+    cache::Narrow as _,
+    objects::{self, SourceSlice},
+};
+use import::is_system;
+use ledger::show::ClusterView;
+use model::{ClaimOwner, ClaimState, Exported, IpFamily, Registration, ServiceKey, Target};
 
 /// The targets to which some cluster has a claim, or waits for one, for the ServiceExport or Service of this name.
 pub(super) fn targets(views: &[ClusterView], key: &ServiceKey) -> BTreeSet<Target> {

@@ -19,38 +19,36 @@ use kube::{Api, Client, Resource, api::ListParams};
 use serde::de::DeserializeOwned;
 
 use super::overview::since;
-use crate::{
-    api::{ServiceExport, ServiceImport, names},
-    app::connect,
-    cli::PlaceArgs,
-    cloudmap::{CloudMap, Error, ErrorKind, Lane, Namespace as RegistryNamespace, attributes},
-    cluster::{
-        identity::{self, Identity, IdentityError},
-        lease,
-        reader::{Unread, each, read},
-        record::RecordObject,
-    },
-    commands::asking::{in_time, version},
-    dns, env,
-    import::hashed,
-    ledger::{
-        record::{Record, RecordStore as _, StoreError},
-        show::{self, ClusterView},
-    },
-    model::{ClusterSetId, ServiceKey, Target},
+use crate::asking::{in_time, version};
+use api::{ServiceExport, ServiceImport, names};
+use app::connect;
+use base::{dns, env};
+use cli::PlaceArgs;
+use cloudmap::{CloudMap, Error, ErrorKind, Lane, Namespace as RegistryNamespace, attributes};
+use cluster::{
+    identity::{self, Identity, IdentityError},
+    lease,
+    reader::{Unread, each, read},
+    record::RecordObject,
 };
+use import::hashed;
+use ledger::{
+    record::{Record, RecordStore as _, StoreError},
+    show::{self, ClusterView},
+};
+use model::{ClusterSetId, ServiceKey, Target};
 
 /// A part that Kubernetes showed, or why not.
-pub(in crate::commands) type Read<T> = Result<T, Unread>;
+pub(crate) type Read<T> = Result<T, Unread>;
 
 /// How long DNS may take.
 const DNS_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What every report begins with.
 #[derive(Debug)]
-pub(in crate::commands) struct Cluster {
+pub(crate) struct Cluster {
     /// By the API server's clock: the one here may be wrong. If it is not told, by the one here.
-    pub(in crate::commands) now: Timestamp,
+    pub(crate) now: Timestamp,
     /// The controller's namespace.
     pub(super) own: String,
     /// What leads the commands of remedies to this cluster.
@@ -59,28 +57,28 @@ pub(in crate::commands) struct Cluster {
     pub(super) lease: Read<Option<Leader>>,
     /// The ledger's record.
     pub(super) record: Result<Option<Record>, StoreError>,
-    pub(in crate::commands) ledger: Result<Vec<ClusterView>, Dark>,
+    pub(crate) ledger: Result<Vec<ClusterView>, Dark>,
 }
 
 /// The Lease.
 #[derive(Debug, Clone, Default)]
-pub(in crate::commands) struct Leader {
-    pub(in crate::commands) holder: Option<String>,
-    pub(in crate::commands) acquired: Option<Timestamp>,
+pub(crate) struct Leader {
+    pub(crate) holder: Option<String>,
+    pub(crate) acquired: Option<Timestamp>,
     /// By the clock of the holder's Node.
-    pub(in crate::commands) renewed: Option<Timestamp>,
-    pub(in crate::commands) transitions: i32,
+    pub(crate) renewed: Option<Timestamp>,
+    pub(crate) transitions: i32,
     /// Why it would rather not lead.
-    pub(in crate::commands) yields: Option<String>,
+    pub(crate) yields: Option<String>,
     /// The clusters with whose leaders it is connected; `None` where leaders do not talk to each other.
-    pub(in crate::commands) streams: Option<BTreeSet<String>>,
+    pub(crate) streams: Option<BTreeSet<String>>,
     /// Which build it is: version, commit and date.
-    pub(in crate::commands) build: Option<String>,
+    pub(crate) build: Option<String>,
 }
 
 /// The registry was not read.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(in crate::commands) enum Dark {
+pub(crate) enum Dark {
     /// There is nothing to read, because this cluster is in no ClusterSet, or its identity is not known.
     #[error("no ClusterSet is known")]
     NoClusterSet,
@@ -94,16 +92,16 @@ pub(in crate::commands) enum Dark {
 
 /// All exports and imports, or those of one namespace.
 #[derive(Debug)]
-pub(in crate::commands) struct Objects {
+pub(crate) struct Objects {
     /// `None` means all namespaces.
-    pub(in crate::commands) namespace: Option<String>,
-    pub(in crate::commands) exports: Read<Vec<ServiceExport>>,
-    pub(in crate::commands) imports: Read<Vec<ServiceImport>>,
+    pub(crate) namespace: Option<String>,
+    pub(crate) exports: Read<Vec<ServiceExport>>,
+    pub(crate) imports: Read<Vec<ServiceImport>>,
 }
 
 /// Everything about one name.
 #[derive(Debug)]
-pub(in crate::commands) struct Name {
+pub(crate) struct Name {
     pub(super) key: ServiceKey,
     pub(super) namespace: Read<bool>,
     pub(super) service: Read<Option<Service>>,
@@ -138,15 +136,15 @@ pub(super) enum Dns {
 }
 
 /// Where `status` looks.
-pub(in crate::commands) struct Observer<'a> {
-    pub(in crate::commands) client: Client,
-    pub(in crate::commands) place: &'a PlaceArgs,
+pub(crate) struct Observer<'a> {
+    pub(crate) client: Client,
+    pub(crate) place: &'a PlaceArgs,
     /// The registry, or why it cannot be asked.
-    pub(in crate::commands) cloudmap: Result<Arc<dyn CloudMap>, String>,
+    pub(crate) cloudmap: Result<Arc<dyn CloudMap>, String>,
 }
 
 impl<'a> Observer<'a> {
-    pub(in crate::commands) async fn new(client: Client, place: &'a PlaceArgs) -> Self {
+    pub(crate) async fn new(client: Client, place: &'a PlaceArgs) -> Self {
         let cloudmap = connect::registry_for_status(&place.aws).await.map_err(|error| format!("{error:#}"));
         Self { client, place, cloudmap }
     }
@@ -209,7 +207,7 @@ impl<'a> Observer<'a> {
     }
 
     /// Lists with the name as a selector: who may list, as the controller's own role, need not be allowed to get.
-    pub(in crate::commands) async fn name(&self, key: &ServiceKey, ledger: &Result<Vec<ClusterView>, Dark>) -> Name {
+    pub(crate) async fn name(&self, key: &ServiceKey, ledger: &Result<Vec<ClusterView>, Dark>) -> Name {
         let named = |name: &str| ListParams::default().fields(&format!("metadata.name={name}"));
         let labelled = |label: &str| ListParams::default().labels(&format!("{label}={}", key.name));
         let namespaces: Api<Namespace> = Api::all(self.client.clone());

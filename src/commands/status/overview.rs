@@ -11,19 +11,17 @@ use super::{
     observe::{Cluster, Dark, Leader, Objects},
     report::{Finding, Report, State},
 };
-use crate::{
-    api::{
-        ServiceImport,
-        conditions::{ImportStaleReason, ReadyReason, Row, export_rows, import_rows},
-    },
-    cluster::{identity::Identity, lease::LEASE, objects, reader::Unread, record::RECORD},
-    commands::{ledger_show, table::human},
-    ledger::{
-        record::{Member, StoreError},
-        show::ClusterView,
-    },
-    model::Exported,
+use crate::{ledger_show, table::human};
+use api::{
+    ServiceImport,
+    conditions::{ImportStaleReason, ReadyReason, Row, export_rows, import_rows},
 };
+use cluster::{identity::Identity, lease::LEASE, objects, reader::Unread, record::RECORD};
+use ledger::{
+    record::{Member, StoreError},
+    show::ClusterView,
+};
+use model::Exported;
 
 /// A Lease that was not renewed for this long has no leader, unless the clock here is wrong: renewals come every 3 s.
 const RENEWED: Duration = Duration::from_secs(30);
@@ -36,7 +34,7 @@ pub(super) fn plan(seen: &Cluster, objects: &Objects) -> Report {
     let mut findings = cluster(seen, !objects.exports.as_ref().is_ok_and(Vec::is_empty));
     findings.extend(ledger(seen));
     let exports = objects.exports.as_ref().map(|exports| {
-        let wrong = |export: &crate::api::ServiceExport| {
+        let wrong = |export: &api::ServiceExport| {
             let conditions = export.status.as_ref().map_or(&[][..], |status| &status.conditions);
             troubles(&about("ServiceExport", &export.metadata), &export_rows(), &export.metadata, conditions, seen.now)
         };
@@ -98,7 +96,7 @@ pub(super) fn subject(seen: &Cluster) -> String {
 }
 
 /// Time since then, which is none if the clock here is behind.
-pub(in crate::commands) fn since(now: Timestamp, then: Timestamp) -> Duration {
+pub(crate) fn since(now: Timestamp, then: Timestamp) -> Duration {
     Duration::try_from(now.duration_since(then)).unwrap_or_default()
 }
 
@@ -269,7 +267,7 @@ pub(super) fn unknown_key(seen: &Cluster, view: &ClusterView, about: &str) -> Op
 
 /// Whether the leader here is connected with the one of that cluster; `None` if nobody says it, or if that one does not
 /// say where it is.
-pub(in crate::commands) fn stream(seen: &Cluster, view: &ClusterView) -> Option<bool> {
+pub(crate) fn stream(seen: &Cluster, view: &ClusterView) -> Option<bool> {
     let leader = seen.lease.as_ref().ok()?.as_ref().filter(|leader| leader.holder.is_some())?;
     let fresh = leader.renewed.is_some_and(|then| since(seen.now, then) <= RENEWED);
     let is_own = known(seen).is_some_and(|own| *view.id == *own.cluster.as_str());

@@ -5,16 +5,14 @@ use std::{collections::BTreeMap, time::Duration};
 use serde_json::{Value, json};
 
 use crate::{
-    cluster::reader::Unread,
-    commands::{
-        apply_crds,
-        table::{Table, human},
-    },
+    apply_crds,
+    table::{Table, human},
 };
+use cluster::reader::Unread;
 
 /// How something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::commands) enum State {
+pub(crate) enum State {
     /// As it should be.
     Well,
     /// Not as it should be, or Kubernetes refuses to show it.
@@ -26,7 +24,7 @@ pub(in crate::commands) enum State {
 }
 
 impl State {
-    pub(in crate::commands) const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Well => "ok",
             Self::Wrong => "WRONG",
@@ -86,7 +84,7 @@ impl Finding {
 
 /// All findings.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::commands) struct Report {
+pub(crate) struct Report {
     /// What was looked at.
     pub(super) subject: String,
     pub(super) findings: Vec<Finding>,
@@ -94,7 +92,7 @@ pub(in crate::commands) struct Report {
 
 impl Report {
     /// The worst state that is said of each thing.
-    pub(in crate::commands) fn states(&self) -> BTreeMap<&str, State> {
+    pub(crate) fn states(&self) -> BTreeMap<&str, State> {
         let mut states = BTreeMap::new();
         for Finding { about, state, .. } in &self.findings {
             let worst = states.entry(about.as_str()).or_insert(*state);
@@ -111,7 +109,7 @@ impl Report {
     }
 
     /// The answer first, then all findings, each with its remedy.
-    pub(in crate::commands) fn table(&self) -> String {
+    pub(crate) fn table(&self) -> String {
         let count = |state| self.findings.iter().filter(|finding| finding.state == state).count();
         let mut answer = match (self.first_wrong(), count(State::Wrong)) {
             (None, _) => format!("{}: nothing is wrong", self.subject),
@@ -129,7 +127,7 @@ impl Report {
         format!("{answer}\n\n{table}")
     }
 
-    pub(in crate::commands) fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let findings = self.findings.iter().map(|Finding { about, state, age, text, remedy }| {
             json!({
                 "about": about, "state": state.as_str(), "ageSeconds": age.map(|age| age.as_secs()), "text": text,

@@ -12,20 +12,18 @@ use super::{
     overview,
     report::{Report, State},
 };
-use crate::{
-    cli::STREAM_PORT,
-    cluster::{identity::Identity, reader::Unread},
-    ledger::{
-        hash::Summary,
-        head::{FORMAT, Head, Presence, Root},
-        record::{Accepted, Member, Position, Record, StoreError},
-        records::Catalog,
-        show::ClusterView,
-    },
-    model::{
-        ClaimOwner, Exported, PublicKey, Registration, ServiceKey, Target,
-        fixtures::{mk_endpoint, mk_export},
-    },
+use cli::STREAM_PORT;
+use cluster::{identity::Identity, reader::Unread};
+use ledger::{
+    hash::Summary,
+    head::{FORMAT, Head, Presence, Root},
+    record::{Accepted, Member, Position, Record, StoreError},
+    records::Catalog,
+    show::ClusterView,
+};
+use model::{
+    ClaimOwner, Exported, PublicKey, Registration, ServiceKey, Target,
+    fixtures::{mk_endpoint, mk_export},
 };
 
 const DAY: i64 = 86_400;
@@ -46,24 +44,24 @@ fn target() -> Target {
     Target { namespace: "shop".into(), service: "web".into() }
 }
 
-pub(in crate::commands) fn parsed<T: serde::de::DeserializeOwned>(object: Value) -> T {
+pub(crate) fn parsed<T: serde::de::DeserializeOwned>(object: Value) -> T {
     serde_json::from_value(object).unwrap()
 }
 
-pub(in crate::commands) fn condition(kind: &str, status: &str, reason: &str) -> Value {
+pub(crate) fn condition(kind: &str, status: &str, reason: &str) -> Value {
     json!({"type": kind, "status": status, "reason": reason, "message": "", "observedGeneration": 1,
         "lastTransitionTime": ago(600).to_string()})
 }
 
 /// A cluster of the ledger with two endpoints of the name, one of them ready, and a claim.
-pub(in crate::commands) fn view(id: &str) -> ClusterView {
+pub(crate) fn view(id: &str) -> ClusterView {
     let mut endpoints = vec![mk_endpoint([10, 0, 0, 1]), mk_endpoint([10, 0, 0, 2])];
     endpoints[1].conditions.ready = false;
     let claim = Registration {
         target: target(),
         owner: ClaimOwner::export(&key()),
         claimed: ago(4 * DAY).as_second(),
-        state: crate::model::ClaimState::Serves,
+        state: model::ClaimState::Serves,
     };
     let catalog = Catalog {
         exports: [(key(), Exported { export: mk_export(1), endpoints })].into(),
@@ -97,7 +95,7 @@ pub(in crate::commands) fn view(id: &str) -> ClusterView {
     }
 }
 
-pub(in crate::commands) fn cluster() -> Cluster {
+pub(crate) fn cluster() -> Cluster {
     let identity =
         Identity { cluster: "one".parse().unwrap(), clusterset: Some("prod".parse().unwrap()), uid: "uid-one".into() };
     let leader = Leader {
@@ -129,7 +127,7 @@ fn sign_with_another_key(seen: &mut Cluster) {
     Arc::make_mut(head).signer = Some(signs);
 }
 
-pub(in crate::commands) fn report(seen: &Cluster, objects: &Objects) -> Report {
+pub(crate) fn report(seen: &Cluster, objects: &Objects) -> Report {
     overview::plan(seen, objects)
 }
 
@@ -147,7 +145,7 @@ fn export(conditions: &Value) -> Value {
     json!({"metadata": metadata("web"), "status": {"conditions": conditions}})
 }
 
-pub(in crate::commands) fn exported() -> Value {
+pub(crate) fn exported() -> Value {
     export(&json!([
         condition("Valid", "True", "Valid"),
         condition("Ready", "True", "Exported"),
@@ -156,7 +154,7 @@ pub(in crate::commands) fn exported() -> Value {
     ]))
 }
 
-pub(in crate::commands) fn import(conditions: &Value) -> Value {
+pub(crate) fn import(conditions: &Value) -> Value {
     json!({"metadata": metadata("web"),
         "spec": {"type": "ClusterSetIP", "ips": ["10.96.0.9"], "ports": [{"port": 80, "protocol": "TCP"}]},
         "status": {"clusters": [{"cluster": "one"}, {"cluster": "two"}], "conditions": conditions}})
@@ -566,7 +564,7 @@ fn what_cannot_be_seen_from_here_is_said_and_is_not_wrong() {
 fn a_headless_import_without_ready_endpoints_has_no_answer_and_coredns_is_not_to_blame() {
     let (seen, mut name) = (cluster(), followed());
     let import = name.import.as_mut().unwrap().as_mut().unwrap();
-    (import.spec.type_, import.spec.ips) = (crate::api::ServiceImportType::Headless, Vec::new());
+    (import.spec.type_, import.spec.ips) = (api::ServiceImportType::Headless, Vec::new());
     name.dns = Dns::Asked(Err("NXDOMAIN".into()));
     let table = name::plan(&seen, &name).table();
     assert!(table.contains("has no answer: NXDOMAIN"), "{table}");

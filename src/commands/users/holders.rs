@@ -15,10 +15,8 @@ use kube::ResourceExt as _;
 use serde::Serialize;
 
 use super::record::How;
-use crate::{
-    cloudmap::{Instance, attributes},
-    commands::asking::workload,
-};
+use crate::asking::workload;
+use cloudmap::{Instance, attributes};
 
 /// Labels of the pods of the cluster's DNS, and what they run.
 const DNS_LABEL: &str = "k8s-app";

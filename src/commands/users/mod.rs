@@ -37,7 +37,8 @@ use self::{
     report::Report,
     subject::Subject,
 };
-use crate::{cli::UsersArgs, commands::table};
+use crate::table;
+use cli::UsersArgs;
 
 /// For what cannot be read at all, as for wrong arguments.
 const UNUSABLE: u8 = 2;

@@ -12,13 +12,11 @@ use super::{
     holders::{Holders, addresses},
     subject::Subject,
 };
-use crate::{
-    app::connect,
-    cli::{ClusterArgs, TaskAddress, UsersArgs},
-    cloudmap::{CloudMap, Lane, Namespace, Operation, attributes},
-    cluster::reader::{Unread, each},
-    commands::asking::{Progress, answered, in_time, is_away, patiently_counted},
-};
+use crate::asking::{Progress, answered, in_time, is_away, patiently_counted};
+use app::connect;
+use cli::{ClusterArgs, TaskAddress, UsersArgs};
+use cloudmap::{CloudMap, Lane, Namespace, Operation, attributes};
+use cluster::reader::{Unread, each};
 
 /// How many services are asked at once.
 const AT_ONCE: usize = 8;

@@ -11,7 +11,7 @@ use super::{
     record::Kind,
     subject::Subject,
 };
-use crate::commands::table::Table;
+use crate::table::Table;
 
 /// Everything that is printed.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use super::{
     fields::{address, words},
     record::{Said, Sighting},
 };
-use crate::cli::TaskAddress;
+use cli::TaskAddress;
 
 /// Why a query is not a user's.
 const NO_CLIENT: &str = "somebody asks for the name, and the record does not say who";

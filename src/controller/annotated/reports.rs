@@ -6,21 +6,19 @@ use std::{collections::BTreeMap, sync::Arc};
 use tracing::info;
 
 use super::{Annotated, Object};
-use crate::{
-    annotations::{
-        Refusal, Wanted,
-        news::{deleted, news},
-    },
-    api::events::EventReason,
-    cluster::events::{self, EventRecord},
-    controller::{Knowledge, Membership, idle_shares, targets::awaits_clusters},
-    instances::{
-        InstanceSpec,
-        policy::why_it_wins,
-        sync::{Ids, Notice, Outcome, TargetStatus},
-    },
-    model::{ClaimOwner, Target},
+use crate::{Knowledge, Membership, idle_shares, targets::awaits_clusters};
+use annotations::{
+    Refusal, Wanted,
+    news::{deleted, news},
 };
+use api::events::EventReason;
+use cluster::events::{self, EventRecord};
+use instances::{
+    InstanceSpec,
+    policy::why_it_wins,
+    sync::{Ids, Notice, Outcome, TargetStatus},
+};
+use model::{ClaimOwner, Target};
 
 /// What was reported about a target's instances, and on which object.
 #[derive(Debug, Clone)]
@@ -42,7 +40,7 @@ pub(super) enum Topic {
 
 impl Annotated {
     /// The Events to emit since the last call.
-    pub(in crate::controller) fn take_notes(&mut self) -> Vec<EventRecord> {
+    pub(crate) fn take_notes(&mut self) -> Vec<EventRecord> {
         std::mem::take(&mut self.notes)
     }
 
@@ -64,7 +62,7 @@ impl Annotated {
     }
 
     /// This cluster has no registration record of a target (any more).
-    pub(in crate::controller) fn forget(&mut self, target: &Target) {
+    pub(crate) fn forget(&mut self, target: &Target) {
         self.said.remove(target);
         let wanting = self.wanting.get(target);
         let wants = |owner: &ClaimOwner| wanting.is_some_and(|owners| owners.contains(owner));
@@ -81,7 +79,7 @@ impl Annotated {
     }
 
     /// Sets why registrations of a standalone cluster cannot be recorded, if so.
-    pub(in crate::controller) fn set_unrecorded(&mut self, error: Option<&str>) {
+    pub(crate) fn set_unrecorded(&mut self, error: Option<&str>) {
         self.unrecorded = error.map(|error| {
             format!(
                 "Registrations cannot be recorded in the ConfigMap cloudmap-mcs-ledger. The controller tries again until \
@@ -92,7 +90,7 @@ impl Annotated {
 
     /// Reports on an object that nothing can be registered for it because of the ledger, with the text that exports
     /// get. This is reported once. On exports, too, further errors are only in the condition, and not Events.
-    pub(in crate::controller) fn tell_held_up(&mut self, knowledge: &Knowledge, owner: &ClaimOwner) {
+    pub(crate) fn tell_held_up(&mut self, knowledge: &Knowledge, owner: &ClaimOwner) {
         if self.settings.dry_run || !self.objects.contains_key(owner) {
             return;
         }
@@ -115,7 +113,7 @@ impl Annotated {
     }
 
     /// Reports on an object, once, which limit it exceeds.
-    pub(in crate::controller) fn tell_exceeded(&mut self, knowledge: &Knowledge, owner: &ClaimOwner) {
+    pub(crate) fn tell_exceeded(&mut self, knowledge: &Knowledge, owner: &ClaimOwner) {
         let said = knowledge.exceeded(owner).filter(|_| self.objects.contains_key(owner)).map(|(_, text)| text);
         match said {
             Some(text) if self.exceeded.get(owner) != Some(&text) => {
@@ -131,7 +129,7 @@ impl Annotated {
 
     /// Reports on the objects that want a target what they wait for: another claim, the ledger, or, with `unread`,
     /// clusters that cannot be read.
-    pub(in crate::controller) fn tell_waiting(&mut self, knowledge: &Knowledge, target: &Target, unread: bool) {
+    pub(crate) fn tell_waiting(&mut self, knowledge: &Knowledge, target: &Target, unread: bool) {
         if self.settings.dry_run {
             return;
         }
@@ -169,7 +167,7 @@ impl Annotated {
 
     /// The status of an object's target changed: reports the result. `presence` returns the uid of an object, if it
     /// exists.
-    pub(in crate::controller) fn tell_status(
+    pub(crate) fn tell_status(
         &mut self,
         owner: &ClaimOwner,
         target: &Target,

@@ -1,7 +1,7 @@
 //! What an export leaves out is said on it, once.
 
 use super::*;
-use crate::api::events::EventReason;
+use api::events::EventReason;
 
 fn put_slice(bench: &Bench, name: &str, address_type: &str, address: &str) {
     let slice = json!({

@@ -1,10 +1,8 @@
 //! What is registered in Cloud Map for exports and annotated Services, and from when on.
 
 use super::*;
-use crate::{
-    instances::sync::{Outcome, Reason},
-    model::ClaimOwner,
-};
+use instances::sync::{Outcome, Reason};
+use model::ClaimOwner;
 
 /// `web` holds `internal/www`, for which a Service of another cluster waits. Then it names `internal/web` instead. `put`
 /// makes it name a Cloud Map service.

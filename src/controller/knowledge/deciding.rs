@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::{Knowledge, Remote};
-use crate::model::{ClusterId, ServiceKey};
+use model::{ClusterId, ServiceKey};
 
 impl Knowledge {
     /// Whether the cluster is in the ledger, has not left, and has not been silent for longer than the TTL.

@@ -3,12 +3,10 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use super::{Concerned, Knowledge, Membership};
-use crate::{
-    controller::membership::LEAVING,
-    export::Publication,
-    ledger::{Map, records},
-    model::{ClaimOwner, ServiceKey, Target},
-};
+use crate::membership::LEAVING;
+use export::Publication;
+use ledger::{Map, records};
+use model::{ClaimOwner, ServiceKey, Target};
 
 impl Knowledge {
     /// Takes in what was published of this cluster.

@@ -3,13 +3,11 @@
 use std::{borrow::Cow, collections::BTreeSet, sync::Arc};
 
 use super::{Asks, Knowledge, Wants};
-use crate::{
-    cluster::objects::Namespace,
-    controller::Mode,
-    export::{Encoded, Exceeded, Exports, Need, Usage, Used, need_of_target},
-    ledger::limits::{MAX_PAIRS, MAX_STATE_BYTES},
-    model::{ClaimOwner, Exported, ServiceKey, Target, some_of},
-};
+use crate::Mode;
+use cluster::objects::Namespace;
+use export::{Encoded, Exceeded, Exports, Need, Usage, Used, need_of_target};
+use ledger::limits::{MAX_PAIRS, MAX_STATE_BYTES};
+use model::{ClaimOwner, Exported, ServiceKey, Target, some_of};
 
 /// The same for the record of a cluster in no ClusterSet. Kubernetes takes 1 MiB in a ConfigMap, in which a claim takes up to
 /// three times the bytes that it takes here.

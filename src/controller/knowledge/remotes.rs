@@ -9,11 +9,9 @@ use std::{
 use tracing::{info, warn};
 
 use super::{Concerned, Knowledge, Remote, count, discount, no_earlier};
-use crate::{
-    import::Unknown,
-    ledger::{Map, records, remote::Remotes},
-    model::{ClusterId, Endpoint, Exported, Registration, ServiceKey, Target},
-};
+use import::Unknown;
+use ledger::{Map, records, remote::Remotes};
+use model::{ClusterId, Endpoint, Exported, Registration, ServiceKey, Target};
 
 impl Remote {
     /// What it exports under a name, decoded anew. Decoded, the exports of a hundred clusters take several times the memory

@@ -6,13 +6,10 @@ use k8s_openapi::api::{core::v1 as core, networking::v1 as networking};
 use serde_json::{Value, json};
 
 use super::world::{Cluster, World, always, key, until};
-use crate::{
-    annotations,
-    api::events::Severity,
-    cloudmap::{Attributes, NamespaceKind, Operation, RecordType, Service},
-    cluster::events::EventRecord,
-    instances::Selection,
-};
+use api::events::Severity;
+use cloudmap::{Attributes, NamespaceKind, Operation, RecordType, Service};
+use cluster::events::EventRecord;
+use instances::Selection;
 
 pub(super) const HOSTNAME: &str = "external-dns.alpha.kubernetes.io/hostname";
 pub(super) const PYTHON: [&str; 2] = ["cloudmap.controller/namespace", "cloudmap.controller/hostname"];

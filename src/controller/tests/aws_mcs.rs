@@ -6,12 +6,10 @@ use super::{
     iam::check,
     world::{Cluster, World, always, key, until},
 };
-use crate::{
-    api::ServiceImportType,
-    awsmcs::FINALIZER,
-    cloudmap::{Attributes, ErrorKind, NamespaceKind, Operation, fake::Fault},
-    iam::Mode,
-};
+use api::ServiceImportType;
+use awsmcs::FINALIZER;
+use cloudmap::{Attributes, ErrorKind, NamespaceKind, Operation, fake::Fault};
+use iam::Mode;
 
 /// Before any ServiceExport in the clusters in memory was created.
 const OLDER: i64 = -1;
@@ -379,7 +377,7 @@ async fn an_instance_of_this_cluster_that_nothing_tells_of_is_withdrawn_and_one_
     world.register(&web, "10.2.0.1", attributes("c2", "10.2.0.1", 80, 1_000));
     world.register(&api, "10.1.0.2", attributes("blue", "10.1.0.2", 80, 1_000));
     until("what it registered itself goes", || world.registered(&web).keys().eq([&id("10.2.0.1")])).await;
-    let left = |note: &crate::cluster::events::EventRecord| note.reason == "InstancesLeft";
+    let left = |note: &cluster::events::EventRecord| note.reason == "InstancesLeft";
     let said = loop {
         if let Some(said) = blue.objects.take_note(left) {
             break said;

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::world::{Cluster, World, always, key, until};
-use crate::cloudmap::{ErrorKind, Operation, fake::Fault};
+use cloudmap::{ErrorKind, Operation, fake::Fault};
 
 #[tokio::test(start_paused = true)]
 async fn three_clusters_say_a_conflict_alike_and_who_disagrees_reads_what_to_do() {

@@ -10,14 +10,12 @@ use super::{
     shares::{ecs, pods},
     world::{Cluster, World, always, key, until},
 };
-use crate::{
-    api::{
-        CutoverGuard, CutoverPhase, CutoverSpec, CutoverStatus,
-        names::{ANNOTATION_HEALTH_CHECK, ANNOTATION_MAY_REGISTER, ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC},
-    },
-    cloudmap::{DnsConfig, DnsRecord, RecordType},
-    cluster::apply::Cause,
+use api::{
+    CutoverGuard, CutoverPhase, CutoverSpec, CutoverStatus,
+    names::{ANNOTATION_HEALTH_CHECK, ANNOTATION_MAY_REGISTER, ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC},
 };
+use cloudmap::{DnsConfig, DnsRecord, RecordType};
+use cluster::apply::Cause;
 
 const PODS: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
 const MINUTE: Duration = Duration::from_mins(1);
@@ -142,7 +140,7 @@ async fn what_is_not_ready_paused_or_blocked_holds_the_step_and_says_why() {
     let steps = spec(&[40, 100]);
     blue.objects.put_cutover(&key("web"), steps.clone());
     until_says(&blue, "web", CutoverPhase::Blocked, None, "NoObject").await;
-    let is_blocked = |note: &crate::cluster::events::EventRecord| note.reason == "CutoverBlocked";
+    let is_blocked = |note: &cluster::events::EventRecord| note.reason == "CutoverBlocked";
     until("an Event says so", || blue.objects.take_note(is_blocked).is_some()).await;
     joins(&blue);
     until_says(&blue, "web", CutoverPhase::Shifting, Some(40), "Shifting").await;
@@ -192,7 +190,7 @@ async fn a_step_counts_when_its_status_is_written_and_not_before() {
         blue.objects.fail_next(Cause::Forbidden("cutovers/status is forbidden".to_owned()));
     }
     blue.objects.put_cutover(&key("web"), spec(&[40]));
-    let refused = |note: &crate::cluster::events::EventRecord| note.reason == "CutoverNotWritten";
+    let refused = |note: &cluster::events::EventRecord| note.reason == "CutoverNotWritten";
     until("an Event says so", || {
         assert!(status(&blue, "web").phase.is_some() || pods(&world).len() == 3);
         blue.objects.take_note(refused).is_some()
@@ -238,7 +236,7 @@ async fn a_guard_that_finds_something_wrong_takes_the_traffic_back_until_the_spe
     world.callers.ill.lock().unwrap().insert(PODS[2].parse().unwrap());
     until_says(&blue, "web", CutoverPhase::RolledBack, Some(0), "GuardFailed").await;
     assert!(pods(&world).is_empty());
-    let failed = |note: &crate::cluster::events::EventRecord| note.reason == "GuardFailed";
+    let failed = |note: &cluster::events::EventRecord| note.reason == "GuardFailed";
     until("an Event says so", || blue.objects.take_note(failed).is_some()).await;
     let said = status(&blue, "web").guard_failure.unwrap().message;
     assert_eq!(said, "the pod at 10.0.0.3:8080 failed 3 probes in a row: it refused the connection");

@@ -7,11 +7,9 @@ use std::{
 };
 
 use super::world::{Cluster, World, always, key, until};
-use crate::{
-    api::ServiceImportType,
-    cloudmap::{DnsConfig, DnsRecord, ErrorKind, NamespaceKind, Operation, RecordType, fake::Fault},
-    cluster::events::EventRecord,
-};
+use api::ServiceImportType;
+use cloudmap::{DnsConfig, DnsRecord, ErrorKind, NamespaceKind, Operation, RecordType, fake::Fault};
+use cluster::events::EventRecord;
 
 impl World {
     /// A Cloud Map namespace of somebody else, with services.
@@ -273,7 +271,7 @@ async fn a_name_that_is_none_in_kubernetes_gets_one() {
     let [odd] = world.foreign("internal", &["Order_Service"]).try_into().unwrap();
     world.task(&odd, "10.9.0.1", Some(80));
     blue.import_from(Some("internal"));
-    blue.until_endpoints(&crate::discovery::label("Order_Service"), &["ecs-prod 10.9.0.1:80"]).await;
+    blue.until_endpoints(&discovery::label("Order_Service"), &["ecs-prod 10.9.0.1:80"]).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,10 +6,8 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::world::{Cluster, World, always, key, until};
-use crate::{
-    cloudmap::{ErrorKind, Operation, fake::Fault},
-    cluster::apply::Cause,
-};
+use cloudmap::{ErrorKind, Operation, fake::Fault};
+use cluster::apply::Cause;
 
 const NAMES: [&str; 3] = ["web", "api", "db"];
 

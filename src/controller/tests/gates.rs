@@ -9,13 +9,11 @@ use super::{
     annotated::HOSTNAME,
     world::{Cluster, World, always, key, until},
 };
-use crate::{
-    api::names::{self, ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC, CONDITION_REGISTERED},
-    cloudmap::{ErrorKind, NamespaceKind, Operation},
-    cluster::{apply::Cause, objects::ObjectKey},
-    iam::Mode,
-    instances::Selection,
-};
+use api::names::{self, ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC, CONDITION_REGISTERED};
+use cloudmap::{ErrorKind, NamespaceKind, Operation};
+use cluster::{apply::Cause, objects::ObjectKey};
+use iam::Mode;
+use instances::Selection;
 
 /// `--gate-timeout` of these clusters.
 const TIMEOUT: Duration = Duration::from_mins(5);
@@ -109,7 +107,7 @@ impl Cluster {
     async fn until_pod_noted(&self, name: &str, reason: &str) -> String {
         let deadline = tokio::time::Instant::now() + Duration::from_mins(10);
         loop {
-            let of_pod = |note: &crate::cluster::events::EventRecord| {
+            let of_pod = |note: &cluster::events::EventRecord| {
                 note.regarding.kind.as_deref() == Some("Pod")
                     && note.regarding.name.as_deref() == Some(name)
                     && note.reason == *reason

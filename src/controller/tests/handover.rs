@@ -8,10 +8,8 @@ use super::{
     annotated::PYTHON,
     world::{Cluster, World, key, until},
 };
-use crate::{
-    api::names::{ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE},
-    cloudmap::{NamespaceKind, Operation},
-};
+use api::names::{ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE};
+use cloudmap::{NamespaceKind, Operation};
 
 const WANTS: [(&str, &str); 2] = [(PYTHON[0], "internal"), (PYTHON[1], "web")];
 

@@ -8,7 +8,7 @@ use super::{
     annotated::PYTHON,
     world::{Cluster, World, until},
 };
-use crate::cloudmap::{ErrorKind, NamespaceKind};
+use cloudmap::{ErrorKind, NamespaceKind};
 
 fn world() -> World {
     let world = World::new();

@@ -6,13 +6,10 @@ use super::{
     annotated::{HOSTNAME, PYTHON},
     world::{World, key, until},
 };
-use crate::{
-    annotations,
-    api::names,
-    cloudmap::{DnsConfig, DnsRecord, NamespaceKind, RecordType},
-    iam::{Effect, Facts, Mode, statements},
-    instances::Selection,
-};
+use api::names;
+use cloudmap::{DnsConfig, DnsRecord, NamespaceKind, RecordType};
+use iam::{Effect, Facts, Mode, statements};
+use instances::Selection;
 
 /// The Cloud Map operations that these modes allow.
 fn allowed(modes: &[Mode]) -> BTreeSet<String> {

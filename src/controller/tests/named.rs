@@ -6,10 +6,8 @@ use super::{
     annotated::PYTHON,
     world::{World, always, until},
 };
-use crate::{
-    api::names,
-    cloudmap::{ErrorKind, NamespaceKind, Operation, fake::Fault},
-};
+use api::names;
+use cloudmap::{ErrorKind, NamespaceKind, Operation, fake::Fault};
 
 const NAMESPACE: &str = names::ANNOTATION_TARGET_NAMESPACE;
 const SERVICE: &str = names::ANNOTATION_TARGET_SERVICE;

@@ -5,10 +5,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::world::{Cluster, World, always, until};
-use crate::{
-    api::{events::EventReason, names},
-    cluster::events::EventRecord,
-};
+use api::{events::EventReason, names};
+use cluster::events::EventRecord;
 
 /// A Service with these ports, and a slice for each set of ports that pods have.
 fn put(blue: &Cluster, ports: &[&str], pods: &[(&str, &[&str])]) {

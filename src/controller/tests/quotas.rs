@@ -6,12 +6,10 @@ use super::{
     annotated::HOSTNAME,
     world::{Cluster, World, always, key, until},
 };
-use crate::{
-    api::names,
-    cloudmap::NamespaceKind,
-    export::{Quota, Usage},
-    model::ServiceKey,
-};
+use api::names;
+use cloudmap::NamespaceKind;
+use export::{Quota, Usage};
+use model::ServiceKey;
 
 /// The shipped memory limit, 256 MiB.
 const LIMIT: u64 = 256 << 20;

@@ -8,17 +8,15 @@ use super::{
     annotated::HOSTNAME,
     world::{Cluster, World, always, key, until},
 };
-use crate::{
-    api::names,
-    cloudmap::{NamespaceKind, Operation, RecordType},
-};
+use api::names;
+use cloudmap::{NamespaceKind, Operation, RecordType};
 
 impl World {
     fn ttl(&self, namespace: &str, service: &str) -> Option<u32> {
         Some(self.service(namespace, service)?.dns?.records.first()?.ttl)
     }
 
-    fn change_service(&self, id: &str, change: impl FnOnce(&mut crate::cloudmap::Service)) {
+    fn change_service(&self, id: &str, change: impl FnOnce(&mut cloudmap::Service)) {
         change(self.fake.registry().services.get_mut(id).unwrap());
     }
 }

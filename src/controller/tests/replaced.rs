@@ -8,7 +8,7 @@ use super::{
     annotated::{HOSTNAME, PYTHON},
     world::{World, always, key, until},
 };
-use crate::cloudmap::{DnsConfig, DnsRecord, NamespaceKind, Operation, RecordType};
+use cloudmap::{DnsConfig, DnsRecord, NamespaceKind, Operation, RecordType};
 
 const TASK: &str = "0db8dbd2185c4c0184e80f58fee8ba1d";
 const TTL: &str = "external-dns.alpha.kubernetes.io/ttl";
@@ -143,8 +143,8 @@ async fn what_fails_in_one_service_or_namespace_is_said_on_its_object_and_stops_
         ["later", "refused"].map(|name| world.fake.registry().add_service(&internal, name, "people", ""));
     {
         let mut registry = world.fake.registry();
-        registry.failing.insert(denied, crate::cloudmap::ErrorKind::AccessDenied);
-        registry.failing.insert(refused, crate::cloudmap::ErrorKind::LimitExceeded);
+        registry.failing.insert(denied, cloudmap::ErrorKind::AccessDenied);
+        registry.failing.insert(refused, cloudmap::ErrorKind::LimitExceeded);
         registry.failing_later.insert(later);
     }
     let blue = world.cluster("blue");

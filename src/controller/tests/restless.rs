@@ -14,11 +14,9 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::world::World;
-use crate::{
-    api::names,
-    cluster::memory::MemoryCluster,
-    env::{self, Machine},
-};
+use api::names;
+use base::env::{self, Machine};
+use cluster::memory::MemoryCluster;
 
 /// So long at most, or a loop that yields to nobody would never let the test end.
 const RESTLESS: Duration = Duration::from_mins(3);

@@ -6,10 +6,8 @@ use super::{
     annotated::PYTHON,
     world::{World, always, key, until},
 };
-use crate::{
-    api::names::{ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC},
-    cloudmap::NamespaceKind,
-};
+use api::names::{ANNOTATION_SHARE, ANNOTATION_SHARE_OF_TRAFFIC};
+use cloudmap::NamespaceKind;
 
 /// An ECS service `shop/web` with two tasks.
 pub(super) fn ecs(world: &World) -> Arc<str> {
@@ -137,7 +135,7 @@ async fn an_annotated_service_says_by_events_what_became_of_its_share() {
         blue.headless("web", &annotations, &PODS[..2]);
     };
     let noted = async |reason: &str| {
-        let wanted = |note: &crate::cluster::events::EventRecord| note.reason == reason;
+        let wanted = |note: &cluster::events::EventRecord| note.reason == reason;
         let mut text = None;
         for _ in 0..600 {
             text = blue.objects.take_note(wanted).map(|note| note.text);

@@ -6,7 +6,9 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::world::{Cluster, World, always, key, until};
-use crate::{api::names, cloudmap::Operation, import::hashed};
+use api::names;
+use cloudmap::Operation;
+use import::hashed;
 
 #[tokio::test(start_paused = true)]
 async fn an_export_appears_everywhere_follows_its_endpoints_and_goes() {
@@ -180,7 +182,7 @@ async fn foreign_instances_are_never_touched_and_an_annotation_joins_them() {
     let task = "0123456789abcdef0123456789abcdef";
     {
         let mut registry = world.fake.registry();
-        let shop = registry.add_namespace("shop", crate::cloudmap::NamespaceKind::Http);
+        let shop = registry.add_namespace("shop", cloudmap::NamespaceKind::Http);
         let web = registry.add_service(&shop, "web", "ecs", "");
         let attributes = [("AWS_INSTANCE_IPV4".to_owned(), "10.9.0.1".to_owned())];
         registry.instances.insert((web, task.into()), attributes.into());

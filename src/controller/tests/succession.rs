@@ -9,7 +9,10 @@ use super::{
     annotated::PYTHON,
     world::{Cluster, World, always, until},
 };
-use crate::{api::names, cloudmap::NamespaceKind, instances::RegistrationPolicy, model::ServiceKey};
+use api::names;
+use cloudmap::NamespaceKind;
+use instances::RegistrationPolicy;
+use model::ServiceKey;
 
 const PAY: [(&str, &str); 2] = [(PYTHON[0], "internal"), (PYTHON[1], "pay")];
 

@@ -6,7 +6,8 @@ use serde_json::json;
 use tokio::time::sleep;
 
 use super::world::{Cluster, World, until};
-use crate::{api::names, model::ServiceKey};
+use api::names;
+use model::ServiceKey;
 
 /// A Service with an endpoint, and its ServiceExport.
 fn export(cluster: &Cluster, namespace: &str, name: &str) {

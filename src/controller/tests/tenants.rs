@@ -8,7 +8,10 @@ use super::{
     annotated::{HOSTNAME, PYTHON},
     world::{Cluster, World, always, until},
 };
-use crate::{api::names, cloudmap::NamespaceKind, instances::RegistrationPolicy, model::ServiceKey};
+use api::names;
+use cloudmap::NamespaceKind;
+use instances::RegistrationPolicy;
+use model::ServiceKey;
 
 const TARGET: &str = "external-dns.alpha.kubernetes.io/target";
 

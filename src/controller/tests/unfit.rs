@@ -8,10 +8,8 @@ use super::{
     annotated::HOSTNAME,
     world::{Cluster, World, always, until},
 };
-use crate::{
-    api::names,
-    cloudmap::{Attributes, NamespaceKind},
-};
+use api::names;
+use cloudmap::{Attributes, NamespaceKind};
 
 impl World {
     /// What the instance with this address says.

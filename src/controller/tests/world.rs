@@ -18,26 +18,22 @@ use serde_json::json;
 use tokio::{task::JoinHandle, time::Instant};
 
 use super::super::*;
-use crate::{
-    annotations,
-    api::{self, names},
-    cloudmap::{
-        Access, ErrorKind, Instance, Operation,
-        fake::{Fake, Fault},
-    },
-    cluster::{Caches, Leadership, memory::MemoryCluster, record::memory::StoredHidden, selector::NamespaceSelector},
-    cutover::{
-        Settle,
-        guard::{Failure, Outside, Watcher},
-    },
-    env,
-    export::Quota,
-    gates::Lookups,
-    import::{DerivedNaming, hashed},
-    instances::{self, Naming, RegistrationPolicy, Selection},
-    ledger::{self, CLUSTERS, driver, head::Head, record::memory::Stored, records, show},
-    model::{IpFamily, ServiceKey, addresses::Range},
+use api::names;
+use base::env;
+use cloudmap::{
+    Access, ErrorKind, Instance, Operation,
+    fake::{Fake, Fault},
 };
+use cluster::{Caches, Leadership, memory::MemoryCluster, record::memory::StoredHidden, selector::NamespaceSelector};
+use cutover::{
+    Settle,
+    guard::{self, Failure, Outside},
+};
+use export::Quota;
+use import::{DerivedNaming, hashed};
+use instances::{Naming, RegistrationPolicy, Selection};
+use ledger::{CLUSTERS, driver, head::Head, record::memory::Stored, records, show};
+use model::{IpFamily, ServiceKey, addresses::Range};
 
 /// Simulated time within which everything converges.
 const PATIENCE: Duration = Duration::from_mins(10);
@@ -322,11 +318,9 @@ impl Cluster {
             );
             let (subscribed, subscribed_receiver) = tokio::sync::watch::channel(Arc::default());
             let (_ranges, service_ranges) = tokio::sync::watch::channel([Range::parse("10.96.0.0/16").unwrap()].into());
-            let reader = crate::discovery::DiscoverySettings {
-                aws_mcs,
-                ..crate::discovery::DiscoverySettings::new(identity.clone())
-            };
-            let read = crate::discovery::spawn(reader, fake.clone(), subscribed_receiver);
+            let reader =
+                ::discovery::DiscoverySettings { aws_mcs, ..::discovery::DiscoverySettings::new(identity.clone()) };
+            let read = ::discovery::spawn(reader, fake.clone(), subscribed_receiver);
             let (naming, of) = (Naming::PerNamespace, identity.clone());
             let targets = Targets { policy, naming, identity: of, region: None, aws_mcs, zones: None };
             let inputs = Inputs {
@@ -339,8 +333,8 @@ impl Cluster {
                 }),
                 records,
                 directory: Some(annotations::Directory::spawn(fake.clone())),
-                guards: Watcher::spawn(fake.clone(), callers),
-                lookups: Lookups::spawn(fake),
+                guards: guard::spawn(fake.clone(), callers),
+                lookups: ::gates::lookups::spawn(fake),
                 instances: desired,
                 statuses: registered.status(),
                 subscribed,

@@ -21,12 +21,10 @@ use axum::http::uri::PathAndQuery;
 pub use net::Net;
 pub use outside::{Failure, Outside};
 pub use pods::Pods;
-pub use watcher::Watcher;
+pub use watcher::{Watcher, spawn};
 
-use crate::{
-    api::CutoverGuard,
-    model::{Excerpt, ServiceKey},
-};
+use api::CutoverGuard;
+use model::{Excerpt, ServiceKey};
 
 /// So many pods are probed at most, those that are registered first.
 pub const MOST_PODS: usize = 10;

@@ -22,7 +22,7 @@ use super::{
     outside::{Failure, Outside},
     prometheus,
 };
-use crate::dns;
+use base::dns;
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(3);

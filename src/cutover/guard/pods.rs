@@ -9,11 +9,9 @@ use std::{
     sync::Arc,
 };
 
-use crate::{
-    api::names::ENDPOINT_SLICE_CONTROLLER,
-    cluster::objects::{Service, SourceSlice},
-    model::{Protocol, addresses},
-};
+use api::names::ENDPOINT_SLICE_CONTROLLER;
+use cluster::objects::{Service, SourceSlice};
+use model::{Protocol, addresses};
 
 /// The pods behind a Service, with the TCP ports on which they serve it.
 #[derive(Debug, Default)]
@@ -52,7 +50,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::cluster::cache::Narrow as _;
+    use cluster::cache::Narrow as _;
 
     fn service(selector: &Value) -> Service {
         let service = json!({

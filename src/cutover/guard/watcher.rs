@@ -10,11 +10,9 @@ use super::{
     judge::{Reading, Rows},
     outside::Outside,
 };
-use crate::{
-    cloudmap::{CloudMap, Lane},
-    inquiry::{Inquiry, Planner},
-    model::ServiceKey,
-};
+use base::inquiry::{Inquiry, Planner};
+use cloudmap::{CloudMap, Lane};
+use model::ServiceKey;
 
 /// Time from one look to the next.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -22,18 +20,16 @@ const PERIOD: Duration = Duration::from_secs(5);
 /// The task that looks, every five seconds for each question.
 pub type Watcher = Inquiry<Agenda>;
 
-impl Watcher {
-    /// Starts the task.
-    pub fn spawn(cloudmap: Arc<dyn CloudMap>, outside: Arc<dyn Outside>) -> Self {
-        let sight = Arc::new(Sight { cloudmap, outside });
-        Self::start(move |key: ServiceKey, question: Arc<Question>| {
-            let sight = Arc::clone(&sight);
-            async move {
-                let reading = sight.look(&question).await;
-                (key, question, reading)
-            }
-        })
-    }
+/// Starts the task.
+pub fn spawn(cloudmap: Arc<dyn CloudMap>, outside: Arc<dyn Outside>) -> Watcher {
+    let sight = Arc::new(Sight { cloudmap, outside });
+    Watcher::start(move |key: ServiceKey, question: Arc<Question>| {
+        let sight = Arc::clone(&sight);
+        async move {
+            let reading = sight.look(&question).await;
+            (key, question, reading)
+        }
+    })
 }
 
 /// What is looked through.
@@ -174,10 +170,8 @@ mod tests {
     use async_trait::async_trait;
 
     use super::*;
-    use crate::{
-        cloudmap::fake::Fake,
-        cutover::guard::{Failure, Guard, Judgement, Query, judgement},
-    };
+    use crate::guard::{Failure, Guard, Judgement, Query, judgement};
+    use cloudmap::fake::Fake;
 
     struct World {
         ill: SocketAddr,
@@ -214,7 +208,7 @@ mod tests {
     }
 
     async fn judged(world: World, question: Question) -> Vec<Judgement> {
-        let watcher = Watcher::spawn(Arc::new(Fake::new()), Arc::new(world));
+        let watcher = spawn(Arc::new(Fake::new()), Arc::new(world));
         watcher.ask(Arc::new([(key(), Arc::new(question.clone()))].into()));
         let mut judgements = Vec::new();
         for _ in 0..4 {

@@ -11,14 +11,12 @@ pub mod pace;
 
 use std::{fmt, str::FromStr};
 
-use crate::{
-    api::names::ANNOTATION_SHARE_OF_TRAFFIC,
-    cloudmap::{
-        Instance,
-        attributes::{IPV4, IPV6, PARTIAL},
-    },
-    model::{Excerpt, Pairs},
+use api::names::ANNOTATION_SHARE_OF_TRAFFIC;
+use cloudmap::{
+    Instance,
+    attributes::{IPV4, IPV6, PARTIAL},
 };
+use model::{Excerpt, Pairs};
 
 /// A share of the traffic, from 0 to 100 %, in hundredths of a percent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -7,14 +7,12 @@ use tokio::time::Instant;
 
 use super::{Notice, TargetDesired, state::State};
 use crate::{
-    api::{events::EventReason, names::ANNOTATION_ATTRIBUTES},
-    cloudmap::Instance,
-    instances::{
-        attributes::{Digest, belongs_to_us, digest},
-        plan::find,
-    },
-    model::Excerpt,
+    attributes::{Digest, belongs_to_us, digest},
+    plan::find,
 };
+use api::{events::EventReason, names::ANNOTATION_ATTRIBUTES};
+use cloudmap::Instance;
+use model::Excerpt;
 
 /// For how long without another change it is still reported.
 const SAID: Duration = Duration::from_hours(1);

@@ -13,20 +13,17 @@ use tracing::warn;
 
 use super::Permit;
 use crate::{
-    cloudmap::{
-        CloudMap, CreateService, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Namespace, NewService,
-        OperationId, OperationState, Service, ServiceChange,
-    },
-    cluster::record::{Hidden, HiddenStore},
-    env,
-    instances::{
-        Adopt, Owner,
-        ownership::{self, Control},
-    },
-    ledger,
-    ledger::record::{ResourceVersion, StoreError},
-    model::Target,
+    Adopt, Owner,
+    ownership::{self, Control},
 };
+use base::env;
+use cloudmap::{
+    CloudMap, CreateService, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Namespace, NewService,
+    OperationId, OperationState, Service, ServiceChange,
+};
+use cluster::record::{Hidden, HiddenStore};
+use ledger::record::{ResourceVersion, StoreError};
+use model::Target;
 
 /// Number of polls until the creation of a namespace or the change of a service is given up. AWS takes seconds for
 /// them; if it takes longer, the next look shows the result.
@@ -485,10 +482,8 @@ impl Performer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        cloudmap::{Access, Limited, Limits, NamespaceKind, Operation, Rate, Rates, fake::Fake},
-        cluster::{Leadership, record::memory::StoredHidden},
-    };
+    use cloudmap::{Access, Limited, Limits, NamespaceKind, Operation, Rate, Rates, fake::Fake};
+    use cluster::{Leadership, record::memory::StoredHidden};
 
     /// Planning already refuses such targets. This is the last protection if planning is wrong.
     #[tokio::test(start_paused = true)]

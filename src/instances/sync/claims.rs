@@ -14,13 +14,11 @@ use super::{
     state::{Phase, Seen, State, Want},
 };
 use crate::{
-    cloudmap::{Error, Instance, Service},
-    instances::{
-        Consent, Owner,
-        ownership::{ServiceOwner, is_of_cluster, refusal, service_owner},
-    },
-    model::Target,
+    Consent, Owner,
+    ownership::{ServiceOwner, is_of_cluster, refusal, service_owner},
 };
+use cloudmap::{Error, Instance, Service};
+use model::Target;
 
 impl Engine {
     /// Another claim has the target, or the same one says something else.

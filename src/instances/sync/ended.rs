@@ -11,7 +11,7 @@ use super::{
     places::{by_name, listed},
     state::{Class, State},
 };
-use crate::cloudmap::{ErrorKind, Namespace};
+use cloudmap::{ErrorKind, Namespace};
 
 impl Engine {
     /// Takes the result of a call.

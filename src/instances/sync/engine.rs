@@ -24,11 +24,8 @@ use super::{
     ttl::RECORDS,
     writes::OPERATIONS,
 };
-use crate::{
-    awsmcs,
-    cloudmap::{LATEST_EFFECT, Looks, Namespace},
-    model::Target,
-};
+use cloudmap::{LATEST_EFFECT, Looks, Namespace};
+use model::Target;
 
 pub(super) struct Engine {
     pub(super) settings: Arc<SyncSettings>,

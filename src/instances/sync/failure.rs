@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Reason;
-use crate::cloudmap::{Error, ErrorKind};
+use cloudmap::{Error, ErrorKind};
 
 /// First and longest pause before something that failed is tried again.
 const RETRY_FIRST: Duration = Duration::from_secs(1);

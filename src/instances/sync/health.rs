@@ -12,10 +12,8 @@ use super::{
     engine::Engine,
     state::{State, Told},
 };
-use crate::{
-    cloudmap::{Error, Instance},
-    model::Target,
-};
+use cloudmap::{Error, Instance};
+use model::Target;
 
 /// For this long after a health status was set, a reading may return the previous one.
 const SETTLES: Duration = Duration::from_secs(45);

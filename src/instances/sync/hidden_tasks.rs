@@ -10,13 +10,11 @@ use tokio::time::Instant;
 
 use super::{HidingTrouble, TargetTasks, failure::back_off};
 use crate::{
-    cloudmap::{Error, ErrorKind, LATEST_EFFECT},
-    instances::{
-        Share,
-        share::hiding::{choose, visible},
-    },
-    model::Target,
+    Share,
+    share::hiding::{choose, visible},
 };
+use cloudmap::{Error, ErrorKind, LATEST_EFFECT};
+use model::Target;
 
 /// For so long after a mark, a reading may show what was before: AWS takes about 30 s.
 pub(super) const SETTLES: Duration = Duration::from_secs(45);

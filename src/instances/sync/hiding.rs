@@ -1,7 +1,7 @@
 //! Hides ECS tasks: marks them as unhealthy, and as healthy again. This is the one exception to the rule that nothing of
 //! others is written.
 //!
-//! Nothing is marked before the [record](crate::cluster::record::hidden) names it, and what it names is marked as healthy
+//! Nothing is marked before the [record](cluster::record::hidden) names it, and what it names is marked as healthy
 //! before it is taken out. So whoever leads later shows what is hidden and should not be, even if nobody wants the target
 //! any more. [`HiddenTasks`] decides for one service.
 
@@ -21,16 +21,14 @@ use super::{
     hidden_tasks::{HiddenTasks, Next, SETTLES},
     state::Place,
 };
-use crate::{
-    cloudmap::{
-        Error, Instance, LATEST_EFFECT,
-        attributes::{CLUSTER_UID, ECS_SERVICE, PARTIAL},
-    },
-    cluster::record::Hidden,
-    instances::ownership::is_ours,
-    ledger::record::{ResourceVersion, StoreError},
-    model::Target,
+use crate::ownership::is_ours;
+use cloudmap::{
+    Error, Instance, LATEST_EFFECT,
+    attributes::{CLUSTER_UID, ECS_SERVICE, PARTIAL},
 };
+use cluster::record::Hidden;
+use ledger::record::{ResourceVersion, StoreError};
+use model::Target;
 
 /// Number of ids that the record takes: a ConfigMap has 1 MiB, and an id 64 characters at most.
 pub(super) const MOST: usize = 10_000;

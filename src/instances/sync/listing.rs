@@ -8,7 +8,7 @@ use super::{
     Reason,
     failure::{RETRY_LAST, Trouble, back_off, reason},
 };
-use crate::cloudmap::{Error, ErrorKind};
+use cloudmap::{Error, ErrorKind};
 
 /// Longest pause before a listing that AWS throttled. The next call waits for its turn as well.
 const RETRY_THROTTLED: Duration = Duration::from_secs(2);

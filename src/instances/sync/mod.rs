@@ -43,14 +43,11 @@ use super::{
     Consent, InstanceSpec, Owner,
     share::{Reached, Traffic},
 };
-use crate::{
-    api::events::EventReason,
-    cloudmap::{CloudMap, DnsConfig},
-    cluster::record::HiddenStore,
-    env,
-    model::{ClaimOwner, ClusterId, ServiceKey, Target},
-    shared_map::SharedMap,
-};
+use api::events::EventReason;
+use base::{env, shared_map::SharedMap};
+use cloudmap::{CloudMap, DnsConfig};
+use cluster::record::HiddenStore;
+use model::{ClaimOwner, ClusterId, ServiceKey, Target};
 
 /// How often leadership is checked while nothing happens, and the minimum time between two publications of statuses.
 const TICK: Duration = Duration::from_millis(250);

@@ -1,9 +1,7 @@
 //! What the user of a target should know even if everything is registered.
 
-use crate::{
-    api::events::EventReason,
-    instances::{attributes::ServiceTraits, share::Reached},
-};
+use crate::{attributes::ServiceTraits, share::Reached};
+use api::events::EventReason;
 
 /// Maximum number of instances in a DNS answer (`MULTIVALUE`).
 const DNS_ANSWERS: usize = 8;
@@ -74,7 +72,7 @@ impl Crowded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cloudmap::{DnsConfig, DnsRecord, RecordType, Service, fake::mk_service};
+    use cloudmap::{DnsConfig, DnsRecord, RecordType, Service, fake::mk_service};
 
     fn traits(weighted: Option<bool>) -> ServiceTraits {
         let records = vec![DnsRecord { record_type: RecordType::A, ttl: 60 }];

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tokio::{sync::watch, time::Instant};
 
-use crate::{cluster::Leadership, ledger::driver::Status};
+use cluster::Leadership;
+use ledger::driver::Status;
 
 /// The right of this replica to write instances: it leads and, where there is a ledger, owns the id of its cluster.
 #[derive(Debug, Clone)]

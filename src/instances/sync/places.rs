@@ -16,17 +16,15 @@ use super::{
     state::{Phase, Place, Seen, State, Want},
 };
 use crate::{
-    api::names::ANNOTATION_MAY_CREATE,
-    cloudmap::{CreateService, DnsRecord, Error, ErrorKind, LATEST_EFFECT, Namespace, NamespaceKind, Service},
-    instances::{
-        attributes::ServiceTraits,
-        ownership::{self, Control, ServiceOwner, control, refusal, service_owner},
-        share::Others,
-        target::validate,
-    },
-    model::Target,
-    steps,
+    attributes::ServiceTraits,
+    ownership::{self, Control, ServiceOwner, control, refusal, service_owner},
+    share::Others,
+    target::validate,
 };
+use api::names::ANNOTATION_MAY_CREATE;
+use base::steps;
+use cloudmap::{CreateService, DnsRecord, Error, ErrorKind, LATEST_EFFECT, Namespace, NamespaceKind, Service};
+use model::Target;
 
 /// How long a listing counts that lacks something. People create namespaces and services, too.
 const LISTING_AGE: Duration = Duration::from_secs(30);
@@ -602,7 +600,7 @@ pub(super) fn listed(service: &Service, identity: &ownership::Owner) -> Listed {
 }
 
 /// If several namespaces have one name, the first one by [`Namespace::precedence`]. Host names follow the same order
-/// ([`Zones`](crate::annotations::Zones)).
+/// (`annotations::Zones`).
 pub(super) fn by_name(namespaces: Vec<Namespace>) -> BTreeMap<Arc<str>, Namespace> {
     let mut chosen = BTreeMap::<Arc<str>, Namespace>::new();
     for namespace in namespaces {

@@ -10,10 +10,8 @@ use super::{
     readback::ASK_AGAIN,
     state::{Running, Told},
 };
-use crate::{
-    cloudmap::{Error, ErrorKind, OperationId, OperationState},
-    model::Target,
-};
+use cloudmap::{Error, ErrorKind, OperationId, OperationState};
+use model::Target;
 
 /// Maximum number of polls in flight. With 20 ms per call they could use up the rate of GetOperation, which is 100/s.
 const POLLS: usize = 8;

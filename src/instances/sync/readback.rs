@@ -9,12 +9,10 @@ use super::{
     notice::Notice,
     state::{Running, State},
 };
-use crate::{
-    api::events::EventReason,
-    cloudmap::{Error, ErrorKind, OperationId, OperationState},
-    instances::plan::Reading,
-    model::Target,
-};
+use crate::plan::Reading;
+use api::events::EventReason;
+use cloudmap::{Error, ErrorKind, OperationId, OperationState};
+use model::Target;
 
 /// How often to ask again for an operation that is no longer awaited. The answer only shows whether AWS allows the
 /// question by now.

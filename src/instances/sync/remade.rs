@@ -14,12 +14,10 @@ use super::{
     engine::Engine,
     state::{Seen, State},
 };
-use crate::{
-    api::events::EventReason,
-    cloudmap::{DnsRecord, Namespace, NamespaceKind, RecordType},
-    instances::{attributes::ServiceTraits, ownership::Control},
-    model::Target,
-};
+use crate::{attributes::ServiceTraits, ownership::Control};
+use api::events::EventReason;
+use cloudmap::{DnsRecord, Namespace, NamespaceKind, RecordType};
+use model::Target;
 
 /// How long it is reported that a service was made again.
 const SAID: Duration = Duration::from_mins(15);

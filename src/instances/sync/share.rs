@@ -16,19 +16,17 @@ use super::{
     state::{Seen, State},
 };
 use crate::{
-    cloudmap::Instance,
-    instances::{
-        InstanceSpec, Owner,
-        ownership::is_ours,
-        plan::find,
-        share::{
-            Others, Reached, Share, Traffic,
-            choice::{Candidate, choose},
-            pace::{Observed, PATIENCE, Pace},
-        },
+    InstanceSpec, Owner,
+    ownership::is_ours,
+    plan::find,
+    share::{
+        Others, Reached, Share, Traffic,
+        choice::{Candidate, choose},
+        pace::{Observed, PATIENCE, Pace},
     },
-    model::Target,
 };
+use cloudmap::Instance;
+use model::Target;
 
 /// The last own instances go only if a reading that is not older shows instances of others.
 const FRESH: Duration = Duration::from_secs(30);

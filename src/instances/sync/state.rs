@@ -18,16 +18,14 @@ use super::{
     share::Part,
 };
 use crate::{
-    api::events::EventReason,
-    cloudmap::{DnsConfig, DnsRecord, Error, Namespace, NamespaceKind, OperationId, RecordType},
-    instances::{
-        Adopt,
-        attributes::{Digest, ServiceTraits},
-        ownership::{Control, ServiceOwner},
-        plan::{Adopted, Own, find},
-    },
-    model::{ClusterId, ServiceKey},
+    Adopt,
+    attributes::{Digest, ServiceTraits},
+    ownership::{Control, ServiceOwner},
+    plan::{Adopted, Own, find},
 };
+use api::events::EventReason;
+use cloudmap::{DnsConfig, DnsRecord, Error, Namespace, NamespaceKind, OperationId, RecordType};
+use model::{ClusterId, ServiceKey};
 
 /// Kinds of calls. Each has places of its own, so that no kind waits for another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,7 +93,7 @@ pub(super) struct Place {
     /// Instances of this controller become ours.
     pub(super) adopt: Option<Adopt>,
     /// Whether it is foreign as far as is known. Own instances are then withdrawn, unless they stay
-    /// ([`outstays`](crate::instances::plan::outstays)).
+    /// ([`outstays`](crate::plan::outstays)).
     pub(super) refused: bool,
     /// When this was found, or could not be found again.
     pub(super) since: Instant,
@@ -223,7 +221,7 @@ pub(super) struct State {
     /// Number of foreign instances, and how many of them fail their health check.
     pub(super) foreign: usize,
     pub(super) foreign_ill: usize,
-    /// As [`Reading::strangers`](crate::instances::plan::Reading::strangers).
+    /// As [`Reading::strangers`](crate::plan::Reading::strangers).
     pub(super) strangers: usize,
     /// The last health statuses, in services with a custom health check.
     pub(super) told: BTreeMap<Arc<str>, Told>,

@@ -15,11 +15,9 @@ use super::{
     failure::back_off,
     state::{Class, Phase, State},
 };
-use crate::{
-    cloudmap::{DnsRecord, Error, ErrorKind, Service},
-    instances::ownership::Control,
-    model::Target,
-};
+use crate::ownership::Control;
+use cloudmap::{DnsRecord, Error, ErrorKind, Service};
+use model::Target;
 
 /// How often the records in a Cloud Map namespace are listed: somebody else may change a TTL.
 pub(super) const RECORDS: Duration = Duration::from_mins(10);

@@ -18,15 +18,13 @@ use super::{
     state::{Phase, Reading, Retry, Running, Seen, State, Unread},
 };
 use crate::{
-    cloudmap::{Error, ErrorKind, Instance, LATEST_EFFECT, OperationId},
-    instances::{
-        InstanceSpec,
-        attributes::{Digest, ServiceTraits},
-        ownership::is_of,
-        plan::{self, Own, Plan, find, ill_told, outstays, plan, replaced, unneeded, writable},
-    },
-    model::Target,
+    InstanceSpec,
+    attributes::{Digest, ServiceTraits},
+    ownership::is_of,
+    plan::{self, Own, Plan, find, ill_told, outstays, plan, replaced, unneeded, writable},
 };
+use cloudmap::{Error, ErrorKind, Instance, LATEST_EFFECT, OperationId};
+use model::Target;
 
 /// Maximum number of operations in flight. More would not make AWS faster, and each costs polls.
 pub(super) const OPERATIONS: usize = 1000;

@@ -6,17 +6,15 @@ use tokio::time::{Instant, sleep};
 
 use super::{Leadership, Registry, holds};
 use crate::{
-    cloudmap::CloudMap,
-    ledger::{
-        call::{Failure, Outcome},
-        head::{Delta, Head, Presence, Root},
-        limits::Timing,
-        record::{Member, Position},
-        show,
-        trust::Keys,
-    },
-    model::{ClusterId, ClusterSetId},
+    call::{Failure, Outcome},
+    head::{Delta, Head, Presence, Root},
+    limits::Timing,
+    record::{Member, Position},
+    show,
+    trust::Keys,
 };
+use cloudmap::CloudMap;
+use model::{ClusterId, ClusterSetId};
 
 /// Time between two looks at the ledger, and how many of them may not show `left` yet.
 const LOOK: Duration = Duration::from_secs(3);

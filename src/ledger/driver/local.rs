@@ -11,16 +11,14 @@ use tracing::warn;
 
 use super::{Leadership, departure::depart, holds};
 use crate::{
-    cloudmap::CloudMap,
-    env,
-    ledger::{
-        Map,
-        call::Failure,
-        record::{Member, Record, RecordStore, ResourceVersion, StoreError},
-        records,
-        trust::Keys,
-    },
+    Map,
+    call::Failure,
+    record::{Member, Record, RecordStore, ResourceVersion, StoreError},
+    records,
+    trust::Keys,
 };
+use base::env;
+use cloudmap::CloudMap;
 
 /// First and longest pause after a failure.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -237,11 +235,9 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{
-        cloudmap::fake::Fake,
-        ledger::record::{Streamed, Version, memory::Stored},
-        model::{ClaimOwner, ClaimState, Registration, Target},
-    };
+    use crate::record::{Streamed, Version, memory::Stored};
+    use cloudmap::fake::Fake;
+    use model::{ClaimOwner, ClaimState, Registration, Target};
 
     struct Leads(watch::Receiver<bool>);
 

@@ -34,13 +34,11 @@ use super::{
     trust::{self, Keys, Scope, Trust},
     writer::{Heads, Inherited, Now, WriterIdentity},
 };
-use crate::{
-    cloudmap::CloudMap,
-    env,
-    ledger::record::{RecordStore, StoreError},
-    model::{ClusterId, ClusterSetId},
-};
+use crate::record::{RecordStore, StoreError};
+use base::env;
+use cloudmap::CloudMap;
 use departure::depart;
+use model::{ClusterId, ClusterSetId};
 pub(super) use registry::Registry;
 use sessions::{Event, Network, Sessions};
 pub use status::Status;
@@ -511,10 +509,10 @@ impl Ports {
 
 /// Heads that are parsed once per content, because most ticks change only one of them.
 #[derive(Debug, Default)]
-pub(super) struct ParsedHeads(BTreeMap<Arc<str>, (crate::cloudmap::Attributes, Arc<super::head::Head>)>);
+pub(super) struct ParsedHeads(BTreeMap<Arc<str>, (cloudmap::Attributes, Arc<super::head::Head>)>);
 
 impl ParsedHeads {
-    pub(super) fn parse(&mut self, instances: Vec<crate::cloudmap::Instance>, scope: Scope<'_>) -> Heads {
+    pub(super) fn parse(&mut self, instances: Vec<cloudmap::Instance>, scope: Scope<'_>) -> Heads {
         let mut before = std::mem::take(&mut self.0);
         let mut heads = Heads::new();
         for instance in instances {

@@ -20,23 +20,21 @@ use tokio::{
 
 use super::ParsedHeads;
 use crate::{
-    cloudmap::{
-        CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Looks, Namespace, NamespaceKind,
-        NewService, OperationId, OperationState, Service,
-    },
-    ledger::{
-        CLUSTERS, OWNER,
-        call::{Failure, Outcome, Pages},
-        cluster_of,
-        head::Head,
-        namespace_name,
-        page::StoredPage,
-        service_name, service_tags, tags,
-        trust::{self, COPY_INSTANCE, KEY_INSTANCE, Keys, Scope},
-        writer::Heads,
-    },
-    model::{ClusterId, ClusterSetId},
+    CLUSTERS, OWNER,
+    call::{Failure, Outcome, Pages},
+    cluster_of,
+    head::Head,
+    namespace_name,
+    page::StoredPage,
+    service_name, service_tags, tags,
+    trust::{self, COPY_INSTANCE, KEY_INSTANCE, Keys, Scope},
+    writer::Heads,
 };
+use cloudmap::{
+    CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Looks, Namespace, NamespaceKind, NewService,
+    OperationId, OperationState, Service,
+};
+use model::{ClusterId, ClusterSetId};
 
 /// An operation that takes longer has an unknown outcome.
 const OPERATION_LIMIT: Duration = Duration::from_mins(1);
@@ -45,7 +43,7 @@ const OPERATION_LIMIT: Duration = Duration::from_mins(1);
 const DELETING: usize = 8;
 
 /// The ledger of one ClusterSet in Cloud Map.
-pub(in crate::ledger) struct Registry {
+pub(crate) struct Registry {
     cloudmap: Arc<dyn CloudMap>,
     clusterset: ClusterSetId,
     me: Option<(ClusterId, String)>,
@@ -86,7 +84,7 @@ fn failure(message: String) -> Failure {
 }
 
 impl Registry {
-    pub(in crate::ledger) fn new(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Self {
+    pub(crate) fn new(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Self {
         Self {
             cloudmap,
             clusterset: clusterset.clone(),
@@ -108,11 +106,11 @@ impl Registry {
         }
     }
 
-    pub(in crate::ledger) fn owned_by(self, cluster: &ClusterId, uid: &str) -> Self {
+    pub(crate) fn owned_by(self, cluster: &ClusterId, uid: &str) -> Self {
         Self { me: Some((cluster.clone(), uid.to_owned())), ..self }
     }
 
-    pub(in crate::ledger) fn signed_with(self, keys: Option<Arc<Keys>>) -> Self {
+    pub(crate) fn signed_with(self, keys: Option<Arc<Keys>>) -> Self {
         Self { keys, ..self }
     }
 
@@ -136,7 +134,7 @@ impl Registry {
     }
 
     /// Finds the namespace. The `HttpName` for discovery may differ from its name.
-    pub(in crate::ledger) async fn find_namespace(&self) -> Result<Option<Namespace>, Failure> {
+    pub(crate) async fn find_namespace(&self) -> Result<Option<Namespace>, Failure> {
         let mut known = self.namespace.lock().await;
         if known.is_none() {
             let name = self.namespace_name();
@@ -169,7 +167,7 @@ impl Registry {
     }
 
     /// The services of the ledger.
-    pub(in crate::ledger) async fn list_services(&self) -> Result<Vec<Service>, Failure> {
+    pub(crate) async fn list_services(&self) -> Result<Vec<Service>, Failure> {
         let Some(namespace) = self.find_namespace().await? else { return Ok(Vec::new()) };
         let listed = match self.cloudmap.list_services(&namespace.id, Lane::Ledger).await {
             Err(error) if error.kind == ErrorKind::NotFound => {
@@ -233,7 +231,7 @@ impl Registry {
 
     /// R1: all heads. 1,000 rows may be a part, which proves nothing about the rest. `None` while the ledger does not
     /// exist yet; the claim reports why.
-    pub(in crate::ledger) async fn read_heads(&self) -> Result<Option<Heads>, Failure> {
+    pub(crate) async fn read_heads(&self) -> Result<Option<Heads>, Failure> {
         let Some(namespace) = self.namespace.lock().await.clone() else { return Ok(None) };
         let discovery = match self.discover(&namespace.http_name, CLUSTERS, &BTreeMap::new()).await {
             Err(Error { kind: ErrorKind::NotFound, .. }) if !self.seen_heads.load(Ordering::Relaxed) => {
@@ -254,12 +252,7 @@ impl Registry {
 
     /// The pages of a shard. A service that does not exist has none: a leader may have ended while it claimed services, and a
     /// service comes with its first page.
-    pub(in crate::ledger) async fn read_pages(
-        &self,
-        cluster: &str,
-        shard: u32,
-        flush: Option<&str>,
-    ) -> Result<Pages, Failure> {
+    pub(crate) async fn read_pages(&self, cluster: &str, shard: u32, flush: Option<&str>) -> Result<Pages, Failure> {
         let namespace = self.known_namespace().await?;
         let query = flush.map(|flush| ("f".to_owned(), flush.to_owned())).into_iter().collect();
         let discovery = match self.discover(&namespace.http_name, &service_name(cluster, shard), &query).await {
@@ -285,7 +278,7 @@ impl Registry {
 
     /// Writes a head, which may repeat what was said. `Taken` if the id turns out to belong to another cluster; then nothing was
     /// written.
-    pub(in crate::ledger) async fn put_head(&self, head: &Head, repeats: bool) -> Result<Outcome, Failure> {
+    pub(crate) async fn put_head(&self, head: &Head, repeats: bool) -> Result<Outcome, Failure> {
         if self.me.is_some() && self.find_service(CLUSTERS).await?.is_none() {
             // Somebody purged the ledger. Its absence also shows that a cluster left.
             if !head.is_live() {
@@ -344,12 +337,7 @@ impl Registry {
     }
 
     /// Deletes a page, like [`put_head`](Self::put_head) also where the id is a former one.
-    pub(in crate::ledger) async fn delete_page(
-        &self,
-        cluster: &str,
-        shard: u32,
-        page: &str,
-    ) -> Result<Outcome, Failure> {
+    pub(crate) async fn delete_page(&self, cluster: &str, shard: u32, page: &str) -> Result<Outcome, Failure> {
         let name = service_name(cluster, shard);
         let own = self.me.as_ref().is_some_and(|(me, _)| me.as_str() == cluster);
         let taken = if own { self.taken(shard).await? } else { self.of_another(&name).await? };

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::Registry;
-use crate::ledger::{
+use crate::{
     remote::RemoteFigures,
     term::Term,
     writer::{Stage, WriterFigures},

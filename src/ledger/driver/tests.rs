@@ -7,18 +7,16 @@ use std::collections::BTreeMap;
 
 use super::*;
 use crate::{
-    cloudmap::{self, Instance, Limited, NamespaceKind, Operation, Rate, Rates, fake::Fake},
-    ledger::{
-        CLUSTERS, Value,
-        head::{Head, Presence},
-        page::PageId,
-        record::{Accepted, memory::Stored},
-        records,
-        show::{self, ClusterView},
-        writer::Stage,
-    },
-    model::{ClaimOwner, Registration, Target},
+    CLUSTERS, Value,
+    head::{Head, Presence},
+    page::PageId,
+    record::{Accepted, memory::Stored},
+    records,
+    show::{self, ClusterView},
+    writer::Stage,
 };
+use cloudmap::{Instance, Limited, NamespaceKind, Operation, Rate, Rates, fake::Fake};
+use model::{ClaimOwner, Registration, Target};
 
 struct Always;
 
@@ -73,7 +71,7 @@ async fn a_state_reaches_the_other_cluster_and_follows_its_changes() {
     let cloudmap = Fake::new();
     let namespace = cloudmap.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
     // Discovery takes the HttpName, which may differ.
-    let rename = |namespaces: &mut Vec<crate::cloudmap::Namespace>| {
+    let rename = |namespaces: &mut Vec<cloudmap::Namespace>| {
         let found = namespaces.iter_mut().find(|found| found.id == namespace);
         found.unwrap().http_name = "clusterset-prod-f00".into();
     };
@@ -143,7 +141,7 @@ async fn people_read_every_cluster_and_what_is_wrong_with_it() {
         target: Target { namespace: "ns".into(), service: "web".into() },
         owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "ns".into(), name: "web".into() },
         claimed: 1_700_000_000,
-        state: crate::model::ClaimState::Serves,
+        state: model::ClaimState::Serves,
     };
     // In pages, with a record that somebody newer wrote.
     let mut map = Map::clone(&state(400));
@@ -458,7 +456,7 @@ async fn who_takes_a_connection_and_refuses_the_key_cannot_be_reached_and_why_is
     for _ in 0..60 {
         tokio::time::sleep(Duration::from_secs(1)).await;
         let status = blue.status().borrow().clone();
-        assert_eq!(why(&status), Some(crate::ledger::stream::REFUSED));
+        assert_eq!(why(&status), Some(crate::stream::REFUSED));
     }
 }
 

@@ -1,7 +1,7 @@
 //! What is remembered of others, and of which ClusterSet it is.
 
 use super::*;
-use crate::ledger::{
+use crate::{
     head::Presence,
     limits::MAX_CLUSTERS,
     record::{Accepted, Gone},

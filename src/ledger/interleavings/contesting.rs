@@ -1,7 +1,7 @@
 //! W1 and W6: heads in the own name that this cluster did not write.
 
 use super::*;
-use crate::ledger::writer::Stage;
+use crate::writer::Stage;
 
 fn blue() -> WriterIdentity {
     WriterIdentity { clusterset: "prod".into(), cluster: "blue".into(), uid: "uid-blue".into() }

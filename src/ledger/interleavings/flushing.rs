@@ -282,8 +282,8 @@ fn why_pages_cannot_be_written_is_said_until_a_flush_succeeds() {
 fn garbage_that_may_not_be_deleted_and_a_copy_that_may_not_be_written_are_no_error_of_the_exports() {
     let mut world = World::default();
     let me = WriterIdentity { clusterset: "prod".into(), cluster: "blue".into(), uid: "uid-blue".into() };
-    let key = crate::model::PublicKey::from_bytes([1; 32]);
-    let trust = Trust { mode: crate::ledger::trust::Mode::Tofu, own: vec![key], ..Trust::default() };
+    let key = model::PublicKey::from_bytes([1; 32]);
+    let trust = Trust { mode: crate::trust::Mode::Tofu, own: vec![key], ..Trust::default() };
     let mut leader = Process::start_at(&mut world, "uid-blue".into(), me, &timing(), limits(), None, trust);
     leader.fails = |call| matches!(call, Call::DeletePage { .. });
     leader.hangs = |call| matches!(call, Call::PutCopy { .. });
@@ -342,7 +342,7 @@ fn a_service_of_somebody_else_among_the_own_ones_is_neither_written_nor_the_end(
         let mut world = World::default();
         drop(with_pages(&mut world, "blue", 15));
         let head = Head::clone(&world.heads["blue"]);
-        let root = crate::ledger::head::Root { shards: 8, ..head.root.clone() };
+        let root = crate::head::Root { shards: 8, ..head.root.clone() };
         world.heads.insert("blue".into(), Arc::new(Head { root, ..head }));
         let theirs: (Arc<str>, u32) = ("blue".into(), 7);
         world.creators.insert(theirs.clone(), "uid-other".into());

@@ -2,19 +2,17 @@
 
 use super::*;
 use crate::{
-    ledger::{
-        records::{self, Catalog},
-        writer::Stage,
-    },
-    model::{ClaimOwner, Registration, Target},
+    records::{self, Catalog},
+    writer::Stage,
 };
+use model::{ClaimOwner, Registration, Target};
 
 fn registration(service: &str) -> Registration {
     Registration {
         target: Target { namespace: "ns".into(), service: service.into() },
         owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "ns".into(), name: service.into() },
         claimed: 1_700_000_000,
-        state: crate::model::ClaimState::Serves,
+        state: model::ClaimState::Serves,
     }
 }
 
@@ -78,7 +76,7 @@ fn a_base_that_lost_a_page_is_given_up_but_not_the_registrations_that_can_still_
     let (old, map) = with_registrations(&mut world);
     drop(old);
     let readable = |page: &Arc<StoredPage>| {
-        let changes = crate::ledger::page::decode_changes(&page.bytes);
+        let changes = crate::page::decode_changes(&page.bytes);
         changes.is_ok_and(|changes| !changes.is_empty() && changes.iter().all(|(key, _)| !key.starts_with('!')))
     };
     let pages = world.pages.get_mut(&("blue".into(), 0)).unwrap();

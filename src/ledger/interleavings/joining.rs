@@ -2,14 +2,12 @@
 
 use super::*;
 use crate::{
-    ledger::{
-        joining::{Ballot, Join, Standing, without},
-        news::What,
-        record::{Accepted, Gone},
-        trust::Mode,
-    },
-    model::PublicKey,
+    joining::{Ballot, Join, Standing, without},
+    news::What,
+    record::{Accepted, Gone},
+    trust::Mode,
 };
+use model::PublicKey;
 
 fn key(id: &str) -> PublicKey {
     PublicKey::from_bytes([id.as_bytes()[0]; 32])
@@ -206,7 +204,7 @@ fn what_a_stranger_says_last_pins_no_key() {
     pass(&mut world, &mut [&mut a, &mut s], 10);
     let live = world.heads["s"].clone();
     drop(s);
-    let left = Head { presence: crate::ledger::head::Presence::Left { successor: None }, ..Head::clone(&live) };
+    let left = Head { presence: crate::head::Presence::Left { successor: None }, ..Head::clone(&live) };
     world.heads.insert("s".into(), Arc::new(left));
     pass(&mut world, &mut [&mut a], 60);
     assert!(!world.records["uid-a"].0.accepted.contains_key("s"));

@@ -1,7 +1,7 @@
 //! W9: leaving, and going on under another id.
 
 use super::*;
-use crate::ledger::{head::Presence, writer::Stage};
+use crate::{head::Presence, writer::Stage};
 
 /// A cluster that is asked to leave, and one that watches.
 fn leave(world: &mut World) -> (Process, Process) {

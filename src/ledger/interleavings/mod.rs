@@ -35,7 +35,7 @@ use super::{
     verify::{self, Cache},
     writer::{Heads, Now, WriterIdentity},
 };
-use crate::ledger::record::{Member, Position, Record};
+use crate::record::{Member, Position, Record};
 
 /// When the world began, in seconds since 1970.
 const BEGAN: i64 = 1_700_000_000;

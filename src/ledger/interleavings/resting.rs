@@ -5,7 +5,7 @@ use super::{
     streaming::{SESSION, elect, key, pair, talk},
     *,
 };
-use crate::ledger::{record::Gone, stream::message::Message};
+use crate::{record::Gone, stream::message::Message};
 
 /// Lets seconds pass in which both are connected, and read the heads when they should. Returns how often each did.
 fn pass_resting(world: &mut World, blue: &mut Process, green: &mut Process, seconds: u64) -> [u64; 2] {

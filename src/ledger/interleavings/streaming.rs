@@ -2,16 +2,14 @@
 
 use super::*;
 use crate::{
-    ledger::{
-        record::Gone,
-        stream::{
-            Command, SessionId,
-            message::{Hello, Message},
-        },
-        trust::Mode,
+    record::Gone,
+    stream::{
+        Command, SessionId,
+        message::{Hello, Message},
     },
-    model::PublicKey,
+    trust::Mode,
 };
+use model::PublicKey;
 
 pub(super) const SESSION: SessionId = SessionId(1);
 

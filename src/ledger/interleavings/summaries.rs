@@ -1,7 +1,7 @@
 //! What heads say of the states that they mean: versions and hashes.
 
 use super::*;
-use crate::ledger::{record::Version, writer::Stage};
+use crate::{record::Version, writer::Stage};
 
 fn version(world: &World) -> Version {
     world.heads["blue"].summary.version

@@ -2,14 +2,12 @@
 
 use super::*;
 use crate::{
-    ledger::{
-        head::Presence,
-        record::{Accepted, Gone},
-        trust::Mode,
-        writer::Stage,
-    },
-    model::PublicKey,
+    head::Presence,
+    record::{Accepted, Gone},
+    trust::Mode,
+    writer::Stage,
 };
+use model::PublicKey;
 
 const MALLORY: PublicKey = PublicKey::from_bytes([66; 32]);
 
@@ -44,7 +42,7 @@ fn pair(world: &mut World) -> [Process; 2] {
 /// Somebody writes a head of `cluster` with another position, another state and this key.
 fn forge(world: &mut World, cluster: &str, position: Position, signer: Option<PublicKey>) {
     let (delta, delta_of) = (Map::new(), state(90..93, 9));
-    let delta = Arc::new(crate::ledger::head::Delta::between(&delta, &delta_of, 0));
+    let delta = Arc::new(crate::head::Delta::between(&delta, &delta_of, 0));
     let head = Head { position, delta, signer, ..Head::clone(&world.heads[cluster]) };
     // It is at odds with itself in nothing.
     world.heads.insert(cluster.into(), Arc::new(head.clone()));
@@ -535,7 +533,7 @@ fn garbage_over_a_pinned_head_lets_no_claim_pass() {
         green.desire(&mut world, &state(0..1, 1));
         let garbage = |world: &World| {
             let mut heads = world.discover();
-            heads.insert("blue".into(), Err(crate::ledger::codec::Error::Malformed("no data")));
+            heads.insert("blue".into(), Err(crate::codec::Error::Malformed("no data")));
             heads
         };
         for _ in 0..60 {

@@ -1,14 +1,12 @@
 //! W0 to W7.
 
 use super::*;
-use crate::ledger::head::{Root, RootPage, RootRun};
+use crate::head::{Root, RootPage, RootRun};
 use crate::{
-    ledger::{
-        records::{self, Catalog},
-        writer::Stage,
-    },
-    model::{ClaimOwner, ClaimState, Registration, Target},
+    records::{self, Catalog},
+    writer::Stage,
 };
+use model::{ClaimOwner, ClaimState, Registration, Target};
 
 #[test]
 fn clusters_of_the_same_name_do_not_rewrite_each_other() {

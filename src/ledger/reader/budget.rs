@@ -7,7 +7,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Peer, Reader};
-use crate::ledger::{Map, Value, fetch::Fetch, limits::MAX_STATE_BYTES, writer::Now};
+use crate::{Map, Value, fetch::Fetch, limits::MAX_STATE_BYTES, writer::Now};
 
 /// What a pair takes beside its bytes: two shared allocations, and its place in a leaf.
 const PAIR: usize = 64;
@@ -24,7 +24,7 @@ pub(super) struct Refused {
 }
 
 /// What a pair takes in memory.
-pub(in crate::ledger) fn cost(key: &str, value: &Value) -> usize {
+pub(crate) fn cost(key: &str, value: &Value) -> usize {
     key.len() + value.len() + PAIR
 }
 
@@ -60,7 +60,7 @@ impl Peer {
 
 impl Reader {
     /// Bytes that all other clusters may take, together.
-    pub(in crate::ledger) const fn most(&self) -> usize {
+    pub(crate) const fn most(&self) -> usize {
         self.most
     }
 
@@ -72,7 +72,7 @@ impl Reader {
 
     /// Drops what the budget has no room for: first former states that came by stream, then whole clusters, the largest
     /// first.
-    pub(in crate::ledger) fn keep_budget(&mut self, now: Now) {
+    pub(crate) fn keep_budget(&mut self, now: Now) {
         let mut total: usize = self.peers.values().map(Peer::bytes).sum();
         if total <= self.most {
             return;
@@ -107,7 +107,7 @@ impl Reader {
     }
 
     /// Clusters whose states do not fit, and why.
-    pub(in crate::ledger) fn refused(&self) -> impl Iterator<Item = (&Arc<str>, String)> {
+    pub(crate) fn refused(&self) -> impl Iterator<Item = (&Arc<str>, String)> {
         self.peers.iter().filter_map(|(id, peer)| Some((id, why(peer.refused?.bytes, self.most))))
     }
 }
@@ -126,7 +126,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::ledger::{hash::Hashes, limits::Timing, reader::Kept, trust::Trust, writer::WriterIdentity};
+    use crate::{hash::Hashes, limits::Timing, reader::Kept, trust::Trust, writer::WriterIdentity};
 
     #[test]
     fn there_is_room_beside_smaller_clusters_whatever_larger_ones_take() {

@@ -8,15 +8,13 @@ use std::{
 
 use super::{CallId, Mode, Now, Outbox, Peer, Reader};
 use crate::{
-    ledger::{
-        call::{Call, Outcome},
-        head::Head,
-        joining::{Ballot, Voter},
-        record::{Accepted, Gone, Position},
-        trust::Announced,
-    },
-    model::PublicKey,
+    call::{Call, Outcome},
+    head::Head,
+    joining::{Ballot, Voter},
+    record::{Accepted, Gone, Position},
+    trust::Announced,
 };
+use model::PublicKey;
 
 /// Where keys are pinned with `--trust=pinned`.
 const IN_CONFIG_MAP: &str = " in the ConfigMap cloudmap-mcs-trust";
@@ -197,7 +195,7 @@ impl Reader {
     }
 
     /// Those that this cluster has accepted, and that are not gone.
-    pub(in crate::ledger) fn voters(&self) -> BTreeMap<Arc<str>, Voter> {
+    pub(crate) fn voters(&self) -> BTreeMap<Arc<str>, Voter> {
         let voter = |(id, peer): (&Arc<str>, &Peer)| {
             let accepted = peer.accepted.as_ref().filter(|accepted| !accepted.gone.is_some_and(Gone::is_left))?;
             let applied = peer.applied.as_ref().filter(|applied| applied.accepted.uid == accepted.uid);
@@ -215,12 +213,12 @@ impl Reader {
     }
 
     /// Ids with live heads of clusters that this one has neither accepted nor rejected.
-    pub(in crate::ledger) fn unaccepted(&self) -> &BTreeSet<Arc<str>> {
+    pub(crate) fn unaccepted(&self) -> &BTreeSet<Arc<str>> {
         &self.unaccepted
     }
 
     /// Takes it that this cluster had accepted another one before, of which its record says nothing any more.
-    pub(in crate::ledger) fn believe(&mut self, cluster: &Arc<str>, uid: &str, key: PublicKey) {
+    pub(crate) fn believe(&mut self, cluster: &Arc<str>, uid: &str, key: PublicKey) {
         let peer = self.peers.entry(cluster.clone()).or_default();
         if peer.accepted.is_none() {
             peer.accepted = Some(Accepted::unread(uid.to_owned(), Some(key)));

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{Applied, Base, Peer, Reader};
-use crate::ledger::{
+use crate::{
     Map,
     call::{CallId, Outbox, Outcome},
     fetch::{Fetch, Progress, UNEXPECTED},
@@ -187,7 +187,7 @@ impl Reader {
         }
     }
 
-    pub(in crate::ledger) fn done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
+    pub(crate) fn done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
         self.revision += 1;
         if let Some(creator) = self.creators.values_mut().find(|creator| creator.call == Some(id)) {
             creator.call = None;
@@ -217,12 +217,12 @@ impl Reader {
     }
 
     /// The positions that the record must contain before their states apply.
-    pub(in crate::ledger) fn proposal(&self) -> impl Iterator<Item = (&str, &Accepted)> {
+    pub(crate) fn proposal(&self) -> impl Iterator<Item = (&str, &Accepted)> {
         self.peers.iter().filter_map(|(id, peer)| Some((&**id, &peer.candidate.as_ref()?.accepted)))
     }
 
     /// The record contains these positions, so their states apply.
-    pub(in crate::ledger) fn commit(&mut self, now: Now, stored: &BTreeMap<String, Accepted>) {
+    pub(crate) fn commit(&mut self, now: Now, stored: &BTreeMap<String, Accepted>) {
         self.revision += 1;
         for (id, peer) in &mut self.peers {
             let Some(candidate) = peer.candidate.take_if(|candidate| stored.get(&**id) == Some(&candidate.accepted))

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Kept, Peer, Reader, STREAMED, budget::added};
-use crate::ledger::{
+use crate::{
     hash::Hashed,
     record::{Accepted, Gone},
     remote::{Remote, RemoteFigures, Remotes},
@@ -13,7 +13,7 @@ use crate::ledger::{
 impl Reader {
     /// Another number whenever [`Self::remotes`] or [`Self::contacts`] may have changed: with many clusters they are much to
     /// make, and most inputs, such as a sign of life, change neither.
-    pub(in crate::ledger) fn revision(&self) -> u64 {
+    pub(crate) fn revision(&self) -> u64 {
         self.revision
     }
 
@@ -51,12 +51,12 @@ impl Reader {
     }
 
     /// Whether the heads were read, and every live cluster that counts and is not stale was read, too.
-    pub(in crate::ledger) fn is_verified(&self) -> bool {
+    pub(crate) fn is_verified(&self) -> bool {
         self.reads > 0 && self.all_live_verified
     }
 
     /// What the stream needs to know of the other clusters.
-    pub(in crate::ledger) fn contacts(&self) -> BTreeMap<Arc<str>, Contact> {
+    pub(crate) fn contacts(&self) -> BTreeMap<Arc<str>, Contact> {
         let contact = |(id, peer): (&Arc<str>, &Peer)| {
             let accepted = peer.accepted.as_ref()?;
             let applied = peer.applied.as_ref().filter(|applied| applied.accepted.uid == accepted.uid);
@@ -81,7 +81,7 @@ impl Reader {
     }
 
     /// R7: the cluster spoke by stream, so it is not silent.
-    pub(in crate::ledger) fn heard(&mut self, id: &Arc<str>) {
+    pub(crate) fn heard(&mut self, id: &Arc<str>) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.advanced = self.own_clock;
         let expired = peer.accepted.as_mut().filter(|accepted| accepted.gone == Some(Gone::Expired));
@@ -95,7 +95,7 @@ impl Reader {
 
     /// Takes the newest state of a cluster that came by stream: a head with its hashes needs no pages. Returns whether it is
     /// another one than before, so that [`Self::keep_budget`] has to be called.
-    pub(in crate::ledger) fn hold(&mut self, id: &Arc<str>, streamed: &Hashed) -> bool {
+    pub(crate) fn hold(&mut self, id: &Arc<str>, streamed: &Hashed) -> bool {
         let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.refused.is_none()) else { return false };
         if peer.hashed.as_ref().is_none_or(|hashed| !Arc::ptr_eq(hashed.map(), streamed.map())) {
             peer.hashed = Some(streamed.clone());
@@ -117,7 +117,7 @@ impl Reader {
     }
 
     /// Whether something does not apply yet that another cluster said, and that can be read.
-    pub(in crate::ledger) fn is_behind(&self) -> bool {
+    pub(crate) fn is_behind(&self) -> bool {
         self.peers.values().any(|peer| {
             let applied = peer.applied.as_ref().map(|applied| (&applied.accepted.uid, applied.accepted.position));
             let accepted = peer.accepted.as_ref().map(|accepted| (&accepted.uid, accepted.position));
@@ -127,7 +127,7 @@ impl Reader {
     }
 
     /// S10: whether the last read was complete, every head in it counts, and all that the heads say applies.
-    pub(in crate::ledger) fn is_at_rest(&self) -> bool {
+    pub(crate) fn is_at_rest(&self) -> bool {
         self.complete
             && self.all_live_verified
             && self.ignored.keys().all(|id| self.is_kept_out(id))

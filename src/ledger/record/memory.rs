@@ -1,4 +1,4 @@
-//! A record store in memory, for tests of this crate.
+//! A record store in memory, for tests.
 
 use std::sync::{
     Mutex,
@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use super::{Record, RecordStore, ResourceVersion, StoreError};
 
 /// The ledger's record with a `resourceVersion`, and whether the store refuses writes.
-#[derive(Default)]
-pub(crate) struct Stored(pub(crate) Mutex<Option<(Record, u64)>>, pub(crate) AtomicBool);
+#[derive(Debug, Default)]
+pub struct Stored(pub Mutex<Option<(Record, u64)>>, pub AtomicBool);
 
 #[async_trait]
 impl RecordStore for Stored {

@@ -1,14 +1,15 @@
 //! What a cluster must remember outside of Cloud Map. It is written only by compare-and-swap.
 
-#[cfg(test)]
-pub(crate) mod memory;
+#[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a fake fails by panicking")]
+pub mod memory;
 
 use std::{collections::BTreeMap, fmt};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::model::{ClusterId, ClusterSetId, PublicKey};
+use model::{ClusterId, ClusterSetId, PublicKey};
 
 /// The position of a head. Heads are ordered by it, and every upsert of a head raises it, also a heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -230,7 +231,7 @@ impl Record {
     }
 }
 
-/// A [`Registration`](crate::model::Registration) in a form for people.
+/// A [`Registration`](model::Registration) in a form for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRegistration {
     /// Cloud Map namespace.

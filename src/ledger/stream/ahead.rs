@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::Contact;
-use crate::ledger::{
+use crate::{
     Map,
     hash::Summary,
     record::{Position, Streamed, Version},

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::message::Message;
-use crate::ledger::{
+use crate::{
     Map,
     hash::{Hashed, Summary},
     tree,
@@ -70,7 +70,7 @@ impl Following {
     /// What is wrong with them, so that nothing of this session counts any more.
     pub(super) fn change(
         &mut self,
-        changes: Vec<(Arc<str>, Option<crate::ledger::Value>)>,
+        changes: Vec<(Arc<str>, Option<crate::Value>)>,
         end: Option<Summary>,
     ) -> Result<(), &'static str> {
         let mut staged = self.staged.take().unwrap_or_else(|| Map::clone(self.hashed.map()));

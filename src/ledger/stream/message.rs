@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use prost::Message as _;
 
-use crate::ledger::{
+use crate::{
     codec::Error,
     hash::{BUCKETS, StateHash, Summary},
     head::Change,
@@ -130,7 +130,7 @@ fn read_buckets(buckets: &[u32]) -> Result<Vec<u16>, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::{hash::Hashes, limits::Limits, record::Version};
+    use crate::{hash::Hashes, limits::Limits, record::Version};
 
     #[test]
     fn messages_survive_their_bytes_and_nothing_else_is_one() {

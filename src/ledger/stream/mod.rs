@@ -29,13 +29,11 @@ use super::{
     remote::Remotes,
     writer::WriterIdentity,
 };
-use crate::{
-    ledger::record::{Position, Streamed},
-    model::PublicKey,
-};
+use crate::record::{Position, Streamed};
 use ahead::Ahead;
 use follow::Following;
 use message::{Hello, Message};
+use model::PublicKey;
 pub use serve::Said;
 use serve::Serving;
 use session::Session;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::message::{FULL_ENOUGH, Message};
-use crate::ledger::{
+use crate::{
     Map,
     hash::{Hashed, StateHash, Summary},
     head::Change,

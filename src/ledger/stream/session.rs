@@ -6,7 +6,7 @@ use super::{
     message::{Hello, Message},
     serve::{Said, Serving},
 };
-use crate::model::PublicKey;
+use model::PublicKey;
 
 /// Time between two signs of life.
 const ALIVE: Duration = Duration::from_secs(1);

@@ -4,7 +4,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use crate::model::PublicKey;
+use model::PublicKey;
 
 /// All strangers together cause so much time of frequent reads, which comes back within [`RECOVERY`].
 const MOST: Duration = Duration::from_mins(5);

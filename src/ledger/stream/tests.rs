@@ -1,7 +1,7 @@
 //! Two leaders, or three, whose messages are handed on by the tests.
 
 use super::*;
-use crate::ledger::{
+use crate::{
     Value,
     hash::{Hashed, Hashes},
     limits::MAX_PAIRS,

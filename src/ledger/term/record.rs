@@ -3,7 +3,7 @@
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use super::Term;
-use crate::ledger::{
+use crate::{
     call::{Call, CallId, Failure, Outcome},
     forgotten,
     joining::{self, Standing},

@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use crate::ledger::{
+use crate::{
     Value,
     call::{Call, Outbox, Pages},
     fetch::{Fetch, Progress},

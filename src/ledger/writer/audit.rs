@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Now, Writer};
-use crate::ledger::{
+use crate::{
     call::{Call, CallId, Outbox, Outcome},
     fetch::{Fetch, Progress, UNEXPECTED},
     head::Head,

@@ -6,7 +6,7 @@ use super::{
     Now, Writer,
     upload::{Progress, Upload},
 };
-use crate::ledger::{
+use crate::{
     Map,
     call::Outbox,
     page::PageId,
@@ -20,7 +20,7 @@ pub(super) struct Compaction {
     tree: Tree,
     /// What the tree says.
     map: Map,
-    /// The runs that it contains: see [`crate::ledger::runs::Runs::mark`].
+    /// The runs that it contains: see [`crate::runs::Runs::mark`].
     mark: u64,
 }
 
@@ -89,7 +89,7 @@ impl Writer {
             return self.want_shards(shards);
         }
         if shards > usable {
-            let service = crate::ledger::service_name(&self.me.cluster, usable);
+            let service = crate::service_name(&self.me.cluster, usable);
             self.error =
                 Some(format!("the ledger has no room for its pages: the service {service} is another cluster's"));
             return;

@@ -4,7 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Now, Writer};
-use crate::ledger::{
+use crate::{
     call::{Call, CallId, Outbox, Outcome},
     head::Head,
 };

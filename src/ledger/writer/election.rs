@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{Heads, Now, Phase, Run, Sent, Writer};
-use crate::ledger::{
+use crate::{
     Map,
     call::{Call, CallId, Outbox, Outcome},
     fetch::{Fetch, Progress},

@@ -7,7 +7,7 @@ use super::{
     publish::Sent,
     upload::{Progress, Upload},
 };
-use crate::ledger::{
+use crate::{
     Map,
     call::{Call, CallId, Failure, Outbox, Outcome},
     hash::Hashes,
@@ -229,7 +229,7 @@ impl Writer {
             }
             Outcome::Claimed { shards, .. } => self.learn_of(now, *shards),
             Outcome::Taken { owner } => {
-                let service = crate::ledger::service_name(&self.me.cluster, self.shards);
+                let service = crate::service_name(&self.me.cluster, self.shards);
                 self.error = Some(format!("the service {service} belongs to {owner}"));
                 self.run.growth.retry_at = now.mono + self.timing.refused_retry;
             }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{Now, Writer, leave::doubled};
-use crate::ledger::{
+use crate::{
     call::{Call, CallId, Failure, Outbox, Outcome, Pages},
     head::Root,
     limits::Timing,

@@ -10,7 +10,7 @@ use super::{
     Heads, Now, Writer,
     election::{MUCH, Stranger},
 };
-use crate::ledger::{
+use crate::{
     call::{Call, CallId, Outbox, Outcome},
     codec,
     hash::Summary,

@@ -30,10 +30,7 @@ use super::{
     runs::Layout,
     tree,
 };
-use crate::{
-    ledger::record::{Position, Version},
-    model::PublicKey,
-};
+use crate::record::{Position, Version};
 use audit::Audit;
 use compact::Compaction;
 use copy::Copy;
@@ -41,6 +38,7 @@ use election::{Search, Stranger};
 use flush::{Flush, Growth};
 use garbage::Garbage;
 use leave::{Farewell, FormerId};
+use model::PublicKey;
 use publish::{Measured, Publication, ReadBack, Sent, Unconfirmed};
 use upload::Spare;
 pub use view::{Stage, WriterFigures};

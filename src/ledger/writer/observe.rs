@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Heads, Now, OwnHeads, Phase, Writer};
-use crate::ledger::{
+use crate::{
     call::{Call, Outbox},
     head::Head,
     limits::MAX_SKEW,
@@ -12,7 +12,7 @@ use crate::ledger::{
 
 impl Writer {
     /// One tick: the heads of one discovery, or `None` if it failed or was partial.
-    pub(in crate::ledger) fn tick(&mut self, now: Now, heads: Option<&Heads>, out: &mut Outbox) {
+    pub(crate) fn tick(&mut self, now: Now, heads: Option<&Heads>, out: &mut Outbox) {
         if let Some(heads) = heads {
             let written = heads.values().flatten().map(|head| head.written);
             let plausible = written.filter(|written| *written <= now.wall + MAX_SKEW.as_millis() as u64);

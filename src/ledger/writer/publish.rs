@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Now, Writer};
-use crate::ledger::{
+use crate::{
     Map,
     call::{Call, CallId, Outbox, Outcome},
     hash::Summary,
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn reads_that_are_always_behind_show_what_was_published_all_the_same() {
-        let map = |seq: u64| Arc::new(Map::from([(Arc::from(seq.to_string()), crate::ledger::Value::from([0]))]));
+        let map = |seq: u64| Arc::new(Map::from([(Arc::from(seq.to_string()), crate::Value::from([0]))]));
         let mut back = ReadBack::default();
         let shown = |back: &ReadBack| back.map.as_ref().and_then(|map| map.keys().next()?.parse::<u64>().ok());
         let mut last = 0;

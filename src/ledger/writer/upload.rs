@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{Now, garbage::Garbage};
-use crate::ledger::{
+use crate::{
     call::{Call, CallId, Outbox, Outcome, Pages},
     codec::Digest,
     limits::Timing,

@@ -3,10 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Farewell, Inherited, Now, Phase, Writer, WriterIdentity};
-use crate::{
-    ledger::{Map, hash::StateHash, stream::Said},
-    model::PublicKey,
-};
+use crate::{Map, hash::StateHash, stream::Said};
+use model::PublicKey;
 
 /// Statistics of the current epoch.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -87,25 +85,25 @@ impl Stage {
 
 impl Writer {
     /// Under which epoch and random number this leader speaks.
-    pub(in crate::ledger) fn term(&self) -> Option<(u64, u64)> {
+    pub(crate) fn term(&self) -> Option<(u64, u64)> {
         matches!(self.phase, Phase::Run).then_some((self.epoch, self.nonce))
     }
 
     /// What this leader may say to others: nothing before W2 is over, and nothing once it said farewell.
-    pub(in crate::ledger) fn said(&self) -> Option<Said<'_>> {
+    pub(crate) fn said(&self) -> Option<Said<'_>> {
         self.desired.as_ref().filter(|_| matches!(self.phase, Phase::Run) && self.run.farewell.is_none())?;
         let hashed = &self.hashed;
         Some(Said { hashed, summary: self.summary(self.generation, hashed.hashes()) })
     }
 
     /// The hashes of the claims to be published, and of those in the newest own head that was read.
-    pub(in crate::ledger) fn claims(&self) -> [Option<StateHash>; 2] {
+    pub(crate) fn claims(&self) -> [Option<StateHash>; 2] {
         [self.desired.as_ref().map(|_| self.hashed.hashes().claims), self.run.own.newest.map(|(_, claims)| claims)]
     }
 
     /// S10: whether this writer has nothing to do. The state to be published was read back. The last read had the own
     /// head, and no live head of this cluster under another id. The cluster does not leave.
-    pub(in crate::ledger) fn is_at_rest(&self) -> bool {
+    pub(crate) fn is_at_rest(&self) -> bool {
         let there = self.desired.as_ref().zip(self.run.visibility.map.as_ref());
         matches!(self.phase, Phase::Run)
             && !self.leaving
@@ -134,7 +132,7 @@ impl Writer {
     }
 
     /// In whose name it writes.
-    pub(in crate::ledger) fn identity(&self) -> &WriterIdentity {
+    pub(crate) fn identity(&self) -> &WriterIdentity {
         &self.me
     }
 
@@ -167,13 +165,13 @@ impl Writer {
     }
 
     /// What this leader starts from; `None` until W2 is over.
-    pub(in crate::ledger) fn inherited(&self) -> Option<Inherited> {
+    pub(crate) fn inherited(&self) -> Option<Inherited> {
         let (map, written, heard) = (self.run.inherited.clone(), self.run.written, self.heard);
         matches!(self.phase, Phase::Run).then_some(Inherited { map, written, heard, barred: false })
     }
 
     /// The state to be published.
-    pub(in crate::ledger) fn desired(&self) -> Option<&Arc<Map>> {
+    pub(crate) fn desired(&self) -> Option<&Arc<Map>> {
         self.desired.as_ref()
     }
 
@@ -188,14 +186,14 @@ impl Writer {
     }
 
     /// The current key, once a head of this epoch was read back.
-    pub(in crate::ledger) fn signs(&self) -> Option<PublicKey> {
+    pub(crate) fn signs(&self) -> Option<PublicKey> {
         let read_back = matches!(self.phase, Phase::Run) && self.run.read_back.is_some();
         self.keys.first().filter(|_| read_back).copied()
     }
 
     /// Whether others have been able to read this cluster's exports for a while, so that what it published elsewhere
     /// may go.
-    pub(in crate::ledger) fn is_settled(&self, now: Now) -> bool {
+    pub(crate) fn is_settled(&self, now: Now) -> bool {
         matches!(self.phase, Phase::Run)
             && self.run.farewell.is_none()
             && self.run.read_back.is_some_and(|since| now.mono >= since + self.timing.handover)

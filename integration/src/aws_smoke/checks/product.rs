@@ -4,13 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
-use cloudmap_mcs::{
-    cloudmap::{CloudMap as _, CreateService, ErrorKind, Instance, Lane, NewService, OperationId, OperationState},
-    iam::{
-        Facts, Mode,
-        harmless::{self, Answer, Known},
-        statements,
-    },
+use cloudmap::{CloudMap as _, CreateService, ErrorKind, Instance, Lane, NewService, OperationId, OperationState};
+use iam::{
+    Facts, Mode,
+    harmless::{self, Answer, Known},
+    statements,
 };
 
 use super::ADDRESS;

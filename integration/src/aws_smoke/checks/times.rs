@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cloudmap_mcs::cloudmap::LATEST_EFFECT;
+use cloudmap::LATEST_EFFECT;
 
 use super::ADDRESS;
 use crate::aws_smoke::{lab::Lab, lab::answer, verdict::Verdict};

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
-use cloudmap_mcs::cloudmap::{Operation, Plane};
+use cloudmap::{Operation, Plane};
 
 use super::{CutoverPlan, OPERATOR};
 use crate::{

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use cloudmap_mcs::cloudmap::{CloudMap, Lane, attributes::IPV4};
+use cloudmap::{CloudMap, Lane, attributes::IPV4};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpStream,

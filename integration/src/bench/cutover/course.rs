@@ -7,10 +7,8 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use cloudmap_mcs::{
-    api::{Cutover, CutoverPhase},
-    cutover::{Settle, hiding::stoppable_after},
-};
+use api::{Cutover, CutoverPhase};
+use cutover::{Settle, hiding::stoppable_after};
 use kube::{Api, Client, api::ListParams};
 use tokio::{sync::watch, task::JoinSet};
 

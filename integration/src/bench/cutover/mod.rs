@@ -24,7 +24,7 @@ use std::{
 };
 
 use anyhow::{Result, anyhow, ensure};
-use cloudmap_mcs::cutover::Settle;
+use cutover::Settle;
 use futures::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use anyhow::{Context as _, Result};
-use cloudmap_mcs::api::ServiceExport;
+use api::ServiceExport;
 use futures::{StreamExt as _, TryStreamExt as _};
 use k8s_openapi::{
     NamespaceResourceScope,

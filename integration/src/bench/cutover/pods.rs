@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use cloudmap_mcs::cutover::course::lingers;
+use cutover::course::lingers;
 use k8s_openapi::api::{core::v1::Pod, discovery::v1::EndpointSlice};
 use kube::{
     Api, Client,

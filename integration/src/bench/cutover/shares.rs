@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cloudmap_mcs::cutover::{Settle, hiding::stoppable_after};
+use cutover::{Settle, hiding::stoppable_after};
 
 use super::{course::SETTLE, objects};
 

@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use cloudmap_mcs::instances::Share;
+use instances::Share;
 
 use super::{
     CutoverPlan,
@@ -225,7 +225,7 @@ impl<'a> Trouble<'a> {
 mod tests {
     use std::{net::Ipv4Addr, path::PathBuf};
 
-    use cloudmap_mcs::cutover::Settle;
+    use cutover::Settle;
 
     use super::*;
 

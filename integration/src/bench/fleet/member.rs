@@ -10,23 +10,21 @@ use std::{
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use cloudmap_mcs::{
-    cloudmap::CloudMap,
-    cluster::Leadership,
-    export::Exports,
-    ledger::{
-        Map,
-        driver::{
-            self, LedgerHandle, LedgerSettings,
-            sessions::{Listener, Network, Tcp, Wire},
-        },
-        record::{Record, RecordStore, ResourceVersion, StoreError},
-        trust::{Keys, Mode, StoredKey},
+use cloudmap::CloudMap;
+use cluster::Leadership;
+use export::Exports;
+use ledger::{
+    Map,
+    driver::{
+        self, LedgerHandle, LedgerSettings,
+        sessions::{Listener, Network, Tcp, Wire},
     },
-    model::{
-        Conditions, Endpoint, EndpointPort, Export, Exported, IpFamily, Protocol, ServiceKey, ServicePort, ServiceType,
-        SessionAffinity, Target, TrafficPolicy,
-    },
+    record::{Record, RecordStore, ResourceVersion, StoreError},
+    trust::{Keys, Mode, StoredKey},
+};
+use model::{
+    Conditions, Endpoint, EndpointPort, Export, Exported, IpFamily, Protocol, ServiceKey, ServicePort, ServiceType,
+    SessionAffinity, Target, TrafficPolicy,
 };
 use tokio::time::Instant;
 

@@ -10,7 +10,8 @@ mod narrow;
 
 use std::{sync::Arc, time::Duration};
 
-use cloudmap_mcs::{cloudmap::CloudMap, model::ClusterSetId};
+use cloudmap::CloudMap;
+use model::ClusterSetId;
 use tokio::{
     sync::Mutex,
     task::JoinHandle,
@@ -110,10 +111,8 @@ impl Fleet {
 mod tests {
     use std::collections::BTreeMap;
 
-    use cloudmap_mcs::{
-        cloudmap::Lane,
-        ledger::{CLUSTERS, namespace_name},
-    };
+    use cloudmap::Lane;
+    use ledger::{CLUSTERS, namespace_name};
 
     use super::*;
     use crate::emulator::{Emulator, EmulatorSettings};

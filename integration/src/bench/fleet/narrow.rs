@@ -7,13 +7,11 @@ use std::{
 };
 
 use async_trait::async_trait;
-use cloudmap_mcs::{
-    cloudmap::{
-        CloudMap, CreateService, Discovery, Error, Instance, Lane, Namespace, NewService, OperationId, OperationState,
-        Service, ServiceChange,
-    },
-    ledger::CLUSTERS,
+use cloudmap::{
+    CloudMap, CreateService, Discovery, Error, Instance, Lane, Namespace, NewService, OperationId, OperationState,
+    Service, ServiceChange,
 };
+use ledger::CLUSTERS;
 use tokio::{sync::Mutex, time::Instant};
 
 use super::Shape;

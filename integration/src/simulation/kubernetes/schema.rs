@@ -9,7 +9,7 @@ use super::{refusal::Refusal, resources::Resource};
 
 /// By plural name.
 static SCHEMAS: LazyLock<BTreeMap<String, Value>> = LazyLock::new(|| {
-    let crds = cloudmap_mcs::api::crds().into_iter();
+    let crds = api::crds().into_iter();
     crds.filter_map(|crd| {
         let stored = crd.spec.versions.into_iter().find(|version| version.storage)?;
         let schema = serde_json::to_value(stored.schema?.open_api_v3_schema?).ok()?;

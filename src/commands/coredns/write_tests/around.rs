@@ -4,7 +4,7 @@ use axum::http::Method;
 use serde_json::json;
 
 use super::{Cluster, account, complete, run_with};
-use crate::commands::coredns::tests::EKS;
+use crate::coredns::tests::EKS;
 
 #[tokio::test(start_paused = true)]
 async fn apply_takes_its_change_back_if_names_of_the_cluster_fail() {

@@ -9,12 +9,10 @@ use axum::http::Method;
 use serde_json::{Value, json};
 
 use super::{Action, Run, check, edit::mark, read, tests::EKS};
-use crate::{
-    cli::{Cli, Command, CorednsCommand, CorednsWriteArgs},
-    cluster::{
-        coredns::{Answer, Ask, Kind, Place, observe_pods},
-        fake_api::{FakeApi, Request},
-    },
+use cli::{Cli, Command, CorednsCommand, CorednsWriteArgs};
+use cluster::{
+    coredns::{Answer, Ask, Kind, Place, observe_pods},
+    fake_api::{FakeApi, Request},
 };
 
 const ZONE: &str = "clusterset.local";

@@ -6,16 +6,14 @@ use k8s_openapi::api::core::v1::Service;
 use serde::Deserialize as _;
 
 use super::*;
-use crate::{
-    cli::CutoverPlanArgs,
-    commands::cutover::{
-        manifests::{Candidate, Manifest, Wishes, manifest},
-        write::{Survey, rooms, sorted, survey, written},
-    },
-    cutover::Course,
-    ecs::{Controller, Operation, fake::FakeEcs},
-    tests::samples::unknown,
+use crate::cutover::{
+    manifests::{Candidate, Manifest, Wishes, manifest},
+    write::{Survey, rooms, sorted, survey, written},
 };
+use ::ecs::{Controller, Operation, fake::FakeEcs};
+use api::fixtures::unknown;
+use cli::CutoverPlanArgs;
+use cutover::Course;
 
 /// The flags of `cutover plan`, as people type them.
 fn parsed(line: &str) -> Result<CutoverPlanArgs, String> {
@@ -143,7 +141,7 @@ fn of_a_file_that_lacks_something_kubectl_takes_nothing() {
         let without = lines.collect::<Vec<_>>().join("\n");
         for document in documents(&without).unwrap() {
             let namespace = document["metadata"]["namespace"].as_str().unwrap();
-            assert_eq!(crate::model::is_dns_label(namespace), !expected.contains(&"--into"), "{namespace}");
+            assert_eq!(model::is_dns_label(namespace), !expected.contains(&"--into"), "{namespace}");
             if document["kind"] == "Service" && expected.contains(&"--selector") {
                 serde_json::from_value::<Service>(document).unwrap_err();
             }
@@ -157,7 +155,7 @@ fn the_port_is_that_of_the_tasks_if_they_have_one() {
         let mut candidate = candidate("orders");
         candidate.registry.as_mut().unwrap().ports = instances.iter().copied().collect();
         let ports = ecs.iter().copied().collect();
-        candidate.ecs = Ok(Some(found([crate::ecs::Service { ports, ..ecs_service(2) }])));
+        candidate.ecs = Ok(Some(found([::ecs::Service { ports, ..ecs_service(2) }])));
         let wishes = wishes(&format!("--into shop --selector app=x {line}")).unwrap();
         manifest(&candidate, &wishes).unwrap().unwrap()
     };
@@ -201,7 +199,7 @@ fn what_cannot_be_written_is_left_out_with_its_remedy() {
         assert!(why.starts_with(&format!("{shown:?}: ")), "{why}");
         assert!(why.contains("cloudmap-mcs/service") || why.contains("invalid Cloud Map service name"), "{why}");
     }
-    let registered = |change: fn(&mut crate::ecs::Service)| {
+    let registered = |change: fn(&mut ::ecs::Service)| {
         let mut service = ecs_service(2);
         change(&mut service);
         Candidate { ecs: Ok(Some(found([service]))), ..candidate("orders") }
@@ -282,7 +280,7 @@ async fn a_whole_namespace_is_read_with_one_listing_and_without_a_cluster() {
     let namespace = cloudmap.registry().namespaces[0].id.clone();
     cloudmap.registry().add_service(&namespace, "of-others", "terraform", "");
     let seen = surveyed(&cloudmap, &ecs, "prod.internal").await.unwrap();
-    assert_eq!(cloudmap.registry().count(crate::cloudmap::Operation::ListServices), 1);
+    assert_eq!(cloudmap.registry().count(cloudmap::Operation::ListServices), 1);
     assert_eq!(ecs.state().calls.iter().filter(|call| **call == Operation::ListClusters).count(), 1);
     assert_eq!(seen.room.instances, Some(3));
     let (manifests, left_out, others) = sorted(&seen, &wishes(ALL).unwrap());

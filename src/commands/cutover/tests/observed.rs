@@ -3,7 +3,7 @@
 use tokio::time::{Instant, advance};
 
 use super::*;
-use crate::cloudmap::{ErrorKind, Operation, fake::Fault};
+use cloudmap::{ErrorKind, Operation, fake::Fault};
 
 #[test]
 fn pods_are_summed_up_by_the_one_that_is_worst() {

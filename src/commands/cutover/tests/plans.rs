@@ -64,8 +64,8 @@ fn clients_that_stay_with_the_tasks_are_said_with_a_command_that_probes_from_the
         let mut facts = facts();
         let subnets = ["subnet-a", "subnet-b"].map(str::to_owned).into();
         let security_groups = groups.iter().map(|id| (*id).to_owned()).collect();
-        let network = Some(crate::ecs::Network { subnets, security_groups, public: false });
-        facts.ecs = Ok(Some(found([crate::ecs::Service { network, ..ecs_service(12) }])));
+        let network = Some(::ecs::Network { subnets, security_groups, public: false });
+        facts.ecs = Ok(Some(found([::ecs::Service { network, ..ecs_service(12) }])));
         facts.pods.as_mut().unwrap().addresses = [pod.parse().unwrap()].into();
         let findings = plan(&facts, &[]).findings;
         findings.into_iter().find(|finding| finding.about == "callers").unwrap()
@@ -147,10 +147,7 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
         (|facts| facts.ecs = Err("access denied".to_owned()), ("ecs", Warning)),
         (|facts| facts.ecs = Ok(Some(found([]))), ("ecs", Warning)),
         (|facts| facts.ecs = Ok(Some(found_in_part([ecs_service(12)]))), ("ecs", Warning)),
-        (
-            |facts| facts.ecs = Ok(Some(found([crate::ecs::Service { daemon: true, ..ecs_service(12) }]))),
-            ("ecs", Blocked),
-        ),
+        (|facts| facts.ecs = Ok(Some(found([::ecs::Service { daemon: true, ..ecs_service(12) }]))), ("ecs", Blocked)),
     ] {
         let found = with(change);
         assert!(found.contains(&expected), "{expected:?} is not in {found:?}");
@@ -344,7 +341,7 @@ fn the_document_shows_a_plan() {
         .lines()
         .map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") })
         .collect();
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/moving-from-ecs.md");
+    let path = base::repository().join("docs/moving-from-ecs.md");
     let document = fs::read_to_string(path).unwrap_or_default();
     assert!(document.contains(&shown), "docs/moving-from-ecs.md lacks:\n\n{shown}");
 }

@@ -47,7 +47,7 @@ fn a_number_that_cloud_map_does_not_say_is_no_zero() {
     let quota = about(&findings, "quota");
     assert_eq!(quota.grade, Grade::Warning);
     assert!(quota.remedy.as_deref().unwrap().contains("Values=ns-aaaaaaaaaaaaaaaa"), "{quota:?}");
-    let of = |instances| crate::cloudmap::Service { instances, ..mk_service() };
+    let of = |instances| cloudmap::Service { instances, ..mk_service() };
     let namespace = room(None).namespace;
     for (services, sum) in
         [(vec![], Some(0)), (vec![of(Some(3)), of(Some(4))], Some(7)), (vec![of(Some(3)), of(None)], None)]

@@ -41,7 +41,7 @@ fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
     assert!(check(&facts, false).unwrap_err().contains("no pod is ready, and prod/orders has tasks"));
     facts.pods = Ok(pods(1));
     assert_eq!(check(&facts, false), Ok(()));
-    facts.ecs = Ok(Some(found([crate::ecs::Service { active: false, ..ecs_service(1) }])));
+    facts.ecs = Ok(Some(found([::ecs::Service { active: false, ..ecs_service(1) }])));
     let said = commands(&facts, false);
     assert!(
         said.contains("prod/orders is being deleted") && !said.contains("update-service"),
@@ -86,14 +86,14 @@ fn without_ecs_the_instances_say_what_to_stop() {
 /// Whoever pastes a command expects that it stops what has moved.
 #[test]
 fn no_command_is_printed_for_tasks_that_serve_others_or_have_no_number() {
-    let said = |change: fn(&mut crate::ecs::Service), force| {
+    let said = |change: fn(&mut ::ecs::Service), force| {
         let mut service = ecs_service(12);
         change(&mut service);
         let finished = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
         commands(&Facts { cutover: finished, ecs: Ok(Some(found([service]))), ..facts() }, force)
     };
     for (change, part, even_by_force) in [
-        ((|it| it.load_balancers = 1) as fn(&mut crate::ecs::Service), "a load balancer", false),
+        ((|it| it.load_balancers = 1) as fn(&mut ::ecs::Service), "a load balancer", false),
         (|it| it.service_connect = true, "Service Connect", false),
         (|it| it.daemon = true, "DAEMON", true),
     ] {
@@ -119,13 +119,13 @@ fn what_others_wrote_stays_one_word_of_a_command() {
 }
 
 /// What has to be done before the tasks may be stopped.
-fn never(refused: Result<Vec<crate::ecs::Service>, Refusal>) -> String {
+fn never(refused: Result<Vec<::ecs::Service>, Refusal>) -> String {
     let Err(Refusal::Never(why)) = refused else { panic!("{refused:?}") };
     why
 }
 
 /// What passes by itself before the tasks may be stopped.
-fn later(refused: Result<Vec<crate::ecs::Service>, Refusal>) -> String {
+fn later(refused: Result<Vec<::ecs::Service>, Refusal>) -> String {
     let Err(Refusal::Later(why)) = refused else { panic!("{refused:?}") };
     why
 }
@@ -195,9 +195,9 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
     assert!(never(with(Ok(Some(found([]))))).contains("--ecs-cluster"));
     assert!(never(with(Ok(Some(found_in_part([]))))).contains("the ECS cluster test could not be read"));
     assert_eq!(with(Ok(Some(found_in_part([ecs_service(12)])))), Ok(vec![ecs_service(12)]), "it is known which one");
-    let serves = crate::ecs::Service { load_balancers: 1, ..ecs_service(12) };
+    let serves = ::ecs::Service { load_balancers: 1, ..ecs_service(12) };
     assert!(never(with(Ok(Some(found([serves]))))).contains("prod/orders is not stopped"));
-    let stopped = crate::ecs::Service { load_balancers: 1, ..ecs_service(0) };
+    let stopped = ::ecs::Service { load_balancers: 1, ..ecs_service(0) };
     assert_eq!(with(Ok(Some(found([stopped])))), Ok(Vec::new()), "nothing is left to refuse");
 }
 
@@ -434,7 +434,7 @@ fn who_goes_back_is_told_when_no_task_takes_the_traffic() {
     facts.ecs = Err("access denied".to_owned());
     assert_eq!(remark(&facts), None, "there are healthy tasks");
     // The pods go as soon as one task is healthy.
-    let few = Ok(Some(found([crate::ecs::Service { running: 1, ..ecs_service(3) }])));
+    let few = Ok(Some(found([::ecs::Service { running: 1, ..ecs_service(3) }])));
     let said = remark(&Facts { registry: Ok(registry(1, 60)), ecs: few, ..facts.clone() }).unwrap();
     assert!(said.contains("1 of 3 tasks run") && !said.contains("keep the traffic"), "{said}");
     facts.registry = Ok(registry(0, 60));
@@ -443,10 +443,10 @@ fn who_goes_back_is_told_when_no_task_takes_the_traffic() {
     facts.ecs = Ok(Some(found([ecs_service(0)])));
     let said = remark(&facts).unwrap();
     assert!(said.contains("prod/orders is to have 0 tasks") && said.contains("--cluster prod"), "{said}");
-    facts.ecs = Ok(Some(found([crate::ecs::Service { running: 1, ..ecs_service(3) }])));
+    facts.ecs = Ok(Some(found([::ecs::Service { running: 1, ..ecs_service(3) }])));
     let said = remark(&facts).unwrap();
     assert!(said.contains("1 of 3 tasks run") && said.contains("keep the traffic"), "{said}");
-    facts.ecs = Ok(Some(found([crate::ecs::Service { active: false, desired: 0, ..ecs_service(3) }])));
+    facts.ecs = Ok(Some(found([::ecs::Service { active: false, desired: 0, ..ecs_service(3) }])));
     let said = remark(&facts).unwrap();
     assert!(said.contains("prod/orders is being deleted") && !said.contains("update-service"), "{said}");
     facts.ecs = Ok(Some(found([])));

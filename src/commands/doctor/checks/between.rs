@@ -9,7 +9,7 @@ use super::{
     },
     cluster::of_clock,
 };
-use crate::cluster::identity::Identity;
+use cluster::identity::Identity;
 
 type Clusters<'a> = [(&'a Cluster, &'a Seen)];
 

@@ -13,12 +13,9 @@ use super::{
     },
     gates,
 };
-use crate::{
-    api,
-    api::names,
-    cluster::lease::Timing,
-    commands::{apply_crds, coredns, installed::kube_dns},
-};
+use crate::{apply_crds, coredns, installed::kube_dns};
+use api::names;
+use cluster::lease::Timing;
 
 /// The first minor version of Kubernetes 1 that is supported, as in `Chart.yaml`.
 pub(super) const SINCE: u32 = 30;

@@ -7,10 +7,8 @@ use super::super::{
     observe::{Cluster, Seen},
     report::Finding,
 };
-use crate::{
-    api::names::{CONDITION_REGISTERED, LABEL_GATE},
-    cluster::reader::Unread,
-};
+use api::names::{CONDITION_REGISTERED, LABEL_GATE};
+use cluster::reader::Unread;
 
 const SUBJECT: &str = "gates";
 /// How many workloads a finding names.

@@ -10,7 +10,8 @@ use super::super::{
     probe::{Connected, Outcome, Probe, Probed, Tried, selector},
     report::Finding,
 };
-use crate::{api::names, model::addresses::Range};
+use api::names;
+use model::addresses::Range;
 
 pub(super) fn plan(probed: &Probed, clusters: &[(&Cluster, &Seen)]) -> Vec<Finding> {
     let mut found = Vec::new();

@@ -10,14 +10,12 @@ use super::super::{
     registry::{Ledger, Permission, Registry, is_denied_by_iam},
     report::Finding,
 };
-use crate::{
-    cloudmap::{
-        Error, ErrorKind,
-        quotas::{INSTANCES_PER_NAMESPACE, INSTANCES_PER_SERVICE, NAMESPACES, USD_PER_INSTANCE},
-    },
-    iam::{Mode, domain, harmless::Answer},
-    ledger::limits::Timing,
+use cloudmap::{
+    Error, ErrorKind,
+    quotas::{INSTANCES_PER_NAMESPACE, INSTANCES_PER_SERVICE, NAMESPACES, USD_PER_INSTANCE},
 };
+use iam::{Mode, domain, harmless::Answer};
+use ledger::limits::Timing;
 
 const PLACE: &str = "registry";
 const NETWORK: &str = "docs/install.md#what-the-network-must-allow";

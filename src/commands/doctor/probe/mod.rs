@@ -27,11 +27,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 pub(super) use self::program::{Connected, Outcome, Tried, run};
 use super::observe::Import;
-use crate::{
-    api::names,
-    cluster::reader::{Unread, read},
-    env,
-};
+use api::names;
+use base::env;
+use cluster::reader::{Unread, read};
 
 /// How long the pods may take until they run, and then until they are done. Nodes may have to pull the image.
 const PATIENCE: Duration = Duration::from_mins(2);

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{DEADLINE, Member};
-use crate::api::names;
+use api::names;
 
 /// Kubernetes shows what a container writes here in the pod's status, up to 4,096 bytes.
 const MESSAGE: &str = "/dev/termination-log";

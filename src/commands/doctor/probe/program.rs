@@ -16,7 +16,9 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{admin, cli::ProbeCommand, dns};
+use app::admin;
+use base::dns;
+use cli::ProbeCommand;
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pod that listens may need a moment after its container runs.
@@ -25,22 +27,22 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// What the pod did.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub(in crate::commands::doctor) struct Tried {
-    pub(in crate::commands::doctor) connected: Vec<Connected>,
+pub(in crate::doctor) struct Tried {
+    pub(in crate::doctor) connected: Vec<Connected>,
     /// The answers to the name, sorted, or why there are none.
-    pub(in crate::commands::doctor) resolved: Option<Result<BTreeSet<IpAddr>, String>>,
+    pub(in crate::doctor) resolved: Option<Result<BTreeSet<IpAddr>, String>>,
 }
 
 /// One attempt to connect.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::commands::doctor) struct Connected {
-    pub(in crate::commands::doctor) address: SocketAddr,
-    pub(in crate::commands::doctor) outcome: Outcome,
+pub(in crate::doctor) struct Connected {
+    pub(in crate::doctor) address: SocketAddr,
+    pub(in crate::doctor) outcome: Outcome,
 }
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::commands::doctor) enum Outcome {
+pub(in crate::doctor) enum Outcome {
     /// The pod that was meant answered.
     Answered,
     /// Somebody else answered, with these first characters.
@@ -55,7 +57,7 @@ pub(in crate::commands::doctor) enum Outcome {
 ///
 /// # Errors
 /// If it cannot listen, or not write what happened.
-pub(in crate::commands) async fn run(command: ProbeCommand) -> anyhow::Result<()> {
+pub(crate) async fn run(command: ProbeCommand) -> anyhow::Result<()> {
     match command {
         ProbeCommand::Serve { port, word } => {
             serve(admin::bind((Ipv6Addr::UNSPECIFIED, port).into()).await?, &word).await

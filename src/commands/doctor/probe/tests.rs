@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpSocket};
 
 use super::*;
-use crate::model::ServiceKey;
+use model::ServiceKey;
 
 /// An API server that has pods only, which run at once.
 #[derive(Debug, Default)]

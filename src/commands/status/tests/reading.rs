@@ -6,17 +6,15 @@ use kube::Api;
 
 use super::*;
 use crate::{
-    api::ServiceExport,
-    cli::{Cli, Command, StatusArgs},
-    cloudmap::{CloudMap, NamespaceKind, attributes, fake::Fake},
-    cluster::{
-        fake_api::FakeApi,
-        rbac::{granted, manifest, needed},
-    },
-    commands::{
-        purge,
-        status::observe::{Observer, all},
-    },
+    purge,
+    status::observe::{Observer, all},
+};
+use api::ServiceExport;
+use cli::{Cli, Command, StatusArgs};
+use cloudmap::{CloudMap, NamespaceKind, attributes, fake::Fake};
+use cluster::{
+    fake_api::FakeApi,
+    rbac::{granted, manifest, needed},
 };
 
 fn arguments() -> StatusArgs {
@@ -149,7 +147,6 @@ async fn a_reader_may_read_what_status_reads() {
     let controller: ClusterRole = manifest("cluster_role.yaml");
     let role: k8s_openapi::api::rbac::v1::Role = manifest("role.yaml");
     let rules = controller.rules.unwrap().into_iter().chain(role.rules.unwrap()).collect();
-    let own: std::collections::BTreeSet<_> =
-        crate::cluster::rbac::granted(false, rules).into_iter().map(anywhere).collect();
+    let own: std::collections::BTreeSet<_> = cluster::rbac::granted(false, rules).into_iter().map(anywhere).collect();
     assert!(needed.is_subset(&own), "`kubectl exec` into the controller's pod reads with its own role");
 }

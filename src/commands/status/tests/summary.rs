@@ -1,7 +1,7 @@
 //! The overview, and the streams that it shows.
 
 use super::*;
-use crate::api::ServiceExport;
+use api::ServiceExport;
 
 #[test]
 fn who_is_connected_is_what_the_leader_said_lately() {

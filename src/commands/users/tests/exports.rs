@@ -3,7 +3,7 @@
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::commands::users::record::Kind;
+use crate::users::record::Kind;
 
 const TIME: &str = "2026-11-23T08:00:05Z";
 

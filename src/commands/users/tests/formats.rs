@@ -1,5 +1,5 @@
 use super::*;
-use crate::commands::users::record::Kind;
+use crate::users::record::Kind;
 
 fn line(name: &str, rest: &str) -> String {
     format!("[INFO] 192.0.2.7:50759 - 29008 \"A IN {name} udp 33 false 512\" {rest}")

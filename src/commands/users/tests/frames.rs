@@ -2,7 +2,7 @@ use flate2::{Compression, write::GzEncoder};
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::commands::users::frames::{Frame, Frames, LONGEST};
+use crate::users::frames::{Frame, Frames, LONGEST};
 
 /// Each record: its place, and its bytes if it is whole.
 fn cut(text: &[u8], buffer: usize) -> Vec<(String, Option<String>)> {

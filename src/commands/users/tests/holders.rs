@@ -1,5 +1,5 @@
 use super::*;
-use crate::commands::users::{
+use crate::users::{
     holders::{Held, Who},
     record::How,
 };

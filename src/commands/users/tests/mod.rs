@@ -19,7 +19,7 @@ use super::{
     stream,
     subject::{Relation, Subject},
 };
-use crate::cloudmap::Instance;
+use cloudmap::Instance;
 
 const RESOLVER: &str = include_str!("fixtures/resolver.jsonl");
 const COREDNS: &str = include_str!("fixtures/coredns.log");

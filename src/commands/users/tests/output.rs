@@ -1,12 +1,10 @@
-use std::{fs, path::Path, process::ExitCode};
+use std::{fs, process::ExitCode};
 
 use clap::Parser as _;
 
 use super::*;
-use crate::{
-    cli::{Cli, Command},
-    commands::users,
-};
+use crate::users;
+use cli::{Cli, Command};
 
 fn world() -> Holders {
     let mut holders = Holders::default();
@@ -38,7 +36,7 @@ fn the_document_shows_a_report() {
     let table = Report { subject: &subject, seen: &seen, holders: &holders, left_out: &[] }.table();
     let shown: String =
         table.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") }).collect();
-    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/users.md")).unwrap_or_default();
+    let document = fs::read_to_string(base::repository().join("docs/users.md")).unwrap_or_default();
     assert!(
         document.contains(&shown),
         "docs/users.md lacks:\n\n    $ cloudmap-mcs users orders.internal logs\n{shown}"
@@ -119,10 +117,10 @@ async fn run(flags: &[&str]) -> ExitCode {
 
 #[tokio::test]
 async fn unusable_input_ends_with_2_and_everything_else_with_0() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/commands/users/tests/fixtures");
+    let folder = base::repository().join("src/commands/users/tests/fixtures");
     let file = |name: &str| folder.join(name).to_str().unwrap().to_owned();
     let all = folder.to_str().unwrap();
-    let this = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    let this = base::repository().join("Cargo.toml");
     for (flags, expected) in [
         (vec![all], ExitCode::SUCCESS),
         (vec![&*file("flow.log")], ExitCode::SUCCESS),

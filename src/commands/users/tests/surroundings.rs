@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    cloudmap::{
-        ErrorKind, NamespaceKind, Operation,
-        fake::{Fake, Fault},
-    },
-    cluster::fake_api::FakeApi,
-    commands::asking::Progress,
-    commands::users::{
+    asking::Progress,
+    users::{
         observe::{self, Surroundings},
         record::How,
     },
 };
+use cloudmap::{
+    ErrorKind, NamespaceKind, Operation,
+    fake::{Fake, Fault},
+};
+use cluster::fake_api::FakeApi;
 
 #[tokio::test(start_paused = true)]
 async fn pods_and_nodes_are_listed_page_by_page_and_a_refusal_is_said() {
@@ -48,7 +48,7 @@ async fn cloud_map_gives_the_tasks_of_the_name_and_others_of_its_namespace() {
                 .into()
         };
         registry.instances.insert((orders.clone(), "t1".into()), task("192.0.2.10"));
-        let mut pod: crate::cloudmap::Attributes = task("192.0.2.11");
+        let mut pod: cloudmap::Attributes = task("192.0.2.11");
         pod.insert("CLOUDMAP_MCS_CLUSTER_UID".to_owned(), "u".to_owned());
         registry.instances.insert((orders, "p1".into()), pod);
         registry.instances.insert((billing, "t2".into()), task("192.0.2.90"));

@@ -1,10 +1,8 @@
 //! Taking over from another controller.
 
 use super::*;
-use crate::{
-    cloudmap::{DnsRecord, RecordType},
-    instances::plan::tests::on_host,
-};
+use crate::plan::tests::on_host;
+use cloudmap::{DnsRecord, RecordType};
 
 fn theirs(last: u32) -> Instance {
     let address = format!("10.0.0.{last}");

@@ -1,7 +1,7 @@
 //! Instances for which somebody waits.
 
 use super::*;
-use crate::cloudmap::DnsConfig;
+use cloudmap::DnsConfig;
 
 fn awaiting(instances: &Arc<[InstanceSpec]>) -> TargetDesired {
     let ids = instances.iter().map(|spec| spec.id().clone()).collect();
@@ -40,7 +40,7 @@ async fn an_awaited_instance_that_the_service_cannot_take_is_told_from_one_that_
     let fake = Fake::new();
     let shop = fake.registry().add_namespace("shop", NamespaceKind::DnsPrivate);
     let id = fake.registry().add_service(&shop, "web", "theirs", "");
-    let records = vec![crate::cloudmap::DnsRecord { record_type: crate::cloudmap::RecordType::A, ttl: 60 }];
+    let records = vec![cloudmap::DnsRecord { record_type: cloudmap::RecordType::A, ttl: 60 }];
     fake.registry().services.get_mut(&id).unwrap().dns = Some(DnsConfig { weighted: false, records });
     let (identity, service) = (identity("uid-1"), ServiceKey::new("shop", "web"));
     let source = Source { identity: &identity, service: &service, ports: &[], region: None };

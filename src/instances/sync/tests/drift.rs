@@ -1,7 +1,7 @@
 //! Drift is repaired, in a time that follows from a budget of calls.
 
 use super::*;
-use crate::cloudmap::Rate;
+use cloudmap::Rate;
 
 fn names(count: usize) -> Vec<String> {
     (0..count).map(|i| format!("s-{i}")).collect()
@@ -39,7 +39,7 @@ async fn in_five_hundred_services_drift_is_repaired_within_a_minute() {
                     1 => drop(registry.instances.get_mut(&first).unwrap().insert("PORT_x".into(), "1/TCP".into())),
                     _ => {
                         let extra = &specs("uid-1", service, [9], "a")[0];
-                        let instance = extra.render(crate::instances::attributes::ServiceTraits::default());
+                        let instance = extra.render(crate::attributes::ServiceTraits::default());
                         registry.instances.insert((first.0, instance.id), instance.attributes);
                     }
                 }

@@ -1,14 +1,12 @@
 //! The engine by itself, with calls that are answered one by one.
 
 use super::*;
-use crate::{
-    cloudmap::{Error, OperationState},
-    instances::sync::{
-        call::{Call, Event, Inventory, Performer},
-        engine::Engine,
-        state::Phase,
-    },
+use crate::sync::{
+    call::{Call, Event, Inventory, Performer},
+    engine::Engine,
+    state::Phase,
 };
+use cloudmap::{Error, OperationState};
 
 struct Bench {
     engine: Engine,

@@ -1,7 +1,8 @@
 //! Ids that somebody else uses, before, while and after they are desired.
 
 use super::*;
-use crate::{cloudmap::CloudMap, instances::attributes::ServiceTraits};
+use crate::attributes::ServiceTraits;
+use cloudmap::CloudMap;
 
 /// An instance of another cluster, with an id that ours can have, too.
 fn squatter(last: u32) -> Instance {

@@ -6,7 +6,7 @@ use super::{
     shares::{ready, run_tasks, service, shared},
     *,
 };
-use crate::cloudmap::attributes::CLUSTER_UID;
+use cloudmap::attributes::CLUSTER_UID;
 
 const NOT_READY: Conditions = Conditions { ready: false, serving: false, terminating: false };
 /// Until AWS shows marks, a reading sees it, and what follows was done.

@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use crate::{
-    cloudmap::{DnsRecord, RecordType},
-    instances::attributes::ServiceTraits,
-};
+use crate::attributes::ServiceTraits;
+use cloudmap::{DnsRecord, RecordType};
 
 #[tokio::test(start_paused = true)]
 async fn creates_namespace_and_service_once_and_marks_them() {

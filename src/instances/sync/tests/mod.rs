@@ -25,17 +25,15 @@ use std::{
 use tokio::{sync::oneshot, time::sleep};
 
 use super::*;
-use crate::{
-    cloudmap::{
-        ErrorKind, Instance, Lane, Limited, Limits, NamespaceKind, Operation, Rates, Service,
-        fake::{Fake, Fault},
-    },
-    cluster::{Leadership, record::memory::StoredHidden},
-    instances::{Source, ownership::is_ours},
-    ledger::{driver::Status, writer::Stage},
-    model::{Conditions, Endpoint, ServiceKey, fixtures},
-    steps,
+use crate::{Source, ownership::is_ours};
+use base::steps;
+use cloudmap::{
+    ErrorKind, Instance, Lane, Limited, Limits, NamespaceKind, Operation, Rates, Service,
+    fake::{Fake, Fault},
 };
+use cluster::{Leadership, record::memory::StoredHidden};
+use ledger::{driver::Status, writer::Stage};
+use model::{Conditions, Endpoint, ServiceKey, fixtures};
 
 fn identity(uid: &str) -> Owner {
     Owner { clusterset: Some("prod".parse().unwrap()), cluster: "c1".parse().unwrap(), cluster_uid: uid.into() }

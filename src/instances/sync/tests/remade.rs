@@ -2,13 +2,11 @@
 
 use super::*;
 use crate::{
-    cloudmap::DnsConfig,
-    instances::{
-        Custom,
-        records::{address_records, host_record},
-    },
-    model::IpFamily,
+    Custom,
+    records::{address_records, host_record},
 };
+use cloudmap::DnsConfig;
+use model::IpFamily;
 
 const HOST: &str = "lb.example.org";
 const BALANCER: &str = "web-1234.eu-west-1.elb.amazonaws.com";

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::instances::{
+use crate::{
     Share, Traffic,
     share::{Reached, pace::PATIENCE},
 };

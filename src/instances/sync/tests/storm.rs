@@ -139,7 +139,7 @@ async fn storm(steps: Vec<Step>, checked: bool) {
         let spec = last.instances.iter().find(|spec| spec.id() == id).unwrap();
         let mut attributes = attributes.clone();
         assert_eq!(attributes.remove("AWS_INIT_HEALTH_STATUS").is_some(), checked);
-        assert_eq!(attributes, spec.render(crate::instances::attributes::ServiceTraits::default()).attributes);
+        assert_eq!(attributes, spec.render(crate::attributes::ServiceTraits::default()).attributes);
         let healthy = !registry.unhealthy.contains(&(service.clone(), id.clone()));
         assert_eq!(healthy, spec.is_ready(), "{id}");
     }

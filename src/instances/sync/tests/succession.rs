@@ -1,7 +1,8 @@
 //! What the task says of claims: whether their owners may register, and whether the successor of a hand-over serves.
 
 use super::*;
-use crate::{instances::attributes::ServiceTraits, model::ClaimOwner};
+use crate::attributes::ServiceTraits;
+use model::ClaimOwner;
 
 /// A pod of the same name in another cluster.
 fn of_successor() -> Instance {

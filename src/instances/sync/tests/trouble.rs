@@ -1,7 +1,7 @@
 //! Failures, and actions of others.
 
 use super::*;
-use crate::cloudmap::{DnsRecord, RecordType};
+use cloudmap::{DnsRecord, RecordType};
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_reading_deletes_nothing() {
@@ -114,8 +114,8 @@ async fn repairs_what_others_changed_and_never_touches_what_is_theirs() {
     world.desire([(web.clone(), active(specs("uid-1", "web", 1..=4, "a")))]);
     world.registered(&web, 4).await;
     let before = world.instances("web");
-    let extra = specs("uid-1", "web", [9], "a")[0].render(crate::instances::attributes::ServiceTraits::default());
-    let other = specs("uid-2", "web", [9], "a")[0].render(crate::instances::attributes::ServiceTraits::default());
+    let extra = specs("uid-1", "web", [9], "a")[0].render(crate::attributes::ServiceTraits::default());
+    let other = specs("uid-2", "web", [9], "a")[0].render(crate::attributes::ServiceTraits::default());
     {
         let mut registry = world.fake.registry();
         let service = registry.services.keys().next().unwrap().clone();

@@ -1,11 +1,9 @@
 //! The TTL of services: ours follow the request, and an update deletes nothing.
 
 use super::*;
-use crate::{
-    cloudmap::{DnsRecord, HealthCheck, RecordType},
-    instances::records::address_records,
-    model::IpFamily,
-};
+use crate::records::address_records;
+use cloudmap::{DnsRecord, HealthCheck, RecordType};
+use model::IpFamily;
 
 fn dns(families: &[IpFamily], ttl: u32) -> Option<DnsConfig> {
     address_records(families.iter().copied().collect(), ttl)

@@ -2,16 +2,14 @@
 
 use super::{Registry, failure};
 use crate::{
-    cloudmap::{CreateService, Lane, Service},
-    ledger::{
-        CLUSTERS, OWNER,
-        call::{Created, Failure, Outcome},
-        head::MAX_SHARDS,
-        service_name,
-        trust::SECRET,
-    },
-    model::ClusterId,
+    CLUSTERS, OWNER,
+    call::{Created, Failure, Outcome},
+    head::MAX_SHARDS,
+    service_name,
+    trust::SECRET,
 };
+use cloudmap::{CreateService, Lane, Service};
+use model::ClusterId;
 
 /// The creator of a service of which AWS does not say who created it.
 const UNKNOWN: &str = "unknown";
@@ -19,7 +17,7 @@ const UNKNOWN: &str = "unknown";
 impl Registry {
     /// W0: claims the own exports service, which belongs to its creator. An existing one is looked at, not created
     /// again. What is known, the record or a listing shows which exist.
-    pub(in crate::ledger) async fn claim(&self, shard: u32) -> Result<Outcome, Failure> {
+    pub(crate) async fn claim(&self, shard: u32) -> Result<Outcome, Failure> {
         let Some((cluster, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
         if shard == 0 && self.recall(cluster, uid).await? {
             if let Some(old) = self.replaced_key(cluster, uid).await? {
@@ -130,7 +128,7 @@ impl Registry {
     }
 
     /// R2: who created the exports service of a cluster id, and when.
-    pub(in crate::ledger) async fn creator(&self, cluster: &str) -> Result<Option<Created>, Failure> {
+    pub(crate) async fn creator(&self, cluster: &str) -> Result<Option<Created>, Failure> {
         let name = service_name(cluster, 0);
         let created =
             |service: Service| Some(Created { by: service.creator_request_id?, at: service.created.div_euclid(1_000) });

@@ -4,22 +4,16 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::Registry;
 use crate::{
-    cloudmap::{Error, ErrorKind, Instance},
-    ledger::{
-        call::{Failure, Outcome},
-        head::Head,
-        service_name,
-        trust::{self, Announced, COPY_INSTANCE, KEY_INSTANCE},
-    },
+    call::{Failure, Outcome},
+    head::Head,
+    service_name,
+    trust::{self, Announced, COPY_INSTANCE, KEY_INSTANCE},
 };
+use cloudmap::{Error, ErrorKind, Instance};
 
 impl Registry {
     /// R9: the key that a cluster announces, if it can be read.
-    pub(in crate::ledger::driver) async fn announced(
-        &self,
-        cluster: &str,
-        uid: &str,
-    ) -> Result<Option<Announced>, Failure> {
+    pub(in crate::driver) async fn announced(&self, cluster: &str, uid: &str) -> Result<Option<Announced>, Failure> {
         let found = self.announcement(cluster, KEY_INSTANCE).await?;
         if let Some(id) = found.as_ref().and_then(|instance| instance.attributes.get(trust::SERVICE)) {
             self.announced.lock().await.insert(service_name(cluster, 0), id.clone());
@@ -28,7 +22,7 @@ impl Registry {
     }
 
     /// R9: the copy of a cluster's head in its own service, if it can be read.
-    pub(in crate::ledger::driver) async fn copy(&self, cluster: &str) -> Result<Option<Arc<Head>>, Failure> {
+    pub(in crate::driver) async fn copy(&self, cluster: &str) -> Result<Option<Arc<Head>>, Failure> {
         let namespace = self.known_namespace().await?;
         let found = self.announcement(cluster, COPY_INSTANCE).await?;
         let head = found.and_then(|instance| trust::read_copy(&instance, cluster, self.scope(&namespace)));
@@ -36,7 +30,7 @@ impl Registry {
     }
 
     /// Writes the copy of the own head. `Taken` like [`put_head`](Self::put_head).
-    pub(in crate::ledger::driver) async fn put_copy(&self, head: &Head) -> Result<Outcome, Failure> {
+    pub(in crate::driver) async fn put_copy(&self, head: &Head) -> Result<Outcome, Failure> {
         let (Some((cluster, _)), Some(keys)) = (&self.me, &self.keys) else { return Ok(Outcome::Done) };
         if let Some(taken) = self.taken(0).await? {
             return Ok(taken);
@@ -56,7 +50,7 @@ impl Registry {
     }
 
     /// R9: announces the own key, unless it is there. `Taken` like [`put_head`](Self::put_head).
-    pub(in crate::ledger::driver) async fn announce(&self) -> Result<Outcome, Failure> {
+    pub(in crate::driver) async fn announce(&self) -> Result<Outcome, Failure> {
         let Some((cluster, _)) = &self.me else { return Ok(Outcome::Done) };
         Ok(self.announce_for(cluster.as_str()).await?.unwrap_or(Outcome::Done))
     }

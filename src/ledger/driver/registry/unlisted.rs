@@ -3,15 +3,13 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::Registry;
-use crate::{
-    cloudmap::{ErrorKind, Lane, Namespace, Service},
-    ledger::{CLUSTERS, call::Failure, cluster_of, head::MAX_SHARDS, record::Record, service_name},
-    model::ClusterId,
-};
+use crate::{CLUSTERS, call::Failure, cluster_of, head::MAX_SHARDS, record::Record, service_name};
+use cloudmap::{ErrorKind, Lane, Namespace, Service};
+use model::ClusterId;
 
 impl Registry {
     /// Takes note of the services in a record of this membership.
-    pub(in crate::ledger::driver) async fn remember(&self, record: &Record) {
+    pub(in crate::driver) async fn remember(&self, record: &Record) {
         let (Some((cluster, _)), Some(member)) = (&self.me, &record.member) else { return };
         if member.clusterset == self.clusterset.as_str() && member.cluster == cluster.as_str() {
             *self.recorded.lock().await = record.services.clone();
@@ -19,7 +17,7 @@ impl Registry {
     }
 
     /// The record with the own services, once they are known.
-    pub(in crate::ledger::driver) async fn with_services(&self, record: Record) -> Record {
+    pub(in crate::driver) async fn with_services(&self, record: Record) -> Record {
         let Some((cluster, _)) = &self.me else { return record };
         let own = self.own(cluster).await;
         let services = if own.is_empty() { record.services } else { own };

@@ -1,5 +1,5 @@
 //! The connections of a leader with other leaders: TLS, frames, and who may connect. What is said is decided by
-//! [`Stream`](crate::ledger::stream).
+//! [`Stream`](crate::stream).
 //!
 //! A frame is its length in four bytes, the highest first, and one message.
 
@@ -25,15 +25,12 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use crate::{
-    env,
-    guests::Guests,
-    ledger::stream::{
-        Command, SessionId,
-        message::{MAX_FRAME, Message},
-    },
-    model::{PublicKey, SigningKey, addresses},
+use crate::stream::{
+    Command, SessionId,
+    message::{MAX_FRAME, Message},
 };
+use base::{env, guests::Guests};
+use model::{PublicKey, SigningKey, addresses};
 pub use network::{Listener, Network, Tcp, Wire};
 use tls::{Known, Secured, Tls};
 

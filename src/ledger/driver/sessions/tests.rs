@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use tokio::{io::duplex, time::Instant};
 
 use super::*;
-use crate::ledger::stream::message::Hello;
+use crate::stream::message::Hello;
 
 /// A connection, and from where it comes.
 type Call = (Box<dyn Wire>, IpAddr);
@@ -53,15 +53,15 @@ impl Listener for Port {
     }
 }
 
-pub(in crate::ledger::driver) fn key(n: u8) -> SigningKey {
+pub(in crate::driver) fn key(n: u8) -> SigningKey {
     SigningKey::from_seed(&[n; 32]).unwrap()
 }
 
 #[derive(Default)]
-pub(in crate::ledger::driver) struct World(Ports);
+pub(in crate::driver) struct World(Ports);
 
 impl World {
-    pub(in crate::ledger::driver) fn network(&self, n: u8) -> Arc<dyn Network> {
+    pub(in crate::driver) fn network(&self, n: u8) -> Arc<dyn Network> {
         Arc::new(Memory { ports: self.0.clone(), address: address(n) })
     }
 
@@ -107,8 +107,7 @@ async fn each_side_knows_the_key_of_the_other_and_hears_what_it_says() {
     let names = ["prod", "blue", "uid"].map(Arc::<str>::from);
     let [clusterset, cluster, uid] = names;
     let hello = Message::Hello(Hello { clusterset, cluster, uid, epoch: 1, nonce: 2 });
-    let large =
-        Message::Subscribe { buckets: (0..1_000).map(|n| (n, crate::ledger::hash::StateHash([7; 32]))).collect() };
+    let large = Message::Subscribe { buckets: (0..1_000).map(|n| (n, crate::hash::StateHash([7; 32]))).collect() };
     for message in [hello, large, Message::Alive] {
         blue.act(Command::Send { session: here, message: Arc::new(message.clone()) });
         let (taken, heard) = tokio::join!(blue.next(), green.next());
@@ -185,7 +184,7 @@ async fn a_connection_from_which_nobody_takes_anything_ends() {
     dial(&mut blue, &[address(2)], 2);
     let (session, ..) = opened(&mut blue).await;
     opened(&mut green).await;
-    let buckets = (0..1_000).map(|n| (n, crate::ledger::hash::StateHash([7; 32]))).collect();
+    let buckets = (0..1_000).map(|n| (n, crate::hash::StateHash([7; 32]))).collect();
     let message = Arc::new(Message::Subscribe { buckets });
     loop {
         blue.act(Command::Send { session, message: message.clone() });

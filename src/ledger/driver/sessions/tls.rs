@@ -26,7 +26,7 @@ use rustls::{
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
 use super::network::Wire;
-use crate::model::{PublicKey, SigningKey};
+use model::{PublicKey, SigningKey};
 
 /// Another protocol on this port is refused.
 const PROTOCOL: &[u8] = b"cloudmap-mcs-stream/1";

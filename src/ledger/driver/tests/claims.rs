@@ -2,12 +2,10 @@
 
 use super::*;
 use crate::{
-    cloudmap::{ErrorKind, Limited, Limits, Rates, fake::Fault},
-    ledger::{
-        record::{Member, Record},
-        trust::StoredKey,
-    },
+    record::{Member, Record},
+    trust::StoredKey,
 };
+use cloudmap::{ErrorKind, Limited, Limits, Rates, fake::Fault};
 
 #[tokio::test(start_paused = true)]
 async fn who_does_not_own_the_id_writes_nothing_and_says_whose_it_is() {

@@ -3,10 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
-use crate::{
-    cloudmap::{ErrorKind, fake::Fault},
-    ledger::record::{Member, Position, Record},
-};
+use crate::record::{Member, Position, Record};
+use cloudmap::{ErrorKind, fake::Fault};
 
 async fn until_left(reader: &LedgerHandle, cluster: &str, patience: Duration) {
     let (mut remotes, id) = (reader.remotes(), cluster.parse().unwrap());

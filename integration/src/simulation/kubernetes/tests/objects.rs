@@ -1,4 +1,4 @@
-use cloudmap_mcs::api::{ServiceExport, ServiceImport};
+use api::{ServiceExport, ServiceImport};
 use k8s_openapi::api::{core::v1, discovery::v1 as discovery};
 use kube::{
     Api, Resource as _, ResourceExt as _,
@@ -160,8 +160,7 @@ async fn services_get_addresses_of_the_families_that_the_cluster_has() {
 #[tokio::test(start_paused = true)]
 async fn a_dry_run_stores_and_keeps_nothing() {
     let server = server();
-    let families =
-        cloudmap_mcs::cluster::service_network::ip_families(&server.client("a", "shop"), "shop").await.unwrap();
+    let families = cluster::service_network::ip_families(&server.client("a", "shop"), "shop").await.unwrap();
     assert_eq!(families.len(), 2);
     assert!(server.list("services").is_empty());
     assert!(server.take_writes().iter().all(|write| write.resource == "namespaces"));

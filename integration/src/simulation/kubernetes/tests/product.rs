@@ -2,28 +2,26 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cloudmap_mcs::{
-    api::{
-        ServiceImport, ServiceImportSpec, ServiceImportStatus, ServiceImportType, conditions::GateReason,
-        events::EventReason, names::FieldManager,
-    },
-    cluster::{
-        Caches, ClusterWriter as _, KubernetesWriter, Leadership, Metrics,
-        apply::Cause,
-        events::{self, EventRecord, Publisher},
-        identity,
-        lease::{self, Elector, KubernetesLease, LeaseStore as _, Timing},
-        objects::ObjectKey,
-        record::RecordObject,
-    },
-    ledger::record::{Record, RecordStore as _, StoreError},
-    model::ServiceKey,
+use api::{
+    ServiceImport, ServiceImportSpec, ServiceImportStatus, ServiceImportType, conditions::GateReason,
+    events::EventReason, names::FieldManager,
+};
+use cluster::{
+    Caches, ClusterWriter as _, KubernetesWriter, Leadership, Metrics,
+    apply::Cause,
+    events::{self, EventRecord, Publisher},
+    identity,
+    lease::{self, Elector, KubernetesLease, LeaseStore as _, Timing},
+    objects::ObjectKey,
+    record::RecordObject,
 };
 use k8s_openapi::{
     api::{core::v1, discovery::v1 as discovery},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
     jiff::Timestamp,
 };
+use ledger::record::{Record, RecordStore as _, StoreError};
+use model::ServiceKey;
 use serde_json::json;
 use tokio::{
     task::JoinSet,
@@ -65,7 +63,7 @@ async fn the_caches_follow_the_cluster() {
         })
     };
     server.put("endpointslices", slice("web-1", "endpointslice-controller.k8s.io")).unwrap();
-    server.put("endpointslices", slice("web-2", cloudmap_mcs::api::names::MANAGED_BY)).unwrap();
+    server.put("endpointslices", slice("web-2", api::names::MANAGED_BY)).unwrap();
     server
         .put("clusterproperties", json!({"metadata": {"name": "cluster.clusterset.k8s.io"}, "spec": {"value": "c1"}}))
         .unwrap();

@@ -1,7 +1,7 @@
 //! Broken set-ups: each begins with one that is well, breaks one thing, and has exactly one finding, with its remedy.
 
 use super::*;
-use crate::iam::Mode;
+use iam::Mode;
 
 /// A breakage; and the state, the place, and words of the one finding and of its remedy.
 type Case = (fn(&mut Observation), State, &'static str, &'static str, &'static str);

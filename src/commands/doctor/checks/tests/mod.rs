@@ -7,7 +7,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     net::{IpAddr, SocketAddr},
-    path::Path,
 };
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
@@ -23,18 +22,15 @@ use super::{
     cluster::SINCE,
     plan,
 };
-use crate::{
-    api,
-    cloudmap::{Endpoint, Error, ErrorKind, Operation},
-    cluster::{objects::ClusterProperty, reader::Unread},
-    commands::{coredns, installed::Settings, status::Leader},
-    iam::{
-        Facts, Statement,
-        harmless::{self, Answer},
-        statements,
-    },
-    model::{ServiceKey, Target, addresses::Range},
+use crate::{coredns, installed::Settings, status::Leader};
+use cloudmap::{Endpoint, Error, ErrorKind, Operation};
+use cluster::{objects::ClusterProperty, reader::Unread};
+use iam::{
+    Facts, Statement,
+    harmless::{self, Answer},
+    statements,
 };
+use model::{ServiceKey, Target, addresses::Range};
 
 const PORT: u16 = 8080;
 
@@ -287,7 +283,7 @@ fn a_clock_here_that_is_wrong_makes_no_head_old() {
 
 #[test]
 fn the_chart_asks_for_the_same_version_of_kubernetes() {
-    let chart = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("config/chart/Chart.yaml")).unwrap();
+    let chart = fs::read_to_string(base::repository().join("config/chart/Chart.yaml")).unwrap();
     assert!(chart.contains(&format!("kubeVersion: \">=1.{SINCE}.0-0\"")), "{chart}");
 }
 
@@ -319,6 +315,6 @@ fn the_document_shows_a_report() {
     let table = plan(&observation).table();
     let shown: String =
         table.lines().map(|line| if line.is_empty() { "\n".to_owned() } else { format!("    {line}\n") }).collect();
-    let document = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/doctor.md")).unwrap();
+    let document = fs::read_to_string(base::repository().join("docs/doctor.md")).unwrap();
     assert!(document.contains(&shown), "docs/doctor.md lacks:\n\n    $ cloudmap-mcs doctor --contexts a,b\n{shown}");
 }
