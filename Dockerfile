@@ -33,7 +33,7 @@ COPY . .
 FROM sources AS build-emulator
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/source/target,sharing=locked \
-    cargo build --release --locked --package cloudmap-mcs-integration --bin cloudmap-emulator --target "$(cat /target)" \
+    cargo build --release --locked --package cloudmap-emulator --no-default-features --target "$(cat /target)" \
     && cp "target/$(cat /target)/release/cloudmap-emulator" /cloudmap-emulator
 
 FROM ${CC_IMAGE} AS emulator

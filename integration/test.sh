@@ -100,7 +100,7 @@ fi
 # All but the library's, which the check has run, and those on clusters, which come later.
 other_tests() {
 	local test tests=()
-	for test in integration/tests/*; do
+	for test in integration/tests/* integration/emulator/tests/*; do
 		test=$(basename "$test" .rs)
 		case $test in conformance | e2e) ;; *) tests+=(--test "$test") ;; esac
 	done

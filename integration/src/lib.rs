@@ -2,9 +2,7 @@
 
 pub mod aws_smoke;
 pub mod bench;
-pub mod dns;
 pub mod ecs;
-pub mod emulator;
 pub mod hidden;
 pub mod ledger_sim;
 pub mod scenario;

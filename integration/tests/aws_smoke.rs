@@ -12,7 +12,7 @@ use aws_sdk_servicediscovery::config::{Credentials, SharedCredentialsProvider};
 use cloudmap_mcs_integration::aws_smoke::{
     Connection, Meter, Plan, facts::FACTS, new_run, remove, report::Report, run, verdict::Verdict,
 };
-use cloudmap_mcs_integration::emulator::{Effect, Emulator, EmulatorSettings, Fault, Latency, Rate};
+use emulator::{Effect, Emulator, EmulatorSettings, Fault, Latency, Rate};
 
 /// An account in which calls take some time, and discovery and health are late.
 fn settings() -> EmulatorSettings {

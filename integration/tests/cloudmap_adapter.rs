@@ -13,11 +13,9 @@ use cloudmap::{
     AwsCloudMap, AwsSettings, CloudMap, Counted, CreateService, ErrorKind, Instance, Lane, Limited, Limits, Metrics,
     NewService, Operation, OperationId, OperationState, Rates,
 };
-use cloudmap_mcs_integration::{
-    emulator::{Effect, Emulator, EmulatorSettings, Fault, Latency},
-    hidden::NothingHidden,
-};
+use cloudmap_mcs_integration::hidden::NothingHidden;
 use cluster::Leadership;
+use emulator::{Effect, Emulator, EmulatorSettings, Fault, Latency};
 use iam::{
     Facts, Mode,
     harmless::{self, Answer, Known},

@@ -10,12 +10,10 @@ use aws_sdk_servicediscovery::{
     types::{DnsConfig, DnsRecord, HealthCheckCustomConfig, OperationTargetType, RecordType},
 };
 use cloudmap::{AwsCloudMap, AwsSettings, Limited, Limits, Rates};
-use cloudmap_mcs_integration::{
-    dns::{Answer, Client as Dns},
-    emulator::{DnsServer, Emulator, EmulatorSettings, Latency},
-    hidden::NothingHidden,
-};
+use cloudmap_mcs_integration::hidden::NothingHidden;
 use cluster::Leadership;
+use emulator::dns_client::{Answer, Client as Dns};
+use emulator::{DnsServer, Emulator, EmulatorSettings, Latency};
 use instances::{
     Consent, Custom, InstanceSpec, Owner, Source,
     records::{address_records, host_record},

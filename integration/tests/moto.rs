@@ -23,7 +23,7 @@ use aws_sdk_servicediscovery::types::{
     CustomHealthStatus, DnsConfig, DnsConfigChange, DnsRecord, HealthCheckCustomConfig, HealthStatusFilter,
     HttpNamespaceChange, PublicDnsNamespaceChange, RecordType, RoutingPolicy, ServiceChange, Tag,
 };
-use cloudmap_mcs_integration::emulator::{Emulator, EmulatorSettings, sdk_config};
+use emulator::{Emulator, EmulatorSettings, sdk_config};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};

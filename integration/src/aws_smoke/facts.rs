@@ -107,7 +107,7 @@ facts! {
     "attribute-total" (1, 0) "Names and values of the attributes have up to 5,000 characters together.";
         ["src/cloudmap/port.rs": "and 5,000 characters in total"]; check!(limits::total);
     "attribute-characters" (1, 0) "A value may have every printable character of ASCII, and comes back unchanged; others are refused.";
-        ["docs/ledger.md": "contain the bytes in base64", "integration/src/emulator/validate.rs": "values printable ASCII"];
+        ["docs/ledger.md": "contain the bytes in base64", "integration/emulator/src/validate.rs": "values printable ASCII"];
         check!(limits::characters);
 
     "one-wins" (0, 0) "Of CreateService calls for one name that run at once, exactly one creates the service.";
@@ -121,7 +121,7 @@ facts! {
     "service-in-use" (1, 0) "DeleteService refuses a service that has instances with ResourceInUse.";
         ["src/cloudmap/port.rs": "Deletes a service, which must have no instances"]; check!(claims::service_in_use);
     "service-id-again" (0, 0) "A service that is created again under its name may get the id of the deleted one.";
-        ["integration/src/emulator/settings.rs": "gets its id again, as users have reported"]; check!(claims::service_id_again);
+        ["integration/emulator/src/settings.rs": "gets its id again, as users have reported"]; check!(claims::service_id_again);
     "update-refused" (0, 0) "UpdateService is refused in an API-only namespace.";
         ["src/cloudmap/port.rs": "Services in API-only namespaces cannot be updated"]; check!(claims::update_refused);
     "namespace-in-use" (0, 0) "A namespace that has services is not deleted.";
@@ -142,7 +142,7 @@ facts! {
     "revision-registered" (1, 3) "InstancesRevision changes when an instance is registered or deregistered.";
         ["docs/ecs.md": "The controller does not use `DiscoverInstancesRevision`"]; check!(discovery::revision_registered);
     "revision-updated" (2, 2) "InstancesRevision stays when an instance gets other attributes.";
-        ["integration/src/emulator/settings.rs": "so that callers should not rely on it"]; check!(discovery::revision_updated);
+        ["integration/emulator/src/settings.rs": "so that callers should not rely on it"]; check!(discovery::revision_updated);
     "revision-health" (1, 2) "InstancesRevision stays when a health status changes.";
         ["docs/ecs.md": "which costs the same and does not cover health"]; check!(discovery::revision_health);
     "first-hundred" (101, 2) "DiscoverInstances without MaxResults returns 100 of more instances.";

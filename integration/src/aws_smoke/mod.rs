@@ -36,7 +36,7 @@ use lab::Lab;
 use report::{Finding, Report};
 use verdict::Verdict;
 
-use crate::emulator::PlainHost;
+use emulator::PlainHost;
 
 impl Extra {
     /// The flag that gives it.

@@ -11,7 +11,7 @@ use super::{
     load::Load,
     stages::{Bench, PATIENCE},
 };
-use crate::emulator::sdk_config;
+use emulator::sdk_config;
 
 /// Changes that are timed at most.
 const CHANGES: usize = 100;

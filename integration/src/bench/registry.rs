@@ -18,7 +18,7 @@ use ledger::{
 };
 
 use super::http;
-use crate::emulator::{Counters, Effect, EmulatorSettings, Fault, Snapshot, Write};
+use emulator::{Counters, Effect, EmulatorSettings, Fault, Snapshot, Write};
 
 /// Prefix of the Cloud Map namespaces that hold ledgers.
 const LEDGER_NAMESPACE: &str = "clusterset-";
@@ -198,7 +198,7 @@ mod tests {
     };
 
     use super::*;
-    use crate::emulator::Emulator;
+    use emulator::Emulator;
 
     fn counters(text: &str) -> Counters {
         serde_json::from_str(text).unwrap()

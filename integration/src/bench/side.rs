@@ -16,7 +16,7 @@ use super::{
     process,
     registry::{self, Registry},
 };
-use crate::emulator::Counters;
+use emulator::Counters;
 
 /// Whether a replica holds the Lease.
 pub(super) const LEADER: &str = "cloudmap_mcs_leader";

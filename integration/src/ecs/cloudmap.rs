@@ -14,7 +14,7 @@ use aws_sdk_servicediscovery::types::{
 };
 use aws_sdk_servicediscovery::{Client, Error};
 
-use crate::emulator::patient_sdk_config;
+use emulator::patient_sdk_config;
 
 /// For an operation, whatever the emulator's latencies.
 const PATIENCE: Duration = Duration::from_mins(3);

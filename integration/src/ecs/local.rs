@@ -144,7 +144,7 @@ mod tests {
 
     use super::*;
     use crate::ecs::Records;
-    use crate::emulator::{Emulator, EmulatorSettings};
+    use emulator::{Emulator, EmulatorSettings};
 
     #[tokio::test]
     async fn tasks_answer_while_they_are_registered_and_no_longer() {

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::{Context as _, Result};
 
 use super::wait::{NAMES, eventually, holds};
-use crate::dns::{Answer, Client};
+use emulator::dns_client::{Answer, Client};
 
 /// As integration/clusters.sh starts the emulator.
 const ZONES: u16 = 5300;

@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use tokio::net::TcpStream;
 
 use super::wait::{PROPAGATION, changed, eventually};
-use crate::emulator::{Counters, Fault, Snapshot, Write, patient_sdk_config};
+use emulator::{Counters, Fault, Snapshot, Write, patient_sdk_config};
 
 /// For an answer of the emulator. It ends only a wait that would not end: watchers ask all the time, and fail with one answer.
 const PATIENCE: Duration = Duration::from_mins(2);

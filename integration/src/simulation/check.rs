@@ -23,7 +23,6 @@ use super::{
     users::label,
     world::{Cluster, OWN, Version, World, record},
 };
-use crate::emulator;
 
 /// What a cluster has of a name that has endpoints.
 #[derive(Debug, Clone, Default)]

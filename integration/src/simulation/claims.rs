@@ -15,7 +15,7 @@ use super::{
     users::{HOST, PYTHON, SHARE, TARGET, addresses, annotation, is_terminating},
     world::{Cluster, World},
 };
-use crate::emulator::CloudMap;
+use emulator::CloudMap;
 
 /// A Service that is to be registered under a name, exported or annotated.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use tokio::{
 };
 
 use super::{expect::Name, machine::EPOCH, trace::Trace};
-use crate::emulator::{self, ApiError, Outcome};
+use emulator::{ApiError, Outcome};
 
 /// What the product's adapter waits for an answer.
 const DEADLINE: Duration = Duration::from_secs(5);

@@ -21,7 +21,8 @@ use super::{
     users::{JOINING, NAMES, PYTHON, Place, annotation, is_terminating},
     world::{Cluster, OWN, World, must},
 };
-use crate::{emulator::Health, ledger_sim::rng::Rng};
+use crate::ledger_sim::rng::Rng;
+use emulator::Health;
 
 /// The steps of every Cutover, in percent, and how long each lasts at least. The service has no records, so that nobody
 /// raises it.

@@ -18,7 +18,7 @@ use ledger::{
 use model::{ClaimState, Registration};
 
 use super::{claims::is_at_home, expect::Name};
-use crate::emulator::{self, CloudMap};
+use emulator::CloudMap;
 
 /// The ledgers of all ClusterSets, by namespace and cluster id.
 #[derive(Debug, Default)]

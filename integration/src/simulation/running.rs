@@ -16,7 +16,7 @@ use super::{
     users::is_terminating,
     world::{self, Cluster, Role, World},
 };
-use crate::emulator::{Effect, Fault as Rule, Latency};
+use emulator::{Effect, Fault as Rule, Latency};
 
 /// What has been begun and has to be ended.
 #[derive(Debug, Default)]

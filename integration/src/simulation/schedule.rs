@@ -14,10 +14,8 @@ use super::{
     users::{ANNOTATED, EXPORTED, JOINING, MOST_TASKS, Meddling, NAMES, PORTS, Place, Shape, WISHES},
     world::Role,
 };
-use crate::{
-    emulator::{Effect, Fault as Rule},
-    ledger_sim::rng::Rng,
-};
+use crate::ledger_sim::rng::Rng;
+use emulator::{Effect, Fault as Rule};
 
 /// One thing that happens, and goes on for a time.
 #[derive(Debug, Clone)]

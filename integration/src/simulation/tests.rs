@@ -3,13 +3,11 @@
 use ::cloudmap::{Access, Operation};
 
 use super::*;
-use crate::{
-    emulator::{Effect, Fault},
-    simulation::{
-        scenario::SCENARIOS,
-        schedule::{Action, draw},
-    },
+use crate::simulation::{
+    scenario::SCENARIOS,
+    schedule::{Action, draw},
 };
+use emulator::{Effect, Fault};
 
 /// What only commands call.
 const OF_COMMANDS: [Operation; 2] = [Operation::DeleteNamespace, Operation::TagResource];

@@ -8,7 +8,7 @@ use super::{
     claims::{claims, places},
     world::World,
 };
-use crate::emulator::Service;
+use emulator::Service;
 
 /// No object asks for this one.
 const TTL: i64 = 7_777;

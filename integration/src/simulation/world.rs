@@ -35,10 +35,8 @@ use super::{
     strangers::Intruder,
     trace::Trace,
 };
-use crate::{
-    emulator::{self, Latency},
-    ledger_sim::rng::Rng,
-};
+use crate::ledger_sim::rng::Rng;
+use emulator::Latency;
 
 /// ClusterProperties.
 const ID: &str = "cluster.clusterset.k8s.io";

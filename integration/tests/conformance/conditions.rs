@@ -1,10 +1,10 @@
 //! Conditions of ServiceExports.
 
 use anyhow::{Context as _, Result};
-use cloudmap_mcs_integration::emulator::{Effect, Fault};
 use cloudmap_mcs_integration::scenario::{
     PROPAGATION, SERVICE_EXPORT, World, condition, eventually, holds, holds_for, manifests,
 };
+use emulator::{Effect, Fault};
 use serde_json::{Value, json};
 
 use crate::check::{Check, check};

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use cloudmap_mcs_integration::emulator::{Effect, Fault};
 use cloudmap_mcs_integration::scenario::{
     DEPLOYMENT, NAMES, SERVICE_IMPORT, World, eventually, holds, holds_for, manifests, name_of, system_namespace,
 };
+use emulator::{Effect, Fault};
 use serde_json::{Value, json};
 
 use crate::check::{Check, check};

@@ -7,13 +7,11 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use cli::{Cli, Command};
-use cloudmap_mcs_integration::{
-    emulator::{Effect, Fault},
-    scenario::{
-        CLUSTER_PROPERTY, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CONFIG_MAP, Cluster, DEPLOYMENT, Kind, NAMES, POD, PODS,
-        ROLE_BINDING, SERVICE_ACCOUNT, World, eventually, holds, manifests, system_namespace,
-    },
+use cloudmap_mcs_integration::scenario::{
+    CLUSTER_PROPERTY, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CONFIG_MAP, Cluster, DEPLOYMENT, Kind, NAMES, POD, PODS,
+    ROLE_BINDING, SERVICE_ACCOUNT, World, eventually, holds, manifests, system_namespace,
 };
+use emulator::{Effect, Fault};
 use serde_json::{Value, json};
 
 /// For a controller that begins anew when its cluster has an id again.

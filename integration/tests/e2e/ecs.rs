@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::ecs::{Agent, Definition, Ecs, Records, Service};
-use cloudmap_mcs_integration::emulator::Write;
 use cloudmap_mcs_integration::scenario::{PROPAGATION, World, eventually, holds};
+use emulator::Write;
 
 /// Cloud Map takes 30 s over a change of a custom health status, which has to cross after that.
 const HEALTH: Duration = Duration::from_mins(5);

@@ -11,12 +11,12 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use cloudmap_mcs_integration::{
     ecs::Ecs,
-    emulator::{Effect, Fault},
     scenario::{
         CLUSTER_ROLE, CLUSTER_ROLE_BINDING, Cluster, NAMES, POD, World, condition, eventually, holds, manifests,
         name_of, system_namespace,
     },
 };
+use emulator::{Effect, Fault};
 use serde_json::{Value, json};
 
 /// `--gate-timeout` of the controller. A gate that is to open because clients find its pod must not wait for so long, on a

@@ -2,10 +2,8 @@
 //! two clusters can dial the other; and without any connection everything goes through the registry.
 
 use anyhow::Result;
-use cloudmap_mcs_integration::{
-    emulator::{Effect, Fault},
-    scenario::{NAMES, World, eventually, holds},
-};
+use cloudmap_mcs_integration::scenario::{NAMES, World, eventually, holds};
+use emulator::{Effect, Fault};
 
 /// Nobody is there (RFC 5737).
 const NOWHERE: &str = "192.0.2.1";

@@ -6,13 +6,11 @@ use anyhow::{Result, ensure};
 use cloudmap::{Operation, Plane};
 
 use super::{CutoverPlan, OPERATOR};
-use crate::{
-    bench::{
-        figure::Figure,
-        registry::{Registry, calls_between},
-    },
-    emulator::Counters,
+use crate::bench::{
+    figure::Figure,
+    registry::{Registry, calls_between},
 };
+use emulator::Counters;
 
 impl CutoverPlan {
     /// Calls by caller, and what those of the discovery plane cost.

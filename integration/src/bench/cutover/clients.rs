@@ -19,7 +19,8 @@ use tokio::{
 };
 
 use super::{ZONE, objects, shares::Shares};
-use crate::{bench::figure::Figure, dns, ecs::TASK, ledger_sim::rng::Rng};
+use crate::{bench::figure::Figure, ecs::TASK, ledger_sim::rng::Rng};
+use emulator::dns_client as dns;
 
 /// For a request: two queries of 10 s each, and an answer. The addresses of tasks and pods that ended refuse at once, so that a
 /// machine that stands still for some seconds fails nothing.

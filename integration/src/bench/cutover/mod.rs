@@ -44,10 +44,8 @@ use super::{
     registry::{self, Registry},
     side::Side,
 };
-use crate::{
-    dns,
-    ecs::{Addresses, Definition, EcsApi, Machine, Model, Records},
-};
+use crate::ecs::{Addresses, Definition, EcsApi, Machine, Model, Records};
+use emulator::dns_client as dns;
 
 /// The Cloud Map namespace, which is a zone of DNS.
 const ZONE: &str = "internal";

@@ -115,7 +115,7 @@ mod tests {
     use ledger::{CLUSTERS, namespace_name};
 
     use super::*;
-    use crate::emulator::{Emulator, EmulatorSettings};
+    use emulator::{Emulator, EmulatorSettings};
 
     #[tokio::test]
     async fn clusters_publish_their_exports_and_see_only_their_own_head_and_those_that_are_measured() {

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use cloudmap_mcs_integration::ecs::{Ecs, EcsApi, Model, Service};
-use cloudmap_mcs_integration::emulator::Write;
 use cloudmap_mcs_integration::scenario::{
     CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CUTOVER, Cluster, NAMES, World, condition, eventually, holds, manifests,
     name_of,
 };
+use emulator::Write;
 use serde_json::{Value, json};
 use tokio::process::Command;
 

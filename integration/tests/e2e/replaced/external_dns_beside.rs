@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::ecs::{Ecs, Task};
-use cloudmap_mcs_integration::emulator::Write;
 use cloudmap_mcs_integration::scenario::{
     Cluster, Instances, NAMES, NAMESPACE, PODS, SERVICE, World, eventually, explained, holds, manifests,
 };
+use emulator::Write;
 use serde_json::{Value, json};
 
 /// Its `--txt-owner-id`. Another one begins like it: external-dns itself takes that for its own.

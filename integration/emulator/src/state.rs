@@ -165,7 +165,7 @@ mod shared {
 
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use crate::emulator::requests::Attributes;
+    use crate::requests::Attributes;
 
     pub(crate) fn serialize<S: Serializer>(attributes: &Arc<Attributes>, serializer: S) -> Result<S::Ok, S::Error> {
         (**attributes).serialize(serializer)

@@ -5,7 +5,7 @@ use aws_sdk_servicediscovery::types::{
     DnsConfigChange, HealthCheckConfig, HealthCheckCustomConfig, HealthCheckType, ServiceChange, ServiceFilter,
     ServiceFilterName, ServiceType, ServiceTypeOption,
 };
-use cloudmap_mcs_integration::emulator::RepeatedCreate;
+use cloudmap_emulator::RepeatedCreate;
 
 use super::*;
 

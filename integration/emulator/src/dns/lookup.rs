@@ -11,9 +11,9 @@ use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
 use super::{Reply, names};
-use crate::emulator::replicas::{Replica, Row, View};
-use crate::emulator::requests::DnsConfig;
-use crate::emulator::state::{Health, Namespace, NamespaceType};
+use crate::replicas::{Replica, Row, View};
+use crate::requests::DnsConfig;
+use crate::state::{Health, Namespace, NamespaceType};
 
 /// `MULTIVALUE`: "Route 53 responds to DNS queries with IP addresses for up to eight healthy instances" (AWS API model,
 /// `RoutingPolicy`).

@@ -20,7 +20,7 @@ mod time;
 use aws_sdk_servicediscovery::Client;
 use aws_sdk_servicediscovery::error::{ProvideErrorMetadata, SdkError};
 use aws_sdk_servicediscovery::types::{DnsConfig, DnsRecord, RecordType, RoutingPolicy};
-use cloudmap_mcs_integration::emulator::{Emulator, EmulatorSettings};
+use cloudmap_emulator::{Emulator, EmulatorSettings};
 
 /// An emulator that answers at once and refuses nothing for its rate, with an HTTP namespace `apps` and a service `web`.
 struct Fixture {

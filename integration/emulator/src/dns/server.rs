@@ -14,8 +14,8 @@ use tokio::time::timeout;
 
 use super::resolver::Resolver;
 use super::{Asked, DNS_QUERY, Reply};
-use crate::emulator::Emulator;
-use crate::emulator::control::Control;
+use crate::Emulator;
+use crate::control::Control;
 
 /// Without EDNS "messages carried by UDP are restricted to 512 bytes" (RFC 1035, section 4.2.1).
 const PLAIN_UDP: u16 = 512;

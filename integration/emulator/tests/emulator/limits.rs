@@ -1,7 +1,7 @@
 //! Quotas and request rates.
 
 use aws_sdk_servicediscovery::operation::discover_instances::DiscoverInstancesError;
-use cloudmap_mcs_integration::emulator::{Quotas, Rate};
+use cloudmap_emulator::{Quotas, Rate};
 
 use super::*;
 

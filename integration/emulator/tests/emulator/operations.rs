@@ -7,7 +7,7 @@ use aws_sdk_servicediscovery::types::{
     FilterCondition, HttpNamespaceChange, OperationFilter, OperationFilterName, OperationStatus, OperationTargetType,
     OperationType,
 };
-use cloudmap_mcs_integration::emulator::{Effect, Fault};
+use cloudmap_emulator::{Effect, Fault};
 
 use super::*;
 

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
-use cloudmap_mcs_integration::emulator::{Emulator, EmulatorSettings, Latency, OPERATIONS, Rate, RepeatedCreate};
+use cloudmap_emulator::{Emulator, EmulatorSettings, Latency, OPERATIONS, Rate, RepeatedCreate};
 
 /// A faithful AWS Cloud Map in memory.
 ///

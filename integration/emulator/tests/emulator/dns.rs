@@ -8,8 +8,8 @@ use aws_sdk_servicediscovery::types::{
     PrivateDnsNamespacePropertiesChange, PrivateDnsPropertiesMutableChange, ServiceChange, ServiceTypeOption,
     SoaChange,
 };
-use cloudmap_mcs_integration::dns::{Answer, Client as Dns, Transport};
-use cloudmap_mcs_integration::emulator::{DNS_QUERY, DnsServer, Effect, Fault, Latency};
+use cloudmap_emulator::dns_client::{Answer, Client as Dns, Transport};
+use cloudmap_emulator::{DNS_QUERY, DnsServer, Effect, Fault, Latency};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use cloudmap_mcs_integration::emulator::{CloudMap, EmulatorSettings, Latency, Outcome};
+use cloudmap_emulator::{CloudMap, EmulatorSettings, Latency, Outcome};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use serde_json::{Value, json};

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use aws_sdk_servicediscovery::types::RoutingPolicy::{Multivalue, Weighted};
-use cloudmap_mcs_integration::dns::{Answer, Client as Dns};
-use cloudmap_mcs_integration::emulator::{DNS_QUERY, DnsServer, Effect, Fault, RESOLVER_QUERY};
+use cloudmap_emulator::dns_client::{Answer, Client as Dns};
+use cloudmap_emulator::{DNS_QUERY, DnsServer, Effect, Fault, RESOLVER_QUERY};
 use serde_json::json;
 
 use super::dns::{Zone, any_port};

@@ -8,8 +8,8 @@ use hickory_proto::rr::{Name, RData, RecordType};
 
 use super::cache::Cache;
 use super::{Asked, RESOLVER_QUERY, Reply, response_code};
-use crate::dns;
-use crate::emulator::control::Control;
+use crate::control::Control;
+use crate::dns_client as dns;
 
 /// A longer chain of CNAME records is a loop.
 const MOST_ALIASES: usize = 8;

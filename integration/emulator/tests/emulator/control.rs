@@ -2,8 +2,8 @@
 
 use std::process::Stdio;
 
-use cloudmap_mcs_integration::dns::Client as Dns;
-use cloudmap_mcs_integration::emulator::sdk_config;
+use cloudmap_emulator::dns_client::Client as Dns;
+use cloudmap_emulator::sdk_config;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use cloudmap_mcs_integration::emulator::{Effect, Fault};
+use cloudmap_emulator::{Effect, Fault};
 
 use super::*;
 

@@ -46,7 +46,7 @@ pub fn patient_sdk_config(endpoint: &str, access_key_id: &str) -> Config {
 
 /// The SDK prefixes the host of the discovery calls with `data-`, and has no switch for it.
 #[derive(Debug)]
-pub(crate) struct PlainHost;
+pub struct PlainHost;
 
 #[dyn_dispatch_hint]
 impl Intercept for PlainHost {

@@ -10,7 +10,7 @@
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
-//! use cloudmap_mcs_integration::emulator::{Effect, Emulator, Fault, EmulatorSettings};
+//! use cloudmap_emulator::{Effect, Emulator, Fault, EmulatorSettings};
 //!
 //! let emulator = Emulator::start(EmulatorSettings::unthrottled()).await?;
 //! let client = emulator.client("cluster-1");
@@ -24,10 +24,12 @@
 
 mod attributes;
 mod calls;
+#[cfg(feature = "client")]
 mod client;
 mod control;
 mod discovery;
 mod dns;
+pub mod dns_client;
 mod error;
 mod faults;
 mod health;
@@ -54,8 +56,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 pub use calls::{Admission, Outcome, Response};
-pub(crate) use client::PlainHost;
-pub use client::{patient_sdk_config, sdk_config};
+#[cfg(feature = "client")]
+pub use client::{PlainHost, patient_sdk_config, sdk_config};
 pub use control::Control;
 pub use dns::{DNS_QUERY, DnsServer, RESOLVER_QUERY};
 pub use error::ApiError;
