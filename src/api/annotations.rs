@@ -149,6 +149,10 @@ table! {
     ANNOTATION_STREAMS = "cloudmap-mcs/streams" on "Lease":
         "cluster ids, separated by spaces"; ""; "the clusters with whose leaders the leader is connected by \
         [stream](../stream.md), as of the last renewal. Without the annotation, leaders do not talk to each other";
+    /// On the Lease: the clusters whose states are too large for the leader.
+    ANNOTATION_REFUSED = "cloudmap-mcs/refused" on "Lease":
+        "lines `<cluster id>: <why>`"; ""; "the clusters whose states do not fit into `--remote-memory` of the leader, at most 16, \
+        as of the last renewal. `status` [reports them](../alerts.md#cloudmapmcsheadsignored)";
     /// On the Lease: which build the leader is.
     ANNOTATION_BUILD = "cloudmap-mcs/build" on "Lease":
         "version, commit and date"; ""; "which build the leader is, as `--version` says it. [doctor](../doctor.md) compares it \

@@ -25,6 +25,7 @@ use cluster::{
     events::{self, EventRecord},
     identity::{Identity, Known},
     keys::KeyStore,
+    lease::Says,
     record::{HiddenObject, RecordObject},
 };
 use controller::{ImportRules, Inputs, Membership, Mode, Records, Targets};
@@ -102,7 +103,7 @@ impl Leader {
             }
             before = credentials.ok().or(before);
             self.figures.clear();
-            self.leadership.set_streams(None);
+            self.leadership.say(Says::default());
         }
     }
 
@@ -173,7 +174,7 @@ impl Leader {
                 tokio::select! {
                     biased;
                     part = self.control(identity, Records::Ledger(ledger), membership) => part,
-                    () = self.say_streams(status.clone()) => "the ledger",
+                    () = self.say_of_others(status.clone()) => "the ledger",
                     () = self.tell(status) => "the ledger",
                     () = self.announce(news) => "the ledger",
                 }
@@ -198,15 +199,19 @@ impl Leader {
         }
     }
 
-    /// Lets the renewals of the Lease say with whose leaders this one is connected.
-    async fn say_streams(&self, mut status: watch::Receiver<Arc<driver::Status>>) {
+    /// Lets the renewals of the Lease say with whose leaders this one is connected, and which clusters are too large.
+    async fn say_of_others(&self, mut status: watch::Receiver<Arc<driver::Status>>) {
         let mut said = None;
-        // A status comes with every message, and another text only when somebody is connected or cut off.
+        // A status comes with every message, and another text only when somebody is connected, cut off or refused.
         loop {
-            let news = status.wait_for(|status| said.as_ref() != Some(&status.connected)).await;
-            let Ok(connected) = news.map(|status| status.connected.clone()) else { return };
-            self.leadership.set_streams(streams(connected.as_ref()));
-            said = Some(connected);
+            let is_new = |status: &driver::Status| {
+                said.as_ref()
+                    .is_none_or(|(connected, refused)| (connected, refused) != (&status.connected, &status.refused))
+            };
+            let news = status.wait_for(|status| is_new(status)).await;
+            let Ok(news) = news.map(|status| Arc::clone(&status)) else { return };
+            self.leadership.say(says(news.connected.as_ref(), &news.refused));
+            said = Some((news.connected.clone(), news.refused.clone()));
         }
     }
 
@@ -345,9 +350,14 @@ async fn ended<T>(channel: Option<watch::Receiver<T>>) {
     }
 }
 
-/// The clusters that are connected, for the Lease; `None` where leaders do not talk to each other.
-fn streams(connected: Option<&BTreeSet<Arc<str>>>) -> Option<String> {
-    Some(connected?.iter().map(|id| &**id).collect::<Vec<_>>().join(" "))
+/// What the Lease says of other clusters: those that are connected, where leaders talk to each other, and those that are too
+/// large.
+fn says(connected: Option<&BTreeSet<Arc<str>>>, refused: &BTreeMap<Arc<str>, String>) -> Says {
+    let lines: Vec<_> = refused.iter().take(REFUSED).map(|(id, why)| format!("{id}: {why}")).collect();
+    Says {
+        streams: connected.map(|connected| connected.iter().map(|id| &**id).collect::<Vec<_>>().join(" ")),
+        refused: (!lines.is_empty()).then(|| lines.join("\n")),
+    }
 }
 
 /// The reason of the Event that says it.
@@ -369,6 +379,9 @@ fn rotated(before: Option<&Credentials>, now: Option<&Credentials>) -> Option<St
         "This cluster signs with the key {now} from now on, and no more with {before}. If nobody rotated it (trust rotate), somebody          else wrote the Secret {SECRET}."
     ))
 }
+
+/// How many clusters that are too large the Lease names: it is written every few seconds.
+const REFUSED: usize = 16;
 
 /// From this number of heads on somebody must act: one read has room for 1,000.
 const CROWDED: usize = 800;
@@ -484,10 +497,22 @@ mod tests {
 
     #[test]
     fn the_lease_lists_connected_clusters_only_where_leaders_talk() {
-        let of = |connected: Option<BTreeSet<Arc<str>>>| streams(connected.as_ref());
+        let of = |connected: Option<BTreeSet<Arc<str>>>| says(connected.as_ref(), &BTreeMap::new()).streams;
         assert_eq!(of(None), None);
         assert_eq!(of(Some(BTreeSet::new())), Some(String::new()));
         assert_eq!(of(Some(["b".into(), "a".into()].into())), Some("a b".to_owned()));
+    }
+
+    #[test]
+    fn the_lease_names_clusters_that_are_too_large_and_not_too_many() {
+        let refused = |ids: &[&str]| {
+            let refused = ids.iter().map(|id| (Arc::from(*id), "it is large".to_owned())).collect();
+            says(None, &refused).refused
+        };
+        assert_eq!(refused(&[]), None);
+        assert_eq!(refused(&["a", "b"]).as_deref(), Some("a: it is large\nb: it is large"));
+        let many: Vec<_> = (0..1_000).map(|n| format!("cluster-{n}")).collect();
+        assert!(refused(&many.iter().map(String::as_str).collect::<Vec<_>>()).unwrap().lines().count() <= REFUSED);
     }
 
     #[tokio::test]

@@ -105,8 +105,17 @@ pub struct Record {
     pub yields: Option<String>,
     /// A replica that can do better.
     pub bid: Option<String>,
-    /// The clusters with whose leaders the leader is connected, for people; `None` where leaders do not talk to each other.
+    /// What the leader says of other clusters.
+    pub says: Says,
+}
+
+/// What a leader says of other clusters in its renewals, for people.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Says {
+    /// The clusters with whose leaders the leader is connected; `None` where leaders do not talk to each other.
     pub streams: Option<String>,
+    /// The clusters whose states are too large, and why, one a line; `None` if there is none.
+    pub refused: Option<String>,
 }
 
 /// Where the Lease is stored. Reads are fresh, writes compare and swap.
@@ -127,8 +136,8 @@ pub trait LeaseStore: Send + Sync + 'static {
 #[derive(Clone)]
 pub struct Leadership {
     claim: Arc<watch::Sender<Claim>>,
-    /// What the renewals say of connections with other leaders.
-    streams: Arc<watch::Sender<Option<String>>>,
+    /// What the renewals say of other clusters.
+    says: Arc<watch::Sender<Says>>,
     confirm: Option<Arc<Confirm>>,
 }
 
@@ -171,7 +180,7 @@ impl driver::Leadership for Leadership {
 impl Leadership {
     /// A leadership that is set by hand: for tests, simulations, and commands without an election.
     pub fn manual(until: Option<Instant>) -> Self {
-        Self { claim: Arc::new(watch::Sender::new(Claim { term: 0, until })), streams: Arc::default(), confirm: None }
+        Self { claim: Arc::new(watch::Sender::new(Claim { term: 0, until })), says: Arc::default(), confirm: None }
     }
 
     /// Sets a [`Self::manual`] leadership; `None` ends the term.
@@ -179,9 +188,9 @@ impl Leadership {
         self.claim.send_modify(|claim| claim.until = until);
     }
 
-    /// Sets what the next renewals say in [`Record::streams`]. Nothing is written for it alone.
-    pub fn set_streams(&self, streams: Option<String>) {
-        self.streams.send_replace(streams);
+    /// Sets what the next renewals say in [`Record::says`]. Nothing is written for it alone.
+    pub fn say(&self, says: Says) {
+        self.says.send_replace(says);
     }
 
     /// Until when this replica may write; `None` if it may not write now. Call this immediately before each write.
@@ -271,7 +280,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
     ) -> (Self, Leadership) {
         let confirm = Confirm { store: Box::new(store.clone()), identity: identity.clone() };
         let claim = Arc::new(watch::Sender::new(Claim::default()));
-        let leadership = Leadership { claim, streams: Arc::default(), confirm: Some(Arc::new(confirm)) };
+        let leadership = Leadership { claim, says: Arc::default(), confirm: Some(Arc::new(confirm)) };
         let elector = Self {
             store,
             identity,
@@ -438,13 +447,13 @@ impl<S: LeaseStore + Clone> Elector<S> {
             acquired: env::timestamp(),
             yields: None,
             bid: None,
-            streams: None,
+            says: Says::default(),
         }
     }
 
     async fn claim(&mut self, record: Record, version: Option<String>) -> Result<(), Error> {
-        let streams = self.leadership.streams.borrow().clone();
-        let record = Record { yields: self.yields(), bid: None, streams, ..record };
+        let says = self.leadership.says.borrow().clone();
+        let record = Record { yields: self.yields(), bid: None, says, ..record };
         // The time counts from before the call: others see the write later than this.
         let begun = Instant::now();
         self.claiming = self.held.is_none();
@@ -483,7 +492,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
             warn!(identity = self.identity, why, "this replica no longer leads");
         }
         self.leadership.set(None);
-        self.leadership.set_streams(None);
+        self.leadership.say(Says::default());
         self.tell();
     }
 
@@ -519,7 +528,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
 
 impl Record {
     fn released(&self) -> Self {
-        Self { holder: None, yields: None, bid: None, streams: None, ..self.clone() }
+        Self { holder: None, yields: None, bid: None, says: Says::default(), ..self.clone() }
     }
 }
 

@@ -26,6 +26,7 @@ use super::{
 };
 use crate::record::{Accepted, Gone, Position};
 use budget::Refused;
+pub use budget::TOO_LARGE;
 pub(super) use budget::cost;
 use keys::Announcement;
 

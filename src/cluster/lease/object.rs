@@ -10,8 +10,8 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, api::PostParams};
 
-use super::{Error, LEASE, LeaseStore, Record, Timing};
-use api::names::{ANNOTATION_BID, ANNOTATION_BUILD, ANNOTATION_STREAMS, ANNOTATION_YIELDS};
+use super::{Error, LEASE, LeaseStore, Record, Says, Timing};
+use api::names::{ANNOTATION_BID, ANNOTATION_BUILD, ANNOTATION_REFUSED, ANNOTATION_STREAMS, ANNOTATION_YIELDS};
 use base::{env, release};
 
 /// The Lease in Kubernetes.
@@ -44,7 +44,10 @@ impl LeaseStore for KubernetesLease {
                 acquired: spec.acquire_time.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
                 yields: annotations.remove(ANNOTATION_YIELDS),
                 bid: annotations.remove(ANNOTATION_BID),
-                streams: annotations.remove(ANNOTATION_STREAMS),
+                says: Says {
+                    streams: annotations.remove(ANNOTATION_STREAMS),
+                    refused: annotations.remove(ANNOTATION_REFUSED),
+                },
             };
             (record, version_of(lease.metadata))
         }))
@@ -56,7 +59,8 @@ impl LeaseStore for KubernetesLease {
         let annotations = [
             (ANNOTATION_YIELDS, &record.yields),
             (ANNOTATION_BID, &record.bid),
-            (ANNOTATION_STREAMS, &record.streams),
+            (ANNOTATION_STREAMS, &record.says.streams),
+            (ANNOTATION_REFUSED, &record.says.refused),
             (ANNOTATION_BUILD, &build),
         ];
         let annotations: BTreeMap<_, _> =

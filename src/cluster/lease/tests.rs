@@ -188,16 +188,17 @@ async fn one_of_two_leads_and_keeps_leading() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewals_say_with_whom_the_leader_is_connected_until_it_no_longer_leads() {
+async fn renewals_say_with_whom_the_leader_is_connected_and_whom_it_refuses_until_it_no_longer_leads() {
     let shared = Shared::default();
-    let streams = || shared.lease.lock().unwrap().as_ref().and_then(|(record, _)| record.streams.clone());
+    let says = || shared.lease.lock().unwrap().as_ref().map(|(record, _)| record.says.clone());
     let first = Replica::start(&shared, "a");
     first.leadership.acquired().await;
-    first.leadership.set_streams(Some("two".to_owned()));
+    let said = Says { streams: Some("two".to_owned()), refused: Some("three: too large".to_owned()) };
+    first.leadership.say(said.clone());
     seconds(4).await;
-    assert_eq!(streams().as_deref(), Some("two"));
+    assert_eq!(says(), Some(said));
     first.stop().await;
-    assert_eq!(streams(), None);
+    assert_eq!(says(), Some(Says::default()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -623,7 +624,7 @@ async fn a_record_survives_the_round_trip_through_the_lease_object() {
         acquired: Timestamp::from_second(7).unwrap(),
         yields: Some("a frozen cache".to_owned()),
         bid: Some("b".to_owned()),
-        streams: Some("two three".to_owned()),
+        says: Says { streams: Some("two three".to_owned()), refused: Some("four: its state is large".to_owned()) },
     };
     for record in [record.clone(), record.released()] {
         api.prepare(201, serde_json::json!({"metadata": {"resourceVersion": "5", "uid": "u"}}));

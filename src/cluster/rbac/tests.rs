@@ -13,7 +13,7 @@ use crate::{
     fake_api::FakeApi,
     identity,
     keys::KeyStore,
-    lease::{self, KubernetesLease, Leadership, LeaseStore, Record},
+    lease::{self, KubernetesLease, Leadership, LeaseStore, Record, Says},
     metrics::Metrics,
     neighbours,
     objects::ObjectKey,
@@ -81,7 +81,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
         acquired: k8s_openapi::jiff::Timestamp::UNIX_EPOCH,
         yields: None,
         bid: None,
-        streams: None,
+        says: Says::default(),
     };
     store.write(&record, None).await.unwrap();
     store.write(&record, Some("1")).await.unwrap();

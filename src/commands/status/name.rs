@@ -15,7 +15,7 @@ use kube::ResourceExt;
 
 use super::{
     observe::{Cluster, Dns, Instances, Name},
-    overview::{cluster, is_silent, known, look_at_controller, of_import, since, subject, troubles, unknown_key},
+    overview::{cluster, ignored, is_silent, known, look_at_controller, of_import, since, subject, troubles},
     report::{Finding, Report, State},
 };
 use crate::ledger_show;
@@ -292,7 +292,7 @@ impl<'a> Follow<'a> {
     fn other_ledger(&self, view: &ClusterView) -> Option<Finding> {
         let about = format!("ledger of {}", view.id);
         if self.exporters.contains_key(&*view.id)
-            && let Some(finding) = unknown_key(self.seen, view, &about)
+            && let Some(finding) = ignored(self.seen, view, &about)
         {
             return Some(finding);
         }
@@ -453,7 +453,7 @@ impl<'a> Follow<'a> {
         let view = self.views.iter().find(|view| *view.id == *source);
         // The slices show the last state that counted. A state that was not read, or does not count, withdraws nothing.
         let unlisted = view.filter(|_| count.total > 0 && !self.exporters.contains_key(source));
-        if let Some(ignored) = unlisted.and_then(|view| unknown_key(self.seen, view, &about)) {
+        if let Some(ignored) = unlisted.and_then(|view| ignored(self.seen, view, &about)) {
             return ignored;
         }
         let withdrawn = unlisted.is_some_and(|view| view.state.is_some() || !is_live(view));

@@ -72,6 +72,8 @@ pub(crate) struct Leader {
     pub(crate) yields: Option<String>,
     /// The clusters with whose leaders it is connected; `None` where leaders do not talk to each other.
     pub(crate) streams: Option<BTreeSet<String>>,
+    /// The clusters that are too large for it, and why.
+    pub(crate) refused: BTreeMap<String, String>,
     /// Which build it is: version, commit and date.
     pub(crate) build: Option<String>,
 }
@@ -342,6 +344,12 @@ impl From<Lease> for Leader {
             transitions: spec.lease_transitions.unwrap_or(0),
             yields: annotations.remove(names::ANNOTATION_YIELDS),
             build: annotations.remove(names::ANNOTATION_BUILD),
+            refused: annotations
+                .get(names::ANNOTATION_REFUSED)
+                .into_iter()
+                .flat_map(|lines| lines.lines().filter_map(|line| line.split_once(": ")))
+                .map(|(id, why)| (id.to_owned(), why.to_owned()))
+                .collect(),
             streams: annotations
                 .get(names::ANNOTATION_STREAMS)
                 .map(|streams| streams.split_whitespace().map(str::to_owned).collect()),

@@ -18,6 +18,7 @@ use api::{
 };
 use cluster::{identity::Identity, lease::LEASE, objects, reader::Unread, record::RECORD};
 use ledger::{
+    reader::TOO_LARGE,
     record::{Member, StoreError},
     show::ClusterView,
 };
@@ -201,8 +202,19 @@ fn leader(seen: &Cluster) -> Finding {
     }
 }
 
-/// The registry, and each cluster in the ledger.
+/// The registry, each cluster in the ledger, and those that this cluster refuses, which the leader knows.
 pub(super) fn ledger(seen: &Cluster) -> Vec<Finding> {
+    let mut findings = registry(seen);
+    for id in said(seen).into_iter().flat_map(|leader| leader.refused.keys()) {
+        let about = format!("cluster {id}");
+        if !findings.iter().any(|finding| finding.about == about) {
+            findings.extend(refused(seen, id, &about));
+        }
+    }
+    findings
+}
+
+fn registry(seen: &Cluster) -> Vec<Finding> {
     const ABOUT: &str = "registry";
     let views = match &seen.ledger {
         Err(Dark::NoClusterSet) => return vec![Finding::absent(ABOUT, "not asked: no ClusterSet is known")],
@@ -221,8 +233,8 @@ pub(super) fn ledger(seen: &Cluster) -> Vec<Finding> {
     let own = known(seen);
     let mut findings = vec![Finding::well(ABOUT, format!("clusters in the ledger: {}", views.len()))];
     findings.extend(views.iter().map(|view| {
-        let unknown = unknown_key(seen, view, &format!("cluster {}", view.id));
-        unknown.unwrap_or_else(|| of_cluster(view, own, stream(seen, view)))
+        let ignored = ignored(seen, view, &format!("cluster {}", view.id));
+        ignored.unwrap_or_else(|| of_cluster(view, own, stream(seen, view)))
     }));
     if let Some(own) = own
         && !views.iter().any(|view| *view.id == *own.cluster.as_str())
@@ -243,9 +255,24 @@ pub(super) fn is_silent(view: &ClusterView) -> bool {
     view.head.as_ref().zip(view.age).is_some_and(|(head, age)| head.is_live() && age > head.lease)
 }
 
+/// What is wrong if the controller here ignores what a cluster says in the ledger.
+pub(super) fn ignored(seen: &Cluster, view: &ClusterView, about: &str) -> Option<Finding> {
+    let finding = unknown_key(seen, view, about).or_else(|| refused(seen, &view.id, about))?;
+    Some(finding.aged(view.age))
+}
+
+/// What is wrong if the leader here has no room for the state of a cluster.
+fn refused(seen: &Cluster, id: &str, about: &str) -> Option<Finding> {
+    let why = said(seen)?.refused.get(id)?;
+    let text = format!("it is refused: {why}. What was imported from it stays as it is");
+    let mut remedy = TOO_LARGE.to_owned();
+    remedy[..1].make_ascii_uppercase();
+    Some(Finding::wrong(about, text, remedy))
+}
+
 /// What is wrong if the controller here ignores the head of a cluster, because the key that this cluster has pinned did not
 /// sign it (R9). The state of such a head looks as well as any other.
-pub(super) fn unknown_key(seen: &Cluster, view: &ClusterView, about: &str) -> Option<Finding> {
+fn unknown_key(seen: &Cluster, view: &ClusterView, about: &str) -> Option<Finding> {
     let pinned = seen.record.as_ref().ok()?.as_ref()?.accepted.get(&*view.id)?.key?;
     let (text, remedy) = match view.head.as_ref()?.signer {
         Some(signer) if signer == pinned => return None,
@@ -262,17 +289,22 @@ pub(super) fn unknown_key(seen: &Cluster, view: &ClusterView, about: &str) -> Op
                 .to_owned(),
         ),
     };
-    Some(Finding::wrong(about, text, remedy).aged(view.age))
+    Some(Finding::wrong(about, text, remedy))
+}
+
+/// The leader here, if what it says of other clusters is recent.
+fn said(seen: &Cluster) -> Option<&Leader> {
+    let leader = seen.lease.as_ref().ok()?.as_ref().filter(|leader| leader.holder.is_some())?;
+    leader.renewed.is_some_and(|then| since(seen.now, then) <= RENEWED).then_some(leader)
 }
 
 /// Whether the leader here is connected with the one of that cluster; `None` if nobody says it, or if that one does not
 /// say where it is.
 pub(crate) fn stream(seen: &Cluster, view: &ClusterView) -> Option<bool> {
-    let leader = seen.lease.as_ref().ok()?.as_ref().filter(|leader| leader.holder.is_some())?;
-    let fresh = leader.renewed.is_some_and(|then| since(seen.now, then) <= RENEWED);
+    let leader = said(seen)?;
     let is_own = known(seen).is_some_and(|own| *view.id == *own.cluster.as_str());
     let listens = view.head.as_ref().is_some_and(|head| head.is_live() && !head.addresses.is_empty());
-    let streams = leader.streams.as_ref().filter(|_| fresh && listens && !is_own)?;
+    let streams = leader.streams.as_ref().filter(|_| listens && !is_own)?;
     Some(streams.contains(&*view.id))
 }
 

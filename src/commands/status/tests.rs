@@ -3,7 +3,7 @@ mod summary;
 
 use std::{sync::Arc, time::Duration};
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::{api::coordination::v1::Lease, jiff::Timestamp};
 use serde_json::{Value, json};
 
 use super::{
@@ -105,6 +105,7 @@ pub(crate) fn cluster() -> Cluster {
         transitions: 3,
         yields: None,
         streams: Some(["two".to_owned()].into()),
+        refused: Default::default(),
         build: None,
     };
     Cluster {
@@ -125,6 +126,14 @@ fn sign_with_another_key(seen: &mut Cluster) {
     seen.record = Ok(Some(Record { accepted, ..Record::default() }));
     let head = seen.ledger.as_mut().unwrap()[1].head.as_mut().unwrap();
     Arc::make_mut(head).signer = Some(signs);
+}
+
+/// As after cluster two exported more than all clusters may take in memory here.
+fn refuse_two(seen: &mut Cluster) {
+    let why = "its state takes 40 MiB or more, it is the largest, and all other clusters together may take 32 MiB";
+    let annotations = json!({"cloudmap-mcs/refused": format!("two: {why}")});
+    let said: Leader = parsed::<Lease>(json!({"metadata": {"annotations": annotations}})).into();
+    seen.lease.as_mut().unwrap().as_mut().unwrap().refused = said.refused;
 }
 
 pub(crate) fn report(seen: &Cluster, objects: &Objects) -> Report {
@@ -361,6 +370,12 @@ fn a_name_is_broken_first_where_it_is_held_up_and_the_remedy_is_for_that() {
             "ledger of two",
             "its head is ignored: it has no valid signature",
             "--trust=open",
+        ),
+        (
+            |seen, _| refuse_two(seen),
+            "ledger of two",
+            "it is refused: its state takes 40 MiB or more",
+            "raise --remote-memory",
         ),
         (
             |seen, _| {

@@ -7,6 +7,7 @@ use std::{
 
 use super::Registry;
 use crate::{
+    reader::TOO_LARGE,
     remote::RemoteFigures,
     term::Term,
     writer::{Stage, WriterFigures},
@@ -35,6 +36,8 @@ pub struct Status {
     pub remotes: BTreeMap<Arc<str>, RemoteFigures>,
     /// Heads that are ignored, by cluster id, and why (R2), also of clusters that are too large.
     pub ignored: BTreeMap<Arc<str>, String>,
+    /// Of these, the clusters that are too large, and why, without the remedy ([`TOO_LARGE`]).
+    pub refused: BTreeMap<Arc<str>, String>,
     /// Clusters whose leaders are connected with this one, so that a whole state came from them; `None` where leaders do not
     /// talk to each other.
     pub connected: Option<BTreeSet<Arc<str>>>,
@@ -61,6 +64,7 @@ impl Default for Status {
             heads: 0,
             remotes: BTreeMap::new(),
             ignored: BTreeMap::new(),
+            refused: BTreeMap::new(),
             connected: None,
             unreachable: BTreeMap::new(),
             judged: false,
@@ -88,9 +92,10 @@ impl Status {
             heads: registry.rows(),
             remotes: term.reader().figures(),
             ignored: {
-                let refused = term.reader().refused().map(|(id, why)| (id.clone(), why));
+                let refused = term.reader().refused().map(|(id, why)| (id.clone(), format!("{why}: {TOO_LARGE}")));
                 term.reader().ignored().clone().into_iter().chain(refused).collect()
             },
+            refused: term.reader().refused().map(|(id, why)| (id.clone(), why)).collect(),
             connected: term.stream().map(|_| term.connected()),
             unreachable: term.unconnected(),
             judged: term.standing().is_some(),

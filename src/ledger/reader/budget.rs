@@ -14,6 +14,9 @@ const PAIR: usize = 64;
 /// A refused cluster is read again after this time. It may be smaller by then.
 const AGAIN: Duration = Duration::from_mins(5);
 
+/// What to do about a cluster that is refused.
+pub const TOO_LARGE: &str = "look at what it exports, or raise --remote-memory and the memory limit of the controller";
+
 /// A cluster whose state does not fit.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Refused {
@@ -103,10 +106,10 @@ impl Reader {
         (peer.hashed, peer.fetch, peer.tried) = (None, None, None);
         peer.streamed.clear();
         peer.state_bytes = 0;
-        peer.problem = Some(why(bytes, most));
+        peer.problem = Some(format!("{}: {TOO_LARGE}", why(bytes, most)));
     }
 
-    /// Clusters whose states do not fit, and why.
+    /// Clusters whose states do not fit, and why, without [`TOO_LARGE`].
     pub(crate) fn refused(&self) -> impl Iterator<Item = (&Arc<str>, String)> {
         self.peers.iter().filter_map(|(id, peer)| Some((id, why(peer.refused?.bytes, self.most))))
     }
@@ -114,8 +117,7 @@ impl Reader {
 
 fn why(bytes: usize, most: usize) -> String {
     format!(
-        "its state takes {} MiB or more, it is the largest, and all other clusters together may take {} MiB: look at what it \
-         exports, or raise --remote-memory and the memory limit of the controller",
+        "its state takes {} MiB or more, it is the largest, and all other clusters together may take {} MiB",
         bytes.div_ceil(1 << 20),
         most >> 20
     )

@@ -36,6 +36,25 @@ fn a_cluster_that_signs_with_another_key_than_the_pinned_one_is_not_well() {
     assert!(of_two.len() == 1 && of_two[0].text.contains("its head is ignored: the key"), "{findings:?}");
 }
 
+/// Its state is read here as well as any other; only the leader knows that it has no room for it.
+#[test]
+fn a_cluster_that_the_leader_refuses_is_named_with_the_limit_and_the_remedy() {
+    let of_two = |seen: &Cluster| -> Vec<_> {
+        overview::ledger(seen).into_iter().filter(|finding| finding.about == "cluster two").collect()
+    };
+    let mut seen = cluster();
+    refuse_two(&mut seen);
+    let unseen = Cluster { ledger: Err(Dark::Unseen("no credentials".into())), lease: seen.lease.clone(), ..cluster() };
+    for seen in [&seen, &unseen] {
+        let [finding] = &*of_two(seen) else { panic!("{:?}", of_two(seen)) };
+        assert_eq!(finding.state, State::Wrong);
+        assert!(finding.text.contains("all other clusters together may take 32 MiB"), "{finding:?}");
+        assert!(finding.remedy.as_ref().unwrap().starts_with("Look at what it exports, or raise"), "{finding:?}");
+    }
+    seen.lease.as_mut().unwrap().as_mut().unwrap().renewed = Some(ago(31));
+    assert_eq!(of_two(&seen)[0].state, State::Well, "nobody knows whether it is still so");
+}
+
 #[test]
 fn the_overview_has_each_cluster_and_each_object_that_is_not_well() {
     let mut seen = cluster();
