@@ -41,6 +41,8 @@ pub(super) struct Annotated {
     held_up: BTreeSet<ClaimOwner>,
     /// What was reported about limits that an object exceeds.
     exceeded: BTreeMap<ClaimOwner, String>,
+    /// What was reported about ports of a Service that no endpoint serves.
+    unserved: BTreeMap<ClaimOwner, String>,
     /// The last reported notices, such as limits.
     noticed: BTreeMap<Target, BTreeMap<ClaimOwner, Vec<Notice>>>,
     notes: Vec<EventRecord>,
@@ -84,7 +86,7 @@ impl Annotated {
         let upsert_only = settings.upsert_only && targets.policy != Selection::None;
         let settings = AnnotationSettings { upsert_only, ..settings };
         let (objects, wanting, said, trouble, noticed) = Default::default();
-        let (zones, unrecorded, held_up, exceeded, notes) = Default::default();
+        let (zones, unrecorded, held_up, exceeded, unserved, notes) = Default::default();
         Self {
             settings,
             targets,
@@ -96,6 +98,7 @@ impl Annotated {
             unrecorded,
             held_up,
             exceeded,
+            unserved,
             noticed,
             notes,
         }
@@ -128,6 +131,12 @@ impl Annotated {
     /// Whether a Service requests anything, so that its endpoints matter.
     pub(super) fn concerns(&self, key: &ServiceKey) -> bool {
         self.objects.contains_key(&ClaimOwner::service(key))
+    }
+
+    /// Whether anything of an object is to be registered.
+    pub(super) fn registers(&self, owner: &ClaimOwner) -> bool {
+        let wanted = self.objects.get(owner).and_then(|object| object.planned.wanted.as_ref());
+        wanted.is_some_and(|wanted| !wanted.is_empty())
     }
 
     /// The share of the traffic that an object's annotation requests; `None` if it requests nothing at all.
@@ -218,6 +227,7 @@ impl Annotated {
             let asks = known.map(Object::asks);
             self.held_up.remove(owner);
             self.exceeded.remove(owner);
+            self.unserved.remove(owner);
             for target in asks.iter().flat_map(Asks::targets) {
                 self.unsay(owner, target);
             }

@@ -178,8 +178,9 @@ pub(super) struct Core {
     pub(super) type_notice: Duration,
     /// Exports that are on their way.
     pub(super) pending: Pending,
-    /// Exports with a port that no endpoint serves.
+    /// Exports with a port that no endpoint serves, and annotated Services with such a port.
     pub(super) unserved: Pending,
+    pub(super) unserved_annotated: Pending,
     /// When names are looked at again whose imports somebody else's object blocks.
     pub(super) blocked: BTreeMap<ServiceKey, Duration>,
     /// Until when exports keep their last plan, because the names of ports in Service and EndpointSlices differ.
@@ -254,6 +255,7 @@ impl Core {
             hide_tasks,
             pending: Pending::new(pending::ON_ITS_WAY),
             unserved: Pending::new(pending::UNSERVED),
+            unserved_annotated: Pending::new(pending::UNSERVED),
             type_notice,
             blocked: BTreeMap::new(),
             held: BTreeMap::new(),

@@ -59,6 +59,7 @@ impl Core {
         } else {
             self.blocked.remove(key);
         }
+        self.tell_unserved(key, now);
         let mut notes = Vec::new();
         notes.extend(self.refused(key));
         notes.extend(misnamed.and_then(|text| {

@@ -1,5 +1,5 @@
-//! How long something may be so before a ServiceExport reports it. What is over before would be a write on every
-//! ServiceExport that nobody reads.
+//! How long something may be so before it is reported on a ServiceExport, or an annotated Service. What is over before would
+//! be a write on each of them that nobody reads.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,7 +11,7 @@ pub(super) const ON_ITS_WAY: Duration = Duration::from_secs(3);
 /// second, and later where the API server is busy.
 pub(super) const UNSERVED: Duration = Duration::from_secs(10);
 
-/// Since when it is so, by export.
+/// Since when it is so, by export or Service.
 #[derive(Debug)]
 pub(super) struct Pending {
     unsaid: Duration,
@@ -30,7 +30,7 @@ impl Pending {
         Some((since + self.unsaid).saturating_sub(now)).filter(|rest| !rest.is_zero())
     }
 
-    /// It is over, or there is no such export.
+    /// It is over, or there is no such object.
     pub(super) fn over(&mut self, key: &ServiceKey) {
         self.since.remove(key);
     }

@@ -45,6 +45,9 @@ impl Core {
             let (freed, changed) = self.knowledge.annotate(&owner, change.wanted, now.seconds());
             self.keep(&owner);
             self.annotated.tell_held_up(&self.knowledge, &owner);
+            if !owner.is_ingress() {
+                self.tell_unserved(&key, now);
+            }
             self.publish |= changed;
             self.freed(freed, now);
             let told_again = if change.anew { self.knowledge.targets_of(&owner) } else { Vec::new() };
@@ -54,6 +57,20 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// Says on an annotated Service which of its ports no endpoint serves, once that has lasted: its addresses are
+    /// registered all the same.
+    pub(super) fn tell_unserved(&mut self, key: &ServiceKey, now: Now) {
+        let owner = ClaimOwner::service(key);
+        let service = self.world.services.get(key).filter(|_| self.annotated.registers(&owner));
+        let text = service.and_then(|service| export::unserved_in(&service, &self.slices.get(key)));
+        if text.is_none() {
+            self.unserved_annotated.over(key);
+        } else if let Some(rest) = self.unserved_annotated.wait(key, now.mono) {
+            return self.out.push(Command::ReconcileIn(key.clone(), rest));
+        }
+        self.annotated.tell_unserved(&owner, text);
     }
 
     pub(super) fn zones_changed(&mut self, known: Known, now: Now) {

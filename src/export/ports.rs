@@ -9,6 +9,8 @@ use std::{
     sync::Arc,
 };
 
+use super::join;
+use cluster::objects::{Service, SourceSlice};
 use model::{Endpoint, Protocol, ServiceKey, ServicePort};
 
 /// Ports beyond this number are not named.
@@ -75,6 +77,21 @@ pub fn unserved(
     };
     let begin = unserved_begins(service);
     Some(format!("{begin}its port {}{more}, so nobody gets through there. {remedy}", listed.join(", ")))
+}
+
+/// [`unserved`] of a Service, from its EndpointSlices. Mostly some slice lists every port, and then the endpoints need not be
+/// joined.
+pub fn unserved_in(service: &Service, slices: &[Arc<SourceSlice>]) -> Option<String> {
+    let live = |slice: &SourceSlice| slice.endpoints.iter().any(|endpoint| !endpoint.conditions.terminating);
+    let listed: BTreeSet<_> = slices
+        .iter()
+        .filter(|slice| live(slice))
+        .flat_map(|slice| slice.ports.iter().map(|port| (&*port.name, port.protocol)))
+        .collect();
+    if service.ports.iter().all(|port| listed.contains(&(&*port.name, port.protocol))) {
+        return None;
+    }
+    unserved(&service.key, &service.ports, &join(slices), service.has_selector)
 }
 
 /// A port for people, such as `http (80/TCP)`.

@@ -175,12 +175,20 @@ impl<'a> Follow<'a> {
             Ok(None) => {
                 let known = self.seen.ledger.is_ok() && self.exporters.is_empty();
                 let nobody = known && matches!(self.name.import, Ok(None));
-                return vec![if nobody {
-                    let remedy = "Create a ServiceExport of this name where the Service is, or look for a misspelt name or namespace";
-                    Finding::wrong(ABOUT, "no cluster exports this name", remedy)
-                } else {
-                    Finding::absent(ABOUT, "this cluster does not export the name")
-                }];
+                let service = self.name.service.as_ref().ok().cloned().flatten();
+                return vec![
+                    if service.and_then(objects::Service::narrow).is_some_and(|service| is_annotated(&service)) {
+                        Finding::absent(
+                            ABOUT,
+                            "this cluster does not export the name; annotations request its registration",
+                        )
+                    } else if nobody {
+                        let remedy = "Create a ServiceExport of this name where the Service is, or look for a misspelt name or namespace";
+                        Finding::wrong(ABOUT, "no cluster exports this name", remedy)
+                    } else {
+                        Finding::absent(ABOUT, "this cluster does not export the name")
+                    },
+                ];
             }
             Ok(Some(export)) => export,
         };
@@ -215,13 +223,14 @@ impl<'a> Follow<'a> {
         Some(Finding::wrong(ABOUT, text, remedy).aged(age))
     }
 
-    /// Ports that endpoints of the exported Service do not serve, if there are any.
+    /// Ports that endpoints of the exported or annotated Service do not serve, if there are any.
     fn ports(&self) -> Option<Finding> {
         const ABOUT: &str = "ports here";
-        let (true, Ok(Some(service)), Ok(slices)) = (self.exported_here(), &self.name.service, &self.name.local) else {
-            return None;
-        };
+        let (Ok(Some(service)), Ok(slices)) = (&self.name.service, &self.name.local) else { return None };
         let service = objects::Service::narrow(service.clone())?;
+        if !self.exported_here() && !is_annotated(&service) {
+            return None;
+        }
         let slices: Vec<_> = slices.iter().cloned().filter_map(SourceSlice::narrow).map(Arc::new).collect();
         let endpoints = export::join(&slices);
         if let Some(text) = export::unserved(&self.name.key, &service.ports, &endpoints, service.has_selector) {
@@ -558,6 +567,11 @@ fn summary(export: &ServiceExport) -> String {
         })
     });
     said.collect::<Vec<_>>().join(", ")
+}
+
+/// Whether annotations of a Service request registrations.
+fn is_annotated(service: &objects::Service) -> bool {
+    annotations::Request::read(&service.annotations).is_some()
 }
 
 fn cluster_ips(service: &Service) -> Vec<String> {

@@ -105,7 +105,7 @@ pub(crate) fn cluster() -> Cluster {
         transitions: 3,
         yields: None,
         streams: Some(["two".to_owned()].into()),
-        refused: Default::default(),
+        refused: std::collections::BTreeMap::new(),
         build: None,
     };
     Cluster {
@@ -506,6 +506,25 @@ fn ports_that_only_some_endpoints_serve_are_counted_and_nothing_is_wrong() {
     let ports = report.findings.iter().find(|finding| finding.about == "ports here").unwrap();
     assert_eq!((ports.state, &*ports.text), (State::Well, "served http (80/TCP) by 2 of 3 endpoints"));
     assert_eq!(report.first_wrong(), None);
+}
+
+/// Its conditions would say it of an export; an annotated Service has only Events.
+#[test]
+fn a_port_of_an_annotated_service_that_no_endpoint_serves_is_wrong() {
+    let mut seen = cluster();
+    seen.ledger.as_mut().unwrap().iter_mut().for_each(|view| view.catalog = Catalog::default());
+    let mut name = Name { export: Ok(None), import: Ok(None), derived: Ok(None), ..followed() };
+    (name.imported, name.targets, name.local) = (Ok(Vec::new()), Vec::new(), Ok(vec![parsed(of_pod("10.0.0.1", &[]))]));
+    let mut annotated = service("web", "10.96.0.1");
+    annotated["metadata"]["annotations"] = json!({"external-dns.alpha.kubernetes.io/hostname": "web.internal"});
+    name.service = Ok(Some(parsed(annotated)));
+    let report = name::plan(&seen, &name);
+    let first = report.first_wrong().unwrap();
+    assert_eq!(first.about, "ports here", "{}", report.table());
+    assert!(first.text.contains("its port http (80/TCP)"), "{first:?}");
+    name.local = Ok(vec![parsed(of_pod("10.0.0.1", &["http"]))]);
+    let report = name::plan(&seen, &name);
+    assert!(report.findings.iter().all(|finding| finding.about != "ports here"), "{}", report.table());
 }
 
 #[test]

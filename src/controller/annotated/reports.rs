@@ -127,6 +127,20 @@ impl Annotated {
         }
     }
 
+    /// Reports on a Service, once, which of its ports no endpoint serves.
+    pub(crate) fn tell_unserved(&mut self, owner: &ClaimOwner, said: Option<String>) {
+        match said {
+            Some(text) if self.unserved.get(owner) != Some(&text) => {
+                self.unserved.insert(owner.clone(), text.clone());
+                self.note(owner, None, EventReason::PortNotServed, text);
+            }
+            Some(_) => {}
+            None => {
+                self.unserved.remove(owner);
+            }
+        }
+    }
+
     /// Reports on the objects that want a target what they wait for: another claim, the ledger, or, with `unread`,
     /// clusters that cannot be read.
     pub(crate) fn tell_waiting(&mut self, knowledge: &Knowledge, target: &Target, unread: bool) {

@@ -4,16 +4,21 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::world::{Cluster, World, always, until};
+use super::{
+    annotated::HOSTNAME,
+    world::{Cluster, World, always, until},
+};
 use api::{events::EventReason, names};
+use cloudmap::NamespaceKind;
 use cluster::events::EventRecord;
 
-/// A Service with these ports, and a slice for each set of ports that pods have.
-fn put(blue: &Cluster, ports: &[&str], pods: &[(&str, &[&str])]) {
-    let numbered = |ports: &[&str]| -> Vec<Value> {
-        let port = |(n, name): (usize, &&str)| json!({"name": name, "protocol": "TCP", "port": 80 + n});
-        ports.iter().enumerate().map(port).collect()
-    };
+fn numbered(ports: &[&str]) -> Vec<Value> {
+    let port = |(n, name): (usize, &&str)| json!({"name": name, "protocol": "TCP", "port": 80 + n});
+    ports.iter().enumerate().map(port).collect()
+}
+
+/// A slice for each set of ports that pods have.
+fn put_slices(blue: &Cluster, pods: &[(&str, &[&str])]) {
     for (n, (address, ports)) in pods.iter().enumerate() {
         let slice = serde_json::from_value(json!({
             "metadata": {
@@ -24,6 +29,11 @@ fn put(blue: &Cluster, ports: &[&str], pods: &[(&str, &[&str])]) {
         }));
         blue.objects.put_slice(slice.unwrap());
     }
+}
+
+/// A Service with these ports, and its slices.
+fn put(blue: &Cluster, ports: &[&str], pods: &[(&str, &[&str])]) {
+    put_slices(blue, pods);
     let service = serde_json::from_value(json!({
         "metadata": {"namespace": "shop", "name": "web"},
         "spec": {
@@ -121,4 +131,37 @@ async fn a_port_that_endpoints_serve_soon_is_not_worth_a_word() {
     put(&blue, &["http", "grpc"], &[("10.0.0.1", &["http", "grpc"])]);
     always("nor later", Duration::from_mins(1), quiet).await;
     assert_eq!(blue.noted_ports(), None);
+}
+
+/// An annotated Service has no conditions, so an Event says it; its addresses are registered all the same.
+#[tokio::test(start_paused = true)]
+async fn a_port_that_no_endpoint_of_an_annotated_service_serves_is_an_event_on_it() {
+    let world = World::new();
+    world.add_namespace("internal", NamespaceKind::DnsPrivate);
+    let blue = world.cluster("blue");
+    let pods = |ports: &[&str]| {
+        put_slices(&blue, &[("10.0.0.1", ports)]);
+        let spec = json!({
+            "clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv4"], "selector": {"app": "web"},
+            "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
+        });
+        blue.annotate("web", &[(HOSTNAME, "web.internal")], &spec);
+    };
+    let is_said = |note: &EventRecord| note.reason == EventReason::PortNotServed;
+    pods(&[]);
+    until("its address is registered", || world.holds("internal", "web") == ["10.0.0.1"]).await;
+    for _ in 0..2 {
+        let text = blue.until_noted("web", "PortNotServed").await;
+        assert!(text.contains("shop/web serves its port http (80/TCP)") && text.contains("targetPort"), "{text}");
+        always("it is said once", Duration::from_mins(1), || blue.objects.take_note(is_said).is_none()).await;
+        assert_eq!(world.holds("internal", "web"), ["10.0.0.1"], "who knows the port of the pods uses the address");
+        pods(&["http"]);
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        // And if it is so again, it is said again. A moment is not worth a word.
+        pods(&[]);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        pods(&["http"]);
+        always("it is over", Duration::from_mins(1), || blue.objects.take_note(is_said).is_none()).await;
+        pods(&[]);
+    }
 }
