@@ -3,11 +3,12 @@
 
 mod budget;
 mod keys;
+mod recent;
 mod states;
 mod views;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
     time::Duration,
 };
@@ -29,11 +30,10 @@ use budget::Refused;
 pub use budget::TOO_LARGE;
 pub(super) use budget::cost;
 use keys::Announcement;
+use recent::Recent;
 
 /// How often a lower head must advance before it counts (R3).
 const LOW_ADVANCES: u32 = 2;
-/// States that came by stream and that no head had yet: those of a minute with a change a second.
-const STREAMED: usize = 64;
 
 /// The reader of one cluster, from election to the loss of the Lease.
 #[derive(Debug)]
@@ -87,8 +87,8 @@ struct Peer {
     verified: Option<Base>,
     /// The newest state that came by stream, or the last one that was compared with the hashes of its head since.
     hashed: Option<Hashed>,
-    /// The last states that came by stream, the newest last, from the one that a head had on.
-    streamed: VecDeque<Kept>,
+    /// The last states that came by stream, from the one that a head had on.
+    streamed: Recent,
     /// What the last state of a head takes, in bytes.
     state_bytes: usize,
     /// Whether it is too large.
@@ -148,15 +148,6 @@ impl Peer {
         hashed.set(state.clone());
         hashed.hashes()
     }
-}
-
-/// A state that came by stream. It shares with the one before what is equal in both.
-#[derive(Debug)]
-struct Kept {
-    hashes: Hashes,
-    map: Arc<Map>,
-    /// What it takes that the one before does not have, in bytes.
-    bytes: usize,
 }
 
 /// A head below the accepted position (R3).

@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Peer, Reader};
+use super::{Peer, Reader, Recent};
 use crate::{Map, Value, fetch::Fetch, limits::MAX_STATE_BYTES, writer::Now};
 
 /// What a pair takes beside its bytes: two shared allocations, and its place in a leaf.
@@ -57,7 +57,7 @@ impl Peer {
     pub(super) fn bytes(&self) -> usize {
         let pages = self.verified.as_ref().map_or(0, |base| base.cache.run_bytes());
         let read = self.fetch.as_ref().map_or(0, Fetch::bytes);
-        self.state_bytes + self.streamed.iter().map(|kept| kept.bytes).sum::<usize>() + pages + read
+        self.state_bytes + self.streamed.bytes() + pages + read
     }
 }
 
@@ -82,10 +82,7 @@ impl Reader {
         }
         for peer in self.peers.values_mut().filter(|peer| peer.streamed.len() > 1) {
             let before = peer.bytes();
-            let Some(mut newest) = peer.streamed.pop_back() else { continue };
-            newest.bytes = added(peer.applied.as_ref().and_then(|applied| applied.state.as_ref()), &newest.map);
-            peer.streamed.clear();
-            peer.streamed.push_back(newest);
+            peer.streamed.forget_former();
             total = total.saturating_sub(before) + peer.bytes();
         }
         while total > self.most {
@@ -104,7 +101,7 @@ impl Reader {
         peer.refused = Some(Refused { bytes, until: now.mono + AGAIN });
         (peer.applied, peer.candidate, peer.verified) = (None, None, None);
         (peer.hashed, peer.fetch, peer.tried) = (None, None, None);
-        peer.streamed.clear();
+        peer.streamed = Recent::default();
         peer.state_bytes = 0;
         peer.problem = Some(format!("{}: {TOO_LARGE}", why(bytes, most)));
     }
@@ -128,7 +125,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::{hash::Hashes, limits::Timing, reader::Kept, trust::Trust, writer::WriterIdentity};
+    use crate::{hash::Hashes, limits::Timing, trust::Trust, writer::WriterIdentity};
 
     #[test]
     fn there_is_room_beside_smaller_clusters_whatever_larger_ones_take() {
@@ -155,11 +152,13 @@ mod tests {
 
     /// So many states that came by stream, each of one other pair.
     fn peer(state_bytes: usize, streamed: u8) -> Peer {
-        let kept = |n: u8| {
+        let mut peer = Peer { state_bytes, ..Peer::default() };
+        let owner = WriterIdentity { clusterset: "prod".into(), cluster: "green".into(), uid: "uid-green".into() };
+        for n in 0..streamed {
             let map = Arc::new(Map::from([("a".into(), Value::from([n; 100]))]));
-            Kept { hashes: Hashes::default(), bytes: added(None, &map), map }
-        };
-        Peer { state_bytes, streamed: (0..streamed).map(kept).collect(), ..Peer::default() }
+            peer.streamed.push(Hashes::of(&owner, &map), &map, None);
+        }
+        peer
     }
 
     #[test]

@@ -52,9 +52,9 @@ impl Reader {
             if head.delta.is_empty() { base.map.clone() } else { Arc::new(head.delta.apply(&base.map)) }
         };
         let known = known.and_then(|known| known.state.clone());
-        // What came by stream needs no pages, and is in memory already.
-        let mut came = peer.streamed.iter().enumerate().filter(|(_, kept)| kept.hashes == head.summary.hashes);
-        let (streamed, came) = came.next().filter(|_| known.is_none()).map(|(at, kept)| (at, kept.map.clone())).unzip();
+        // What came by stream needs no pages.
+        let came = if known.is_none() { peer.streamed.find(head.summary.hashes) } else { None };
+        let (streamed, came) = came.unzip();
         let compared = || {
             let hashed = peer.hashed.as_ref().filter(|hashed| hashed.hashes() == head.summary.hashes)?;
             Some(hashed.map().clone())
@@ -66,10 +66,9 @@ impl Reader {
         let told = || last.filter(|_| untried)?.state.as_ref().map(|held| Arc::new(head.delta.apply(held)));
         let state = said.or_else(told);
         let Some(peer) = self.peers.get_mut(id) else { return };
-        if let Some(at) = streamed {
+        if let Some((at, state)) = streamed.zip(state.as_ref()) {
             // Later heads mean this state or later ones. Their pages would be a second copy, for each of many clusters.
-            peer.streamed.drain(..at);
-            peer.streamed.front_mut().into_iter().for_each(|kept| kept.bytes = 0);
+            peer.streamed.reached(at, state);
             peer.verified = None;
         }
         if let Some(state) = state {

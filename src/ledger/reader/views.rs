@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use super::{Kept, Peer, Reader, STREAMED, budget::added};
+use super::{Peer, Reader};
 use crate::{
     hash::Hashed,
     record::{Accepted, Gone},
@@ -100,20 +100,8 @@ impl Reader {
         if peer.hashed.as_ref().is_none_or(|hashed| !Arc::ptr_eq(hashed.map(), streamed.map())) {
             peer.hashed = Some(streamed.clone());
         }
-        let (hashes, map) = (streamed.hashes(), streamed.map().clone());
-        let before = peer.streamed.back();
-        if before.is_some_and(|kept| kept.hashes == hashes) {
-            return false;
-        }
-        let applied = || peer.applied.as_ref().and_then(|applied| applied.state.as_ref());
-        let bytes = added(before.map(|kept| &kept.map).or_else(applied), &map);
-        if peer.streamed.len() >= STREAMED {
-            let oldest = peer.streamed.pop_front().map_or(0, |kept| kept.bytes);
-            // The next one may have all that this one added.
-            peer.streamed.front_mut().into_iter().for_each(|kept| kept.bytes += oldest);
-        }
-        peer.streamed.push_back(Kept { hashes, map, bytes });
-        true
+        let applied = peer.applied.as_ref().and_then(|applied| applied.state.as_ref());
+        peer.streamed.push(streamed.hashes(), streamed.map(), applied)
     }
 
     /// Whether something does not apply yet that another cluster said, and that can be read.
