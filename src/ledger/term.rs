@@ -175,6 +175,10 @@ impl Term {
     fn say(&mut self, now: Now) {
         let Some(wanted) = &self.wanted else { return };
         let signs = self.trust.mode != Mode::Open;
+        // Others would hear that it has not joined, and newcomers would ask nobody.
+        if signs && self.standing.is_none() {
+            return;
+        }
         let record = self.keeper.stored.as_ref().map(|(record, _)| record).or(self.keeper.before.as_ref());
         // A cluster that leaves says nothing any more.
         let map = match record.filter(|record| signs && !record.leaving) {

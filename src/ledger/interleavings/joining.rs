@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::{
+    hash::Hashes,
     joining::{Ballot, Join, Standing, without},
     news::What,
     record::{Accepted, Gone},
@@ -105,6 +106,24 @@ fn a_new_cluster_counts_where_a_person_accepted_it_and_joins_when_all_members_di
     let mut n = elect(&mut world, "n", Join::Tofu);
     pass(&mut world, &mut [&mut n], 10);
     assert!(is_joined(&n) && !n.term.inherited().unwrap().barred);
+}
+
+/// A leader may be told what to publish before it knows its base. Newcomers ask only members.
+#[test]
+fn a_new_leader_of_a_member_never_says_that_its_cluster_has_not_joined() {
+    let mut world = World::default();
+    let mut a = elect(&mut world, "a", Join::Approve);
+    pass(&mut world, &mut [&mut a], 30);
+    assert!(is_joined(&a));
+    drop(a);
+    let before = world.sent.len();
+    let mut a = elect(&mut world, "a", Join::Approve);
+    pass(&mut world, &mut [&mut a], 30);
+    let me = WriterIdentity { clusterset: "prod".into(), cluster: "a".into(), uid: "uid-a".into() };
+    let ballot = Ballot { joined: true, demands: true, ..Ballot::default() };
+    let expected = Hashes::of(&me, &ballot.write(state(0..3, b'a'), "a"));
+    let said: Vec<_> = world.sent[before..].iter().map(|head| head.summary.hashes).collect();
+    assert!(!said.is_empty() && said.iter().all(|said| *said == expected), "{} heads", said.len());
 }
 
 #[test]
