@@ -12,6 +12,7 @@ use ledger::{
 use super::{
     Sim,
     events::Event,
+    joining::created,
     registry::{Service, Value, micros},
     world::Caller,
 };
@@ -45,7 +46,8 @@ impl Sim {
             }
             Call::Creator { cluster } => {
                 let creator = self.registry.services.get(&Service::Exports { cluster, shard: 0 });
-                let creator = creator.map(|uid| Created { by: uid.to_string(), at: 1_700_000_000 });
+                let begins = |uid: &Arc<str>| self.clusters.iter().find(|c| c.uid == *uid).map_or(0.0, |c| c.begins);
+                let creator = creator.map(|uid| Created { by: uid.to_string(), at: created(begins(uid)) });
                 let bad = self.throttled(caller, true);
                 let outcome = if bad { failed("throttled") } else { Outcome::Creator(creator) };
                 (self.rng.uniform(0.02, 0.5), outcome)

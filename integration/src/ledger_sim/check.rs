@@ -18,6 +18,7 @@ use model::ClusterId;
 use super::{
     Sim,
     events::Event,
+    joining::{self, Role},
     registry::{Service, Value, micros},
     world::{Caller, Cluster, Imported, Proc, timing, version_of},
 };
@@ -31,6 +32,10 @@ const SOON: f64 = 3.0;
 impl Sim {
     /// The import side of `proc`'s cluster acts on what its reader says.
     pub(super) fn import(&mut self, proc: usize, before: &Remotes, remotes: &Remotes) {
+        // It drops whom it rejects.
+        if self.clusters[self.procs[proc].cluster].role == Role::Hostile {
+            return;
+        }
         // What came goes in before what left goes out.
         let (left, rest): (Vec<_>, Vec<_>) = remotes.clusters.iter().partition(|(_, remote)| remote.left);
         for (id, remote) in rest.into_iter().chain(left) {
@@ -63,6 +68,8 @@ impl Sim {
 
     /// Which version of the cluster, or of one of those with this UID, a state is.
     fn origin(&self, uid: &str, state: &Arc<Map>) -> Option<usize> {
+        let own = if self.scenario.approvals { Arc::new(joining::own(state)) } else { state.clone() };
+        let state = &own;
         let mut of_uid = self.clusters.iter().filter(|cluster| *cluster.uid == *uid);
         of_uid.find_map(|Cluster { states, .. }| {
             // Only the first state and those of a cluster that leaves have no number; they are empty.
@@ -383,7 +390,7 @@ impl Sim {
 
     /// Who does not have what.
     pub(super) fn disagreements(&self) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut found = self.not_joined();
         let twins = self.clusters.iter().enumerate().filter(|(_, cluster)| cluster.twin);
         let running: Vec<_> = twins.map(|(index, _)| index).filter(|&index| self.runs(index)).collect();
         if self.clusters.iter().any(|cluster| cluster.twin) && running.len() != 1 {
@@ -401,7 +408,7 @@ impl Sim {
                 continue;
             }
             for (other, reader) in self.clusters.iter().enumerate() {
-                if reader.uid == writer.uid || reader.leaving || stopped(other) {
+                if reader.uid == writer.uid || reader.leaving || stopped(other) || !self.belong_together(index, other) {
                     continue;
                 }
                 let version = self.shown(reader, id);

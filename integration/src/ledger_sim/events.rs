@@ -13,6 +13,7 @@ use model::PublicKey;
 use super::{
     FAULTS_END, Sim,
     faults::Fault,
+    joining::{self, Part},
     registry::{Registry, Service, Value, micros},
     rng::Rng,
     scenario::Scenario,
@@ -210,12 +211,20 @@ impl Sim {
     pub(super) fn prepare(&mut self) {
         let scenario = self.scenario;
         let count = 2 + usize::from(self.rng.chance(0.33));
-        let mut names: Vec<(&str, String)> = (0..count).map(|i| (["a", "b", "c"][i], format!("uid-{i}"))).collect();
+        let member = |i| Part::member(["a", "b", "c"][i], format!("uid-{i}"));
+        let mut parts: Vec<Part> = (0..count).map(member).collect();
         if scenario.same_id {
-            names.push(("a", "uid-x".to_owned()));
+            parts.push(Part::member("a", "uid-x".to_owned()));
         }
-        for (index, (id, uid)) in names.into_iter().enumerate() {
+        if scenario.approvals {
+            parts = joining::parts(&mut self.rng);
+        }
+        for (index, Part { id, uid, join, role, begins }) in parts.iter().cloned().enumerate() {
             self.clusters.push(Cluster {
+                join,
+                role,
+                begins,
+                joined: None,
                 id: id.into(),
                 uid: uid.into(),
                 key: PublicKey::from_bytes([index as u8 + 1; 32]),
@@ -246,6 +255,9 @@ impl Sim {
                     self.every(mean, Fault::RecordDeleted(cluster));
                 }
             }
+        }
+        if scenario.approvals {
+            self.plan_joining(&parts);
         }
         if !scenario.calm {
             self.plan_outages();

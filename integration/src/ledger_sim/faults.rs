@@ -44,6 +44,9 @@ pub(super) enum Fault {
     Retire { cluster: usize },
     Cut,
     Divide,
+    Begin(usize),
+    Die(usize),
+    Approve { of: usize, other: usize },
 }
 
 impl Sim {
@@ -127,6 +130,9 @@ impl Sim {
                     self.crash(proc);
                 }
             }
+            Fault::Begin(cluster) => self.begin(cluster),
+            Fault::Die(cluster) => self.die(cluster),
+            Fault::Approve { of, other } => self.approve(of, other),
             Fault::Cut => self.cut_any(),
             Fault::Divide => self.divide(),
             Fault::Rejoin { cluster } => {

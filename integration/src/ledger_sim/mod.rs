@@ -12,7 +12,9 @@
 //! - I9 of two clusters with one UID exactly one goes on;
 //! - I10 equal versions are equal states, and no head of a term has an earlier version than the one before;
 //! - I11 claims are judged only by states that the registry had;
-//! - I12 claims are read soon after all replicas show them, and again when their delay is over, however rarely heads are read.
+//! - I12 claims are read soon after all replicas show them, and again when their delay is over, however rarely heads are read;
+//! - I13 of two clusters that may register, each that demands approvals has approved the other;
+//! - I14 who is not approved may not register.
 //!
 //! A run is determined by its scenario and its seed.
 
@@ -29,6 +31,7 @@ pub mod campaign;
 mod check;
 mod events;
 mod faults;
+mod joining;
 mod network;
 mod registry;
 pub(crate) mod rng;

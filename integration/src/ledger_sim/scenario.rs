@@ -46,6 +46,8 @@ pub struct Scenario {
     pub stream: f64,
     pub cut: f64,
     pub divide: f64,
+    /// Clusters join with `--join=approve`, late and at the same time, and a stranger wants to join.
+    pub approvals: bool,
     /// Small shards.
     pub shards: bool,
     /// Probability that a read returns an arbitrary part and says that it was truncated.
@@ -102,6 +104,7 @@ const BASE: Scenario = Scenario {
     stream: 0.5,
     cut: 60.0,
     divide: 90.0,
+    approvals: false,
     shards: false,
     truncate: 0.0,
     unobserved: false,
@@ -217,5 +220,6 @@ pub const SCENARIOS: &[Scenario] = &[
     Scenario { name: "stream-rest-record", record_deleted: Some(250.0), converge: 250.0, ..REST },
     Scenario { name: "stream-rest-vandal", vandal: true, converge: 300.0, ..REST },
     Scenario { name: "stream-rest-mallory", mallory: Some(40.0), converge: 290.0, ..REST },
+    Scenario { name: "approvals", approvals: true, converge: 250.0, ..BASE },
     Scenario { name: "unread", outages: Some(6), crash: 40.0, lease_deleted: 90.0, ..BASE },
 ];

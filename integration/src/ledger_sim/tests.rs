@@ -21,6 +21,13 @@ fn claims_are_read_where_heads_are_read_rarely() {
 }
 
 #[test]
+fn clusters_join_with_approvals_and_wait_for_them() {
+    for what in ["joined", "waits for approvals", "waits for newcomers"] {
+        assert!(happens("approvals", what), "{what}");
+    }
+}
+
+#[test]
 fn readers_go_back_after_a_forged_head() {
     assert!(happens("forge", "positions given up"));
 }

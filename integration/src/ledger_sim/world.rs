@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use ledger::{
     Map, Value as Bytes,
     call::{CallId, Ids, Outcome},
+    joining::Join,
     limits::{Limits, Timing},
     record::{Record, Version},
     remote::Remotes,
@@ -18,6 +19,7 @@ use super::{
     Sim,
     calls::{CALL_LIMIT, failed},
     events::Event,
+    joining::Role,
     network,
     registry::micros,
 };
@@ -108,6 +110,12 @@ pub(super) struct Cluster {
     /// Another cluster has its UID.
     pub(super) twin: bool,
     pub(super) procs: Vec<usize>,
+    /// Whether newcomers need its approval, and what the others think of it.
+    pub(super) join: Join,
+    pub(super) role: Role,
+    /// When its controller is installed, and when it joined first, in seconds.
+    pub(super) begins: f64,
+    pub(super) joined: Option<f64>,
 }
 
 impl Cluster {
@@ -137,6 +145,8 @@ pub(super) struct Proc {
     pub(super) seen: Arc<Remotes>,
     /// What this leader started from is looked at.
     pub(super) started: bool,
+    /// Whether this leader may register.
+    pub(super) joined: bool,
     pub(super) wake: u64,
     pub(super) next_tick: u64,
     /// When the heads are to be read next, and how soon after a read the next one should follow.
@@ -272,14 +282,18 @@ impl Sim {
         p.term_number = self.terms;
         p.led_since = self.now;
         let own = vec![self.clusters[p.cluster].key];
-        let trust =
-            if self.scenario.signed { Trust { mode: Mode::Tofu, own, ..Trust::default() } } else { Trust::default() };
+        let join = self.clusters[p.cluster].join;
+        let trust = if self.scenario.signed {
+            Trust { mode: Mode::Tofu, join, own, ..Trust::default() }
+        } else {
+            Trust::default()
+        };
         let term = Term::new(me, timing(), limits, ttl, trust, ids);
         let streaming = Ids::new(self.terms);
         p.term = Some(if self.streams { term.streaming([network::address(proc)].into(), streaming) } else { term });
         p.desired = None;
         p.seen = Arc::default();
-        p.started = false;
+        (p.started, p.joined) = (false, false);
         (p.wake, p.next_read) = (0, 0);
         self.trace(|s| format!("{} leads", s.name(proc)));
         let now = self.time(proc);
@@ -415,6 +429,7 @@ impl Sim {
             self.procs[proc].started = true;
             self.check_start(proc, &own);
         }
+        self.check_joined(proc);
         let p = &mut self.procs[proc];
         if std::mem::replace(&mut p.pace, pace) > pace {
             // It ticks within a second.
@@ -490,7 +505,8 @@ impl Sim {
         for _ in 0..count {
             // Some are registration records.
             let number_of = self.rng.below(KEYS);
-            let kind = if number_of < KEYS / 4 { "!" } else { "k/" };
+            // Who has not joined has none.
+            let kind = if number_of < KEYS / 4 && !self.scenario.approvals { "!" } else { "k/" };
             let key: Arc<str> = format!("{kind}{number_of:02}").into();
             let choice = self.rng.fraction();
             if choice < 0.7 || map.len() <= 4 {
