@@ -102,8 +102,7 @@ bases_make() {
 	debian_apt "$root" install -y --no-install-recommends "${RUST_PACKAGES[@]}"
 	debian_tidy "$root"
 	install -m 755 "$ROOT/integration/docker/rustup" "$root/usr/local/bin/rustup"
-	import "$root" "stand-in/rust:$2" "$(in_engine docker version --format '{{.Server.Arch}}')" \
-		--change 'ENV CARGO_HOME=/usr/local/cargo CARGO_NET_OFFLINE=true'
+	import "$root" "stand-in/rust:$2" --change 'ENV CARGO_HOME=/usr/local/cargo CARGO_NET_OFFLINE=true'
 }
 
 # distroless ROOT IMAGE ARCHITECTURE: certificates, the user 65532, and no shell.
@@ -112,16 +111,23 @@ distroless() {
 	printf '%s\n' root:x:0:0:root:/root:/sbin/nologin nonroot:x:65532:65532:nonroot:/home/nonroot:/sbin/nologin >"$1/etc/passwd"
 	printf '%s\n' root:x:0: nonroot:x:65532: >"$1/etc/group"
 	install -d -o 65532 -g 65532 "$1/home/nonroot"
-	import "$1" "$2" "$3" --change 'USER 65532' --change 'WORKDIR /home/nonroot' \
-		--change 'ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt'
+	# Built and not imported, because an import is of the engine's own architecture, whatever it is asked for, and then not taken
+	# for another one.
+	echo "building $2" >&2
+	mkdir "$1.context"
+	tar -C "$1" --numeric-owner -cf "$1.context/root.tar" .
+	printf '%s\n' 'FROM scratch' 'ADD root.tar /' 'USER 65532' 'WORKDIR /home/nonroot' \
+		'ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt' |
+		DOCKER_BUILDKIT=1 in_engine docker build --quiet --platform "linux/$3" --file - --tag "$2" "$1.context" >/dev/null
+	[ "$(in_engine docker image inspect --format '{{.Architecture}}' "$2")" = "$3" ] || fail "$2 should be for $3"
 }
 
-# import ROOT IMAGE ARCHITECTURE FLAG...
+# import ROOT IMAGE FLAG...: for the architecture of the engine.
 import() {
-	local root=$1 image=$2 architecture=$3
-	shift 3
+	local root=$1 image=$2
+	shift 2
 	echo "importing $image" >&2
-	tar -C "$root" --numeric-owner -cf - . | in_engine docker import --platform "linux/$architecture" "$@" - "$image" >/dev/null
+	tar -C "$root" --numeric-owner -cf - . | in_engine docker import "$@" - "$image" >/dev/null
 }
 
 # crates_add IMAGE: this one with the crates of Cargo.lock gets the name of the Dockerfile's, because its builds have no network.

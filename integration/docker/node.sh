@@ -17,7 +17,7 @@ node_up() {
 	work=$(mktemp -d "$ENGINE/work.XXXXXX")
 	image_exists "stand-in/kind-base:$key" || {
 		node_root "$work/root"
-		import "$work/root" "stand-in/kind-base:$key" "$(in_engine docker version --format '{{.Server.Arch}}')"
+		import "$work/root" "stand-in/kind-base:$key"
 	}
 	mkdir "$work/images"
 	node_images "$work/images"
