@@ -117,11 +117,27 @@ in_cluster 2 apply -k samples/client
 in_cluster 1 -n example rollout status deployment/my-service --timeout 180s
 in_cluster 2 -n example rollout status deployment/client --timeout 180s
 readonly NAME=my-service.example.svc.clusterset.local
+in_client() { in_cluster 2 -n example exec deployment/client -- "$@"; }
+# Each pod of CoreDNS reads its configuration at its own time: where one answers, the next request may meet another.
+everywhere() {
+	local pods pod found
+	pods=$(in_cluster 2 -n kube-system get pods -l k8s-app=kube-dns -o 'jsonpath={.items[*].status.podIP}')
+	[ -n "$pods" ] || return
+	for pod in $pods; do
+		if ! found=$(in_client dig +short +time=2 +tries=1 "$NAME" "@$pod") || [ -z "$found" ]; then
+			echo "$pod: ${found:-no address}"
+			return 1
+		fi
+	done
+}
 # An answer, and not only a connection: it names the pod, and no pod of cloudmap-2 has this name.
-answer() { in_cluster 2 -n example exec deployment/client -- curl --silent --show-error --fail --max-time 5 "http://$NAME/hostname"; }
-within "the client in cloudmap-2 has an answer from http://$NAME/hostname (cloudmap-mcs status my-service -n example says where
-it is held up)" answer
-SERVER=$(answer)
+answer() {
+	in_client curl --silent --show-error --fail --max-time 5 "http://$NAME/hostname" >"$work/server" && [ -s "$work/server" ]
+}
+within "all pods of CoreDNS in cloudmap-2 have an address for $NAME (cloudmap-mcs status my-service -n example says where it is
+held up)" everywhere
+within "the client in cloudmap-2 has an answer from http://$NAME/hostname" answer
+SERVER=$(cat "$work/server")
 in_cluster 1 -n example get pod "$SERVER" >/dev/null || fail "'$SERVER' answered, but cloudmap-1 has no such pod"
 cat <<TEXT
 
