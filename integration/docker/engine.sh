@@ -84,6 +84,10 @@ engine_up() {
 		"$ENGINE/root/usr/bin/docker" --host "unix://$ENGINE_STATE/docker.sock" rm --force --volumes >/dev/null
 	in_engine docker volume prune --force >/dev/null
 	in_engine docker network prune --force >/dev/null
+	# This engine collects no garbage by itself: what lost its name, and what is older than a week.
+	in_engine docker image prune --force >/dev/null
+	in_engine docker image prune --all --force --filter until=168h >/dev/null
+	in_engine docker builder prune --force --filter until=168h >/dev/null
 }
 
 # engine_down: ends the engine with all its containers, of this run or of one that was killed, and nothing else.
