@@ -174,7 +174,7 @@ step_sbom() {
 	local cyclonedx
 	cyclonedx=$(cargo_tool cargo-cyclonedx 0.5.9)
 	# It writes beside the manifests that it reads; so it reads copies.
-	git ls-files -z '*Cargo.toml' Cargo.lock 'src/*.rs' 'integration/src/*.rs' 'integration/tests/*.rs' | xargs -0 cp --parents -t "$work"
+	git ls-files -z '*Cargo.toml' Cargo.lock 'src/*.rs' 'integration/*.rs' | xargs -0 cp --parents -t "$work"
 	"$cyclonedx" cyclonedx --quiet \
 		--manifest-path "$work/Cargo.toml" --format json --spec-version 1.5 --all-features --override-filename sbom
 	jq --sort-keys 'del(.serialNumber)' "$work/sbom.json" >"$RELEASE/cloudmap-mcs-$VERSION-sbom.cdx.json"

@@ -21,7 +21,7 @@ fn it_is_built_with_the_compiler_of_the_checkout() {
 fn its_sources_have_every_file_that_the_code_includes() {
     let (root, copied) = (root().canonicalize().unwrap(), read(".dockerignore"));
     let mut seen = 0;
-    for path in [files(&root.join("src"), "rs"), files(&root.join("integration/src"), "rs")].concat() {
+    for path in [files(&root.join("src"), "rs"), files(&root.join("integration"), "rs")].concat() {
         // No test is built there.
         if path.strip_prefix(&root).unwrap().display().to_string().contains("tests") {
             continue;

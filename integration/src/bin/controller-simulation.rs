@@ -45,7 +45,7 @@ struct Args {
     /// Begins no run after this many seconds.
     #[arg(long, value_name = "SECONDS")]
     limit: Option<u64>,
-    /// Logs of the product, such as `info` or `controller=debug`, on the standard error.
+    /// Logs of the product, such as `info` or `cloudmap_mcs_controller=debug`, on the standard error.
     #[arg(long, requires = "seed", value_name = "FILTER")]
     log: Option<String>,
 }

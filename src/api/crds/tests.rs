@@ -1,18 +1,15 @@
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs};
 
 use serde_json::Value;
 
 use super::*;
-
-fn repository() -> &'static Path {
-    base::repository()
-}
+use base::repository;
 
 fn file_name(crd: &CustomResourceDefinition) -> String {
     format!("{}_{}.yaml", crd.spec.group, crd.spec.names.plural)
 }
 
-/// After a change of the types, run `UPDATE_CRDS=1 cargo test crds` and review the difference.
+/// After a change of the types, run `UPDATE_CRDS=1 cargo test -p cloudmap-mcs-api crds` and review the difference.
 #[test]
 fn the_committed_files_equal_the_generated_crds() {
     for crd in crds() {
@@ -24,7 +21,7 @@ fn the_committed_files_equal_the_generated_crds() {
         let committed = fs::read_to_string(&path).unwrap_or_default();
         assert!(
             committed == generated,
-            "{} differs from the types: run `UPDATE_CRDS=1 cargo test crds`",
+            "{} differs from the types: run `UPDATE_CRDS=1 cargo test -p cloudmap-mcs-api crds`",
             path.strip_prefix(repository()).unwrap().display()
         );
     }
