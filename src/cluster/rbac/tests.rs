@@ -8,6 +8,7 @@ use tokio::task::JoinSet;
 
 use super::*;
 use crate::{
+    LabelKeys,
     apply::{ClusterWriter, KubernetesWriter},
     events::{self, EventRecord, Publisher},
     fake_api::FakeApi,
@@ -36,9 +37,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     let api = FakeApi::default();
     let client = api.client();
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
-    let leadership = Leadership::manual(Some(tokio::time::Instant::now() + Duration::from_hours(1)));
-    let publisher = Publisher::new(client.clone(), "pod", metrics.clone());
-    let writer = KubernetesWriter::new(client.clone(), leadership, metrics.clone(), publisher);
+    let writer = leading_writer(&api, &metrics);
     let key = ServiceKey::new("ns", "web");
     let named = || ObjectMeta { namespace: Some("ns".into()), name: Some("web".into()), ..ObjectMeta::default() };
 
@@ -131,24 +130,43 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     assert!(missing.is_empty() && superfluous.is_empty(), "missing {missing:#?}, superfluous {superfluous:#?}");
 }
 
+/// Runs the caches until all kinds are watched that are requested, and returns the requests about one of them.
+async fn watched(
+    api: &FakeApi,
+    metrics: &Metrics,
+    labels: Option<&LabelKeys>,
+    (gates, cutovers): (bool, bool),
+    kind: &str,
+) -> Vec<Request> {
+    let mut tasks = JoinSet::new();
+    let caches = Caches::start(&api.client(), metrics, labels, gates, cutovers, &mut tasks);
+    caches.synced().await;
+    let of_kind =
+        || -> Vec<Request> { api.requests().into_iter().filter(|request| request.path.contains(kind)).collect() };
+    while !of_kind().iter().any(|request| request.query.contains("watch=true")) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    tasks.shutdown().await;
+    of_kind()
+}
+
+fn leading_writer(api: &FakeApi, metrics: &Metrics) -> KubernetesWriter {
+    let leadership = Leadership::manual(Some(tokio::time::Instant::now() + Duration::from_hours(1)));
+    let publisher = Publisher::new(api.client(), "pod", metrics.clone());
+    KubernetesWriter::new(api.client(), leadership, metrics.clone(), publisher)
+}
+
 /// The additional permissions for `--instance-labels` are a component of their own, so that nobody grants them without
 /// need.
 #[tokio::test]
 async fn pods_are_read_only_if_their_labels_are_requested() {
     let api = FakeApi::default();
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
-    let mut tasks = JoinSet::new();
-    let keys = "version".parse().unwrap();
-    let caches = Caches::start(&api.client(), &metrics, Some(&keys), false, false, &mut tasks);
-    caches.synced().await;
-    let of_pods =
-        || -> Vec<Request> { api.requests().into_iter().filter(|request| request.path.ends_with("/pods")).collect() };
-    while !of_pods().iter().any(|request| request.query.contains("watch=true")) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    tasks.shutdown().await;
+    let labels = "version".parse().unwrap();
+    let of_pods = watched(&api, &metrics, Some(&labels), (false, false), "/pods").await;
+    assert!(of_pods.iter().all(|request| request.path.ends_with("/pods")), "{of_pods:?}");
     let role: ClusterRole = manifest("../components/instance-labels/cluster_role.yaml");
-    assert_eq!(needed(&of_pods()), granted(false, role.rules.unwrap()));
+    assert_eq!(needed(&of_pods), granted(false, role.rules.unwrap()));
 }
 
 /// So are those for `--readiness-gates`.
@@ -156,24 +174,14 @@ async fn pods_are_read_only_if_their_labels_are_requested() {
 async fn pods_behind_gates_are_read_and_their_status_is_written_only_if_gates_are_requested() {
     let api = FakeApi::default();
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
-    let mut tasks = JoinSet::new();
-    let caches = Caches::start(&api.client(), &metrics, None, true, false, &mut tasks);
-    caches.synced().await;
-    let leadership = Leadership::manual(Some(tokio::time::Instant::now() + Duration::from_hours(1)));
-    let publisher = Publisher::new(api.client(), "pod", metrics.clone());
-    let writer = KubernetesWriter::new(api.client(), leadership, metrics.clone(), publisher);
     let now = k8s_openapi::jiff::Timestamp::UNIX_EPOCH;
-    writer.open_gate(&ObjectKey::new("shop", "web-0"), "u", GateReason::Registered, "", now).await.unwrap();
-    let of_pods =
-        || -> Vec<Request> { api.requests().into_iter().filter(|request| request.path.contains("/pods")).collect() };
-    while !of_pods().iter().any(|request| request.query.contains("watch=true")) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    tasks.shutdown().await;
+    let pod = ObjectKey::new("shop", "web-0");
+    leading_writer(&api, &metrics).open_gate(&pod, "u", GateReason::Registered, "", now).await.unwrap();
+    let of_pods = watched(&api, &metrics, None, (true, false), "/pods").await;
     let selected = |request: &Request| request.query.contains("labelSelector=cloudmap-mcs%2Fgate");
-    assert!(of_pods().iter().all(|request| request.method == "PATCH" || selected(request)), "{:?}", of_pods());
+    assert!(of_pods.iter().all(|request| request.method == "PATCH" || selected(request)), "{of_pods:?}");
     let role: ClusterRole = manifest("../components/readiness-gates/cluster_role.yaml");
-    assert_eq!(needed(&of_pods()), granted(false, role.rules.unwrap()));
+    assert_eq!(needed(&of_pods), granted(false, role.rules.unwrap()));
 }
 
 /// So are those for `--cutovers`.
@@ -181,20 +189,10 @@ async fn pods_behind_gates_are_read_and_their_status_is_written_only_if_gates_ar
 async fn cutovers_are_followed_only_if_that_is_requested() {
     let api = FakeApi::default();
     let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
-    let mut tasks = JoinSet::new();
-    let caches = Caches::start(&api.client(), &metrics, None, false, true, &mut tasks);
-    caches.synced().await;
-    let leadership = Leadership::manual(Some(tokio::time::Instant::now() + Duration::from_hours(1)));
-    let publisher = Publisher::new(api.client(), "pod", metrics.clone());
-    let writer = KubernetesWriter::new(api.client(), leadership, metrics.clone(), publisher);
-    writer.apply_cutover_status(&ServiceKey::new("shop", "web"), "u", "1", &CutoverStatus::default()).await.unwrap();
-    let of_cutovers = || -> Vec<Request> {
-        api.requests().into_iter().filter(|request| request.path.contains("/cutovers")).collect()
-    };
-    while !of_cutovers().iter().any(|request| request.query.contains("watch=true")) {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    tasks.shutdown().await;
+    let key = ServiceKey::new("shop", "web");
+    let writer = leading_writer(&api, &metrics);
+    writer.apply_cutover_status(&key, "u", "1", &CutoverStatus::default()).await.unwrap();
+    let of_cutovers = watched(&api, &metrics, None, (false, true), "/cutovers").await;
     let role: ClusterRole = manifest("../components/cutovers/cluster_role.yaml");
-    assert_eq!(needed(&of_cutovers()), granted(false, role.rules.unwrap()));
+    assert_eq!(needed(&of_cutovers), granted(false, role.rules.unwrap()));
 }

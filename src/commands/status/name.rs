@@ -175,20 +175,16 @@ impl<'a> Follow<'a> {
             Ok(None) => {
                 let known = self.seen.ledger.is_ok() && self.exporters.is_empty();
                 let nobody = known && matches!(self.name.import, Ok(None));
-                let service = self.name.service.as_ref().ok().cloned().flatten();
-                return vec![
-                    if service.and_then(objects::Service::narrow).is_some_and(|service| is_annotated(&service)) {
-                        Finding::absent(
-                            ABOUT,
-                            "this cluster does not export the name; annotations request its registration",
-                        )
-                    } else if nobody {
-                        let remedy = "Create a ServiceExport of this name where the Service is, or look for a misspelt name or namespace";
-                        Finding::wrong(ABOUT, "no cluster exports this name", remedy)
-                    } else {
-                        Finding::absent(ABOUT, "this cluster does not export the name")
-                    },
-                ];
+                let finding = if self.narrowed().is_some_and(|service| is_annotated(&service)) {
+                    let text = "this cluster does not export the name; annotations request its registration";
+                    Finding::absent(ABOUT, text)
+                } else if nobody {
+                    let remedy = "Create a ServiceExport of this name where the Service is, or look for a misspelt name or namespace";
+                    Finding::wrong(ABOUT, "no cluster exports this name", remedy)
+                } else {
+                    Finding::absent(ABOUT, "this cluster does not export the name")
+                };
+                return vec![finding];
             }
             Ok(Some(export)) => export,
         };
@@ -223,11 +219,15 @@ impl<'a> Follow<'a> {
         Some(Finding::wrong(ABOUT, text, remedy).aged(age))
     }
 
+    /// The Service as the controller sees it; `None` also if it could not be read.
+    fn narrowed(&self) -> Option<objects::Service> {
+        objects::Service::narrow(self.name.service.as_ref().ok()?.clone()?)
+    }
+
     /// Ports that endpoints of the exported or annotated Service do not serve, if there are any.
     fn ports(&self) -> Option<Finding> {
         const ABOUT: &str = "ports here";
-        let (Ok(Some(service)), Ok(slices)) = (&self.name.service, &self.name.local) else { return None };
-        let service = objects::Service::narrow(service.clone())?;
+        let (service, slices) = (self.narrowed()?, self.name.local.as_ref().ok()?);
         if !self.exported_here() && !is_annotated(&service) {
             return None;
         }

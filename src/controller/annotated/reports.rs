@@ -38,6 +38,15 @@ pub(super) enum Topic {
     Outcome,
 }
 
+/// Remembers what is to be said of an object, or that there is nothing. Returns it if that was not said before.
+fn newly_said(told: &mut BTreeMap<ClaimOwner, String>, owner: &ClaimOwner, said: Option<String>) -> Option<String> {
+    let Some(said) = said else {
+        told.remove(owner);
+        return None;
+    };
+    (told.insert(owner.clone(), said.clone()).as_ref() != Some(&said)).then_some(said)
+}
+
 impl Annotated {
     /// The Events to emit since the last call.
     pub(crate) fn take_notes(&mut self) -> Vec<EventRecord> {
@@ -115,29 +124,15 @@ impl Annotated {
     /// Reports on an object, once, which limit it exceeds.
     pub(crate) fn tell_exceeded(&mut self, knowledge: &Knowledge, owner: &ClaimOwner) {
         let said = knowledge.exceeded(owner).filter(|_| self.objects.contains_key(owner)).map(|(_, text)| text);
-        match said {
-            Some(text) if self.exceeded.get(owner) != Some(&text) => {
-                self.exceeded.insert(owner.clone(), text.clone());
-                self.note(owner, None, EventReason::QuotaExceeded, text);
-            }
-            Some(_) => {}
-            None => {
-                self.exceeded.remove(owner);
-            }
+        if let Some(text) = newly_said(&mut self.exceeded, owner, said) {
+            self.note(owner, None, EventReason::QuotaExceeded, text);
         }
     }
 
     /// Reports on a Service, once, which of its ports no endpoint serves.
     pub(crate) fn tell_unserved(&mut self, owner: &ClaimOwner, said: Option<String>) {
-        match said {
-            Some(text) if self.unserved.get(owner) != Some(&text) => {
-                self.unserved.insert(owner.clone(), text.clone());
-                self.note(owner, None, EventReason::PortNotServed, text);
-            }
-            Some(_) => {}
-            None => {
-                self.unserved.remove(owner);
-            }
+        if let Some(text) = newly_said(&mut self.unserved, owner, said) {
+            self.note(owner, None, EventReason::PortNotServed, text);
         }
     }
 
