@@ -49,15 +49,12 @@ pub use self::{
     users::{TaskAddress, UsersArgs},
 };
 
-/// The name of the program.
-pub const PROGRAM: &str = release::NAME;
-
-/// Its name as a plugin of kubectl.
+/// The name of the program as a plugin of kubectl.
 pub const PLUGIN: &str = "kubectl-mcs";
 
 /// Multi-Cluster Services API for Kubernetes with AWS Cloud Map as the registry.
 #[derive(Debug, Parser)]
-#[command(name = PROGRAM, version = release::version(), max_term_width = 110)]
+#[command(name = release::NAME, version = release::version(), max_term_width = 110)]
 pub struct Cli {
     /// How to log.
     #[command(flatten)]

@@ -5,12 +5,13 @@ use std::{fs, io, path::Path};
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 
-use cli::{Cli, PROGRAM};
+use base::release;
+use cli::Cli;
 
 pub(super) fn completions(shell: Shell, out: &mut impl io::Write) -> io::Result<()> {
     // The generator panics if it cannot write, as to a pipe that was closed.
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), PROGRAM, &mut script);
+    clap_complete::generate(shell, &mut Cli::command(), release::NAME, &mut script);
     out.write_all(&script)
 }
 
@@ -52,7 +53,7 @@ mod tests {
         let page = fs::read_to_string(folder.join("cloudmap-mcs-status.1")).unwrap();
         fs::remove_dir_all(&folder).unwrap();
         let mut wanted = BTreeSet::new();
-        expected(&Cli::command(), PROGRAM, &mut wanted);
+        expected(&Cli::command(), release::NAME, &mut wanted);
         assert_eq!(pages, wanted);
         assert!(page.contains("Exit status"), "{page}");
     }

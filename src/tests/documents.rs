@@ -3,7 +3,8 @@
 use std::{collections::BTreeSet, fs, path::Path};
 
 use super::{files, root};
-use cli::{Cli, PROGRAM};
+use base::release;
+use cli::Cli;
 
 /// The text without fenced blocks of code, in which `](` means nothing and `#` begins no heading.
 fn prose(text: &str) -> String {
@@ -137,7 +138,7 @@ fn every_command_that_the_documents_show_can_be_typed() {
         for words in commands(&fs::read_to_string(&document).unwrap()) {
             seen += 1;
             // Help and the version are no errors.
-            if let Err(error) = Cli::of([PROGRAM.to_owned()].into_iter().chain(words.clone()))
+            if let Err(error) = Cli::of([release::NAME.to_owned()].into_iter().chain(words.clone()))
                 && error.use_stderr()
             {
                 wrong.push(format!("{}: {}: {error}", document.display(), words.join(" ")));

@@ -18,10 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// The folder that has `Cargo.toml`.
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-}
+use base::repository as root;
 
 /// All files in a folder of the repository whose names end in `.<extension>`, in a fixed order. What cargo builds and
 /// hidden folders are left out.

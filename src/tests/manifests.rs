@@ -1,6 +1,6 @@
 //! Holds the Deployment in `config/manager` to the command line that it starts.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs};
 
 use clap::{CommandFactory, Parser};
 use k8s_openapi::api::{apps::v1::Deployment, core::v1::Container};
@@ -9,7 +9,7 @@ use api::names;
 use cli::{Cli, Command};
 
 fn container() -> Container {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("config/manager/deployment.yaml");
+    let path = super::root().join("config/manager/deployment.yaml");
     let deployment: Deployment = serde_yaml_ng::from_str(&fs::read_to_string(path).unwrap()).unwrap();
     let mut containers = deployment.spec.unwrap().template.spec.unwrap().containers;
     assert_eq!(containers.len(), 1);

@@ -16,7 +16,7 @@ use api::{
     events::EventReason,
 };
 use base::{metrics::Register, release};
-use cli::{Cli, PROGRAM};
+use cli::Cli;
 use model::ConflictReason;
 
 const GENERATED: &str = "<!-- Made from the code by `make docs`. A test compares them. -->";
@@ -60,7 +60,7 @@ fn commands() -> String {
     let mut program = Cli::command();
     program.build();
     let mut all = Vec::new();
-    leaves(&program, PROGRAM, &mut all);
+    leaves(&program, release::NAME, &mut all);
     let mut uses = BTreeMap::<_, usize>::new();
     for flag in all.iter().flat_map(|(_, command)| flags(command)) {
         *uses.entry(meaning(flag)).or_default() += 1;
@@ -70,7 +70,8 @@ fn commands() -> String {
         "# Commands and flags\n\n{GENERATED}\n\nMost flags are also environment variables: `CLOUDMAP_MCS_` and the name of \
          the flag with underscores. The Deployment takes those of\n`run` from the ConfigMap `cloudmap-mcs-config` in its \
          namespace. Write durations as `500ms`, `20s`, `5m` or `1h`.\n\nAs a plugin of kubectl, the program is `kubectl \
-         mcs`. `{PROGRAM} COMMAND --help` prints the same texts.\n"
+         mcs`. `{} COMMAND --help` prints the same texts.\n",
+        release::NAME
     );
     for (name, command) in &all {
         let usage = Command::clone(command).render_usage().to_string();
