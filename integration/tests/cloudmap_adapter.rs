@@ -10,20 +10,20 @@ use std::{
 
 use aws_sdk_servicediscovery::config::{BehaviorVersion, Credentials, Region, SharedCredentialsProvider};
 use cloudmap::{
-    AwsCloudMap, AwsSettings, CloudMap, Counted, CreateService, ErrorKind, Instance, Lane, Limited, Limits, Metrics,
-    NewService, Operation, OperationId, OperationState, Rates,
+    AwsCloudMap, AwsSettings, Counted, CreateService, ErrorKind, Instance, Lane, Limited, Limits, Listings, Metrics,
+    NewService, Operation, OperationId, OperationState, Permit, Rates, Write as _,
 };
 use cloudmap_mcs_integration::hidden::NothingHidden;
 use cluster::Leadership;
 use emulator::{Effect, Emulator, EmulatorSettings, Fault, Latency};
 use iam::{
-    Facts, Mode,
+    Mode, Scope,
     harmless::{self, Answer, Known},
     statements,
 };
 use instances::{
     Consent, Owner, Source,
-    sync::{Desired, Outcome, Permit, SyncSettings, TargetDesired, spawn},
+    sync::{Authority, Desired, Outcome, SyncSettings, TargetDesired, spawn},
 };
 use model::{Conditions, Endpoint, EndpointPort, Protocol, ServiceKey, ServicePort, Target};
 use prometheus::Registry;
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_mins(5);
 
 struct Bed {
     emulator: Emulator,
-    cloudmap: Arc<dyn CloudMap>,
+    cloudmap: Arc<dyn cloudmap::Write>,
     metrics: Metrics,
 }
 
@@ -78,7 +78,8 @@ impl Bed {
 
     async fn namespace(&self, name: &str) -> Arc<str> {
         let tags = [("team".to_owned(), "shop".to_owned())].into();
-        let operation = self.cloudmap.create_http_namespace(name, "us", "for tests", &tags).await.unwrap();
+        let operation =
+            self.cloudmap.create_http_namespace(&Permit::of_command(), name, "us", "for tests", &tags).await.unwrap();
         let OperationState::Succeeded { targets } = self.finish(operation).await else { panic!("failed") };
         targets["NAMESPACE"].as_str().into()
     }
@@ -96,7 +97,11 @@ impl Bed {
     }
 
     async fn service(&self, namespace_id: &Arc<str>, name: &str) -> Arc<str> {
-        match self.cloudmap.create_service(&Self::new_service(namespace_id, name, "us"), Lane::Instances).await.unwrap()
+        match self
+            .cloudmap
+            .create_service(&Permit::of_command(), &Self::new_service(namespace_id, name, "us"), Lane::Instances)
+            .await
+            .unwrap()
         {
             CreateService::Created(service) => service.id,
             CreateService::Exists { .. } => panic!("{name} exists"),
@@ -124,27 +129,32 @@ async fn a_life_from_the_namespace_to_its_end() {
     let found = bed.cloudmap.get_service(&service, Lane::Instances).await.unwrap();
     assert_eq!(found.creator_request_id.as_deref(), Some("us"));
     assert_eq!((found.namespace_id.as_deref(), found.dns, found.description), (Some(&*namespace), None, None));
-    bed.cloudmap.tag(&found.arn, &[("k".to_owned(), "v".to_owned())].into()).await.unwrap();
+    bed.cloudmap.tag(&Permit::of_command(), &found.arn, &[("k".to_owned(), "v".to_owned())].into()).await.unwrap();
     assert_eq!(bed.cloudmap.list_tags(&found.arn).await.unwrap()["k"], "v");
 
-    let taken =
-        bed.cloudmap.create_service(&Bed::new_service(&namespace, "web", "them"), Lane::Instances).await.unwrap();
+    let taken = bed
+        .cloudmap
+        .create_service(&Permit::of_command(), &Bed::new_service(&namespace, "web", "them"), Lane::Instances)
+        .await
+        .unwrap();
     assert_eq!(taken, CreateService::Exists { id: service.clone(), creator_request_id: Some("us".to_owned()) });
 
     let pod = instance("pod-1", "10.0.0.1");
-    let operation = bed.cloudmap.register_instance(&service, &pod, Lane::Instances).await.unwrap();
+    let operation =
+        bed.cloudmap.register_instance(&Permit::of_command(), &service, &pod, Lane::Instances).await.unwrap();
     assert!(matches!(bed.finish(operation).await, OperationState::Succeeded { .. }));
     assert_eq!(bed.cloudmap.list_instances(&service).await.unwrap(), std::slice::from_ref(&pod));
     let query = [("AWS_INSTANCE_IPV4".to_owned(), "10.0.0.1".to_owned())].into();
     let discovery = bed.cloudmap.discover_instances("shop", "web", &query, Lane::Ledger).await.unwrap();
     assert_eq!((discovery.instances.len(), discovery.truncated), (1, false));
 
-    let in_use = bed.cloudmap.delete_service(&service).await.unwrap_err();
+    let in_use = bed.cloudmap.delete_service(&Permit::of_command(), &service).await.unwrap_err();
     assert_eq!(in_use.kind, ErrorKind::InUse);
-    let operation = bed.cloudmap.deregister_instance(&service, "pod-1", Lane::Instances).await.unwrap();
+    let operation =
+        bed.cloudmap.deregister_instance(&Permit::of_command(), &service, "pod-1", Lane::Instances).await.unwrap();
     assert!(matches!(bed.finish(operation).await, OperationState::Succeeded { .. }));
-    bed.cloudmap.delete_service(&service).await.unwrap();
-    let operation = bed.cloudmap.delete_namespace(&namespace).await.unwrap();
+    bed.cloudmap.delete_service(&Permit::of_command(), &service).await.unwrap();
+    let operation = bed.cloudmap.delete_namespace(&Permit::of_command(), &namespace).await.unwrap();
     assert!(matches!(bed.finish(operation).await, OperationState::Succeeded { .. }));
     assert!(bed.cloudmap.list_namespaces(Lane::Instances).await.unwrap().is_empty());
 
@@ -169,7 +179,7 @@ async fn listings_go_on_to_the_last_page() {
     let registering = (0..250).map(|i| {
         let (cloudmap, service) = (bed.cloudmap.clone(), service.clone());
         let pod = instance(&format!("pod-{i}"), &format!("10.0.{}.{}", i / 250, i % 250));
-        async move { cloudmap.register_instance(&service, &pod, Lane::Ledger).await.unwrap() }
+        async move { cloudmap.register_instance(&Permit::of_command(), &service, &pod, Lane::Ledger).await.unwrap() }
     });
     for operation in futures::future::join_all(registering).await {
         bed.finish(operation).await;
@@ -186,7 +196,9 @@ async fn health_is_told_by_discovery_and_page_by_page() {
     let bed = bed(quick()).await;
     let namespace = bed.namespace("shop").await;
     let checked = NewService { custom_health_check: true, ..Bed::new_service(&namespace, "web", "us") };
-    let CreateService::Created(service) = bed.cloudmap.create_service(&checked, Lane::Instances).await.unwrap() else {
+    let CreateService::Created(service) =
+        bed.cloudmap.create_service(&Permit::of_command(), &checked, Lane::Instances).await.unwrap()
+    else {
         panic!("it exists")
     };
     let registering = (0..120).map(|i| {
@@ -194,7 +206,7 @@ async fn health_is_told_by_discovery_and_page_by_page() {
         let health = if i < 110 { "UNHEALTHY" } else { "HEALTHY" };
         pod.attributes.insert("AWS_INIT_HEALTH_STATUS".to_owned(), health.to_owned());
         let (cloudmap, service) = (bed.cloudmap.clone(), service.id.clone());
-        async move { cloudmap.register_instance(&service, &pod, Lane::Ledger).await.unwrap() }
+        async move { cloudmap.register_instance(&Permit::of_command(), &service, &pod, Lane::Ledger).await.unwrap() }
     });
     for operation in futures::future::join_all(registering).await {
         bed.finish(operation).await;
@@ -206,8 +218,11 @@ async fn health_is_told_by_discovery_and_page_by_page() {
     assert_eq!((discovery.instances.len(), discovery.unhealthy), (120, unhealthy));
 
     let unchecked = bed.service(&namespace, "plain").await;
-    let operation =
-        bed.cloudmap.register_instance(&unchecked, &instance("pod", "10.0.0.1"), Lane::Ledger).await.unwrap();
+    let operation = bed
+        .cloudmap
+        .register_instance(&Permit::of_command(), &unchecked, &instance("pod", "10.0.0.1"), Lane::Ledger)
+        .await
+        .unwrap();
     bed.finish(operation).await;
     assert_eq!(bed.cloudmap.unhealthy_instances(&unchecked).await.unwrap(), BTreeSet::new());
     bed.emulator.shutdown().await;
@@ -218,14 +233,19 @@ async fn errors_are_sorted_by_what_can_be_done() {
     let bed = bed(quick()).await;
     let namespace = bed.namespace("shop").await;
     let service = bed.service(&namespace, "web").await;
-    let register =
-        async |id: &str| bed.cloudmap.register_instance(&service, &instance(id, "10.0.0.1"), Lane::Ledger).await;
+    let register = async |id: &str| {
+        bed.cloudmap.register_instance(&Permit::of_command(), &service, &instance(id, "10.0.0.1"), Lane::Ledger).await
+    };
 
     let missing = bed.cloudmap.get_service("srv-nowhere", Lane::Instances).await.unwrap_err();
     assert_eq!(missing.kind, ErrorKind::NotFound, "{missing}");
     let missing = bed.cloudmap.discover_instances("nowhere", "web", &BTreeMap::new(), Lane::Ledger).await.unwrap_err();
     assert_eq!(missing.kind, ErrorKind::NotFound, "{missing}");
-    let taken = bed.cloudmap.create_http_namespace("shop", "them", "", &BTreeMap::new()).await.unwrap_err();
+    let taken = bed
+        .cloudmap
+        .create_http_namespace(&Permit::of_command(), "shop", "them", "", &BTreeMap::new())
+        .await
+        .unwrap_err();
     assert_eq!(taken.kind, ErrorKind::AlreadyExists { id: Some(namespace.to_string()) }, "{taken}");
     let invalid = register("no spaces").await.unwrap_err();
     assert_eq!(invalid.kind, ErrorKind::InvalidInput, "{invalid}");
@@ -257,7 +277,8 @@ async fn errors_are_sorted_by_what_can_be_done() {
     bed.fault(Operation::DeregisterInstance, Effect::Latency { add: Duration::from_mins(2) });
     let limits = Limits::new(&Rates::default(), None);
     let controller = adapter(&bed.emulator, AwsSettings::default().deadline, limits).await;
-    let late = controller.deregister_instance(&service, "pod-9", Lane::Ledger).await.unwrap_err();
+    let late =
+        controller.deregister_instance(&Permit::of_command(), &service, "pod-9", Lane::Ledger).await.unwrap_err();
     assert_eq!(late.kind, ErrorKind::Unknown, "{late}");
     assert_eq!(bed.calls(Operation::RegisterInstance), 11, "no write was repeated");
     bed.emulator.shutdown().await;
@@ -295,7 +316,8 @@ async fn instances_live_beside_ecs_tasks_and_leave_them_alone() {
     let namespace = bed.namespace("shop").await;
     let service = bed.service(&namespace, "web").await;
     let task = instance("0db8dbd2185c4c0184e80f58fee8ba1d", "10.9.0.1");
-    let registering = bed.cloudmap.register_instance(&service, &task, Lane::Ledger).await.unwrap();
+    let registering =
+        bed.cloudmap.register_instance(&Permit::of_command(), &service, &task, Lane::Ledger).await.unwrap();
     bed.finish(registering).await;
     let before = bed.emulator.control().writes().len();
 
@@ -305,9 +327,10 @@ async fn instances_live_beside_ecs_tasks_and_leave_them_alone() {
     let handle = spawn(
         SyncSettings::new(identity()),
         bed.cloudmap.clone(),
+        Listings::new(bed.cloudmap.clone()),
         Arc::new(NothingHidden),
         receiver,
-        Permit { leadership: Leadership::manual(Some(Instant::now() + Duration::from_hours(1))), ledger: None },
+        Authority { leadership: Leadership::manual(Some(Instant::now() + Duration::from_hours(1))), ledger: None },
         async {
             let _ = stopped.await;
         },
@@ -352,14 +375,14 @@ async fn calls_that_show_permissions_change_nothing() {
     let (ledger, shop) = (bed.namespace("clusterset-prod").await, bed.namespace("shop").await);
     let (clusters, web) = (bed.service(&ledger, "clusters").await, bed.service(&shop, "web").await);
     let one = instance("one", "10.0.0.1");
-    let operation = bed.cloudmap.register_instance(&web, &one, Lane::Instances).await.unwrap();
+    let operation = bed.cloudmap.register_instance(&Permit::of_command(), &web, &one, Lane::Instances).await.unwrap();
     bed.finish(operation).await;
-    let facts = Facts {
+    let facts = Scope {
         clusterset: Some("prod".parse().unwrap()),
         cluster_uid: Some("uid".to_owned()),
         namespaces: vec!["shop".to_owned()],
         services: vec![web.to_string()],
-        ..Facts::default()
+        ..Scope::default()
     };
     let modes = [Mode::Ledger, Mode::Instances, Mode::Imports, Mode::Annotated, Mode::Joining, Mode::People];
     let arn = bed.cloudmap.get_namespace(&shop).await.unwrap().arn;
@@ -370,7 +393,8 @@ async fn calls_that_show_permissions_change_nothing() {
         let mut tried = BTreeSet::new();
         for statement in statements(&modes, &facts).unwrap() {
             for operation in harmless::operations(&statement) {
-                let answer = harmless::try_out(&*bed.cloudmap, &statement, operation, &known).await;
+                let answer =
+                    harmless::try_out(&*bed.cloudmap, &Permit::of_command(), &statement, operation, &known).await;
                 let told = matches!(answer, Answer::Allowed | Answer::NotDenied) || known.arn.is_none();
                 assert!(told, "{operation}: {answer:?}");
                 tried.insert(operation);

@@ -12,8 +12,9 @@
 
 use std::{
     fs,
+    io::{self, BufRead as _, BufReader},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     thread,
 };
 
@@ -44,7 +45,7 @@ fn applied(path: &Path) -> Option<String> {
     output.status.success().then(|| String::from_utf8(output.stdout).unwrap())
 }
 
-/// What CoreDNS prints until it serves, or until it ends.
+/// Waits until CoreDNS serves. Gives what it printed if it ended before, or has done neither for minutes.
 fn loads(coredns: &str, name: &str, text: &str) -> Result<(), String> {
     let folder = std::env::temp_dir().join(format!("cloudmap-mcs-corefile-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
@@ -57,18 +58,33 @@ fn loads(coredns: &str, name: &str, text: &str) -> Result<(), String> {
         mount -t tmpfs none \"$(readlink -f /var/run)\"
         mkdir -p /var/run/secrets/kubernetes.io/serviceaccount
         echo token >/var/run/secrets/kubernetes.io/serviceaccount/token
-        exec timeout --kill-after=5 12 \"$0\" -conf \"$1/Corefile\"";
-    let output = Command::new("unshare")
+        exec timeout --kill-after=5 300 \"$0\" -conf \"$1/Corefile\"";
+    let (printed, prints) = io::pipe().unwrap();
+    let mut command = Command::new("unshare");
+    command
         .args(["--net", "--mount", "sh", "-ec", script, coredns])
         .arg(&folder)
         .envs([("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", "1")])
         .envs([("DOMAIN", "cluster.local"), ("REVERSE", "in-addr.arpa")])
-        .output()
-        .unwrap();
+        .stdout(prints.try_clone().unwrap())
+        .stderr(prints);
+    let mut child = command.spawn().unwrap();
+    // It has the other ends of the pipe, which would never be closed.
+    drop(command);
+    let (mut said, mut serves) = (String::new(), false);
+    for line in BufReader::new(printed).lines().map_while(Result::ok) {
+        // The banner comes when all server blocks listen.
+        serves = line.starts_with("CoreDNS-");
+        if serves {
+            break;
+        }
+        said = format!("{said}{line}\n");
+    }
+    // `timeout` ends CoreDNS, too. It may have ended before.
+    Command::new("kill").arg(child.id().to_string()).stderr(Stdio::null()).status().unwrap();
+    child.wait().unwrap();
     fs::remove_dir_all(&folder).unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    // The banner comes when all server blocks listen.
-    if said.contains("\nCoreDNS-") || said.starts_with("CoreDNS-") { Ok(()) } else { Err(said) }
+    if serves { Ok(()) } else { Err(said) }
 }
 
 #[test]

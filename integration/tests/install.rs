@@ -10,11 +10,17 @@
     reason = "a test fails by panicking, and prints for whoever runs it"
 )]
 
+#[path = "install/manifests.rs"]
+mod manifests;
+#[path = "install/repository.rs"]
+mod repository;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use self::manifests::*;
 use clap::Parser as _;
 use cli::Cli;
 use serde::Deserialize as _;
@@ -22,142 +28,8 @@ use serde_json::{Value, json};
 
 const NAMESPACE: &str = "cloudmap-mcs-system";
 
-/// Objects by API version, kind, namespace and name.
-type Objects = BTreeMap<[String; 4], Value>;
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
-}
-
-fn chart() -> String {
-    root().join("config/chart").display().to_string()
-}
-
-/// The program, unless its tests are left out.
-fn helm() -> Option<Command> {
-    let program = std::env::var("HELM").expect(
-        "HELM names helm, which `integration/testbed/testbed peer helm` compiles and prints; HELM=skip leaves the tests of the \
-         chart out",
-    );
-    if program == "skip" {
-        eprintln!("skipped: HELM=skip, the chart is not looked at");
-        return None;
-    }
-    let mut command = Command::new(program);
-    // Nothing of the user's: no cluster, no repositories, no plugins.
-    let nowhere = std::env::temp_dir().join("cloudmap-mcs-no-helm");
-    for variable in ["HELM_CONFIG_HOME", "HELM_CACHE_HOME", "HELM_DATA_HOME"] {
-        command.env(variable, &nowhere);
-    }
-    command.env("KUBECONFIG", "/dev/null");
-    Some(command)
-}
-
-/// What a command prints, or what it says went wrong.
-fn output(command: &mut Command) -> Result<String, String> {
-    let output = command.output().unwrap_or_else(|error| panic!("failed to run {command:?}: {error}"));
-    if output.status.success() {
-        Ok(String::from_utf8(output.stdout).unwrap())
-    } else {
-        Err(String::from_utf8_lossy(&output.stderr).into_owned())
-    }
-}
-
-/// A path that nothing else has.
-fn scratch(name: &str) -> PathBuf {
-    static NUMBERS: AtomicU32 = AtomicU32::new(0);
-    let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-    std::env::temp_dir().join(format!("cloudmap-mcs-{name}-{}-{number}", std::process::id()))
-}
-
-/// Writes values into a file, which is removed with the handle.
-struct Values(PathBuf);
-
-impl Values {
-    fn new(values: &Value) -> Self {
-        let file = scratch("values");
-        std::fs::write(&file, values.to_string()).unwrap();
-        Self(file)
-    }
-}
-
-impl Drop for Values {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-/// `helm template` of a chart with these values.
-fn render(chart: &str, values: &Value) -> Option<Result<String, String>> {
-    let file = Values::new(values);
-    let mut helm = helm()?;
-    helm.args(["template", "my-release", chart, "--namespace", NAMESPACE, "--include-crds", "--values"]).arg(&file.0);
-    Some(output(&mut helm))
-}
-
-fn rendered(values: &Value) -> Option<Objects> {
-    Some(parse(&render(&chart(), values)?.unwrap()))
-}
-
-fn parse(manifests: &str) -> Objects {
-    let mut objects = Objects::new();
-    for document in serde_yaml_ng::Deserializer::from_str(manifests) {
-        let object = Value::deserialize(document).unwrap();
-        if object.is_null() {
-            continue;
-        }
-        let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default().to_owned();
-        let key = [text("/apiVersion"), text("/kind"), text("/metadata/namespace"), text("/metadata/name")];
-        assert!(objects.insert(key.clone(), object).is_none(), "{key:?} is there two times");
-    }
-    objects
-}
-
-/// What kustomize makes of a folder of the repository.
-fn kustomized(folder: &str) -> Objects {
-    let mut objects = parse(&output(Command::new("kubectl").arg("kustomize").arg(root().join(folder))).unwrap());
-    // Helm keeps its own records in the namespace, so that it cannot be part of the release: --create-namespace makes it.
-    objects.retain(|[_, kind, ..], _| kind != "Namespace");
-    objects
-}
-
-/// Without what Helm's conventions add.
-fn plain(mut objects: Objects) -> Objects {
-    for object in objects.values_mut() {
-        let metadata = object["metadata"].as_object_mut().unwrap();
-        for (field, prefixes) in [
-            (
-                "labels",
-                &[
-                    "helm.sh/",
-                    "app.kubernetes.io/managed-by",
-                    "app.kubernetes.io/instance",
-                    "app.kubernetes.io/version",
-                ][..],
-            ),
-            ("annotations", &["helm.sh/"]),
-        ] {
-            let Some(map) = metadata.get_mut(field).and_then(Value::as_object_mut) else { continue };
-            map.retain(|key, _| !prefixes.iter().any(|prefix| key.starts_with(prefix)));
-            if map.is_empty() {
-                metadata.remove(field);
-            }
-        }
-    }
-    objects
-}
-
-fn assert_same(ours: Objects, theirs: &Objects) {
-    let ours = plain(ours);
-    assert!(theirs.len() > 9, "{:?}", theirs.keys());
-    assert_eq!(ours.keys().collect::<Vec<_>>(), theirs.keys().collect::<Vec<_>>(), "helm, then kustomize");
-    for (key, object) in &ours {
-        assert_eq!(object, &theirs[key], "{key:?}: helm on the left, kustomize on the right");
-    }
-}
-
-fn find<'a>(objects: &'a Objects, kind: &str, name: &str) -> Option<&'a Value> {
-    objects.iter().find(|([_, found, _, named], _)| found == kind && named == name).map(|(_, object)| object)
 }
 
 /// A value for every flag.
@@ -522,81 +394,4 @@ fn notes_say_what_is_missing_and_what_it_costs() {
         assert!(!complete.contains(words), "{words}: {complete}");
     }
     assert!(complete.contains("cloudmap-mcs leave") && complete.contains("kind: ServiceExport"), "{complete}");
-}
-
-/// A repository that has one folder of this one, so that no path leads out of it, with the tag of this version.
-struct Repository(PathBuf);
-
-impl Repository {
-    fn of(folder: &str) -> Self {
-        let path = scratch(folder);
-        std::fs::create_dir(&path).unwrap();
-        output(Command::new("cp").arg("-a").arg(root().join(folder)).arg(&path)).unwrap();
-        let git = |arguments: &[&str]| {
-            let who = ["-c", "user.name=test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"];
-            output(Command::new("git").arg("-C").arg(&path).args(who).args(arguments)).unwrap();
-        };
-        git(&["init", "--quiet"]);
-        git(&["add", "."]);
-        git(&["commit", "--quiet", "--message", "all"]);
-        git(&["tag", concat!("v", env!("CARGO_PKG_VERSION"))]);
-        Self(path)
-    }
-
-    fn url(&self, folder: &str) -> String {
-        format!("file://{}//{folder}?ref=v{}", self.0.display(), env!("CARGO_PKG_VERSION"))
-    }
-}
-
-impl Drop for Repository {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-#[test]
-fn what_the_documents_apply_can_be_read_from_a_url() {
-    for (repository, folders) in [
-        ("config", &["config/default", "config/controller", "config/crd"][..]),
-        ("coredns", &["coredns"]),
-        ("samples", &["samples/export", "samples/client"]),
-    ] {
-        let repository = Repository::of(repository);
-        for folder in folders {
-            let from_url = output(Command::new("kubectl").arg("kustomize").arg(repository.url(folder))).unwrap();
-            let local = output(Command::new("kubectl").arg("kustomize").arg(root().join(folder))).unwrap();
-            assert_eq!(from_url, local, "{folder}");
-        }
-    }
-}
-
-#[test]
-fn the_documented_overlay_needs_no_checkout() {
-    let document = std::fs::read_to_string(root().join("docs/install.md")).unwrap();
-    let published = concat!("https://github.com/OWNER/cloudmap-mcs//config/default?ref=v", env!("CARGO_PKG_VERSION"));
-    assert!(document.contains(published), "{published}");
-    let mut overlays = document.split("```yaml\n").skip(1).map(|block| block.split("```").next().unwrap());
-    let overlay =
-        overlays.find(|overlay| overlay.contains("- ../config/default\n")).expect("the overlay of a checkout");
-    let repository = Repository::of("config");
-    // Where a folder with the overlay is, nothing of ours is.
-    let folder = repository.0.join("overlay");
-    std::fs::create_dir(&folder).unwrap();
-    let overlay = overlay.replace("../config/default", &repository.url("config/default"));
-    let components = ["instance-labels", "readiness-gates", "cutovers"]
-        .map(|name| format!("- {}\n", repository.url(&format!("config/components/{name}"))));
-    let components = format!("components:\n{}", components.concat());
-    std::fs::write(folder.join("kustomization.yaml"), overlay + &components).unwrap();
-    let objects = parse(&output(Command::new("kubectl").arg("kustomize").arg(&folder)).unwrap());
-    let image =
-        &find(&objects, "Deployment", "cloudmap-mcs").unwrap()["spec"]["template"]["spec"]["containers"][0]["image"];
-    assert_eq!(*image, concat!("registry.example/cloudmap-mcs:", env!("CARGO_PKG_VERSION")));
-    for (kind, name) in [
-        ("CustomResourceDefinition", "serviceexports.multicluster.x-k8s.io"),
-        ("ClusterRole", "cloudmap-mcs-pods"),
-        ("ClusterRole", "cloudmap-mcs-gates"),
-        ("ClusterRole", "cloudmap-mcs-cutovers"),
-    ] {
-        assert!(find(&objects, kind, name).is_some(), "{kind} {name}");
-    }
 }

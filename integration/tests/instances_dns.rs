@@ -9,7 +9,7 @@ use aws_sdk_servicediscovery::{
     config::{BehaviorVersion, Credentials, Region, SharedCredentialsProvider},
     types::{DnsConfig, DnsRecord, HealthCheckCustomConfig, OperationTargetType, RecordType},
 };
-use cloudmap::{AwsCloudMap, AwsSettings, Limited, Limits, Rates};
+use cloudmap::{AwsCloudMap, AwsSettings, Limited, Limits, Listings, Rates};
 use cloudmap_mcs_integration::hidden::NothingHidden;
 use cluster::Leadership;
 use emulator::dns_client::{Answer, Client as Dns};
@@ -17,7 +17,7 @@ use emulator::{DnsServer, Emulator, EmulatorSettings, Latency};
 use instances::{
     Consent, Custom, InstanceSpec, Owner, Source,
     records::{address_records, host_record},
-    sync::{Creation, Desired, Permit, SyncHandle, SyncSettings, TargetDesired, TargetStatus, spawn},
+    sync::{Authority, Creation, Desired, SyncHandle, SyncSettings, TargetDesired, TargetStatus, spawn},
 };
 use model::{Conditions, Endpoint, EndpointPort, IpFamily, Protocol, ServiceKey, ServicePort, Target};
 use tokio::{sync::watch, time::Instant};
@@ -64,12 +64,14 @@ impl Bed {
         let aws = AwsCloudMap::configured(&sdk, &endpoint, limits.clone()).await.unwrap();
         let (desired, receiver) = watch::channel(Desired::new());
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let cloudmap = Arc::new(Limited::new(aws, limits));
         let handle = spawn(
             SyncSettings::new(identity()),
-            Arc::new(Limited::new(aws, limits)),
+            cloudmap.clone(),
+            Listings::new(cloudmap),
             Arc::new(NothingHidden),
             receiver,
-            Permit { leadership: Leadership::manual(Some(Instant::now() + Duration::from_hours(1))), ledger: None },
+            Authority { leadership: Leadership::manual(Some(Instant::now() + Duration::from_hours(1))), ledger: None },
             async { drop(stopped.await) },
         );
         Self { emulator, people, namespace, server, desired, handle, _stop: stop }

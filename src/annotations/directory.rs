@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::Zones;
 use base::env;
-use cloudmap::{CloudMap, ErrorKind, Lane};
+use cloudmap::{ErrorKind, Listings};
 
 /// Time between two listings. A new namespace takes names from the next one on.
 const PERIOD: Duration = Duration::from_mins(1);
@@ -42,10 +42,10 @@ pub struct Directory {
 
 impl Directory {
     /// Starts the task that lists.
-    pub fn spawn(cloudmap: Arc<dyn CloudMap>) -> Self {
+    pub fn spawn(listings: Arc<Listings>) -> Self {
         let (wanted, asked) = watch::channel(false);
         let (sender, known) = watch::channel(Known::default());
-        Self { wanted, known, task: env::spawn(follow(cloudmap, asked, sender)) }
+        Self { wanted, known, task: env::spawn(follow(listings, asked, sender)) }
     }
 
     /// Sets whether any object needs the list.
@@ -65,7 +65,7 @@ impl Drop for Directory {
     }
 }
 
-async fn follow(cloudmap: Arc<dyn CloudMap>, mut asked: watch::Receiver<bool>, known: watch::Sender<Known>) {
+async fn follow(listings: Arc<Listings>, mut asked: watch::Receiver<bool>, known: watch::Sender<Known>) {
     let mut failures = 0u32;
     let mut failing_since = Instant::now();
     loop {
@@ -76,7 +76,7 @@ async fn follow(cloudmap: Arc<dyn CloudMap>, mut asked: watch::Receiver<bool>, k
         if failures == 0 {
             failing_since = begun;
         }
-        let listed = cloudmap.list_namespaces(Lane::Instances).await;
+        let listed = listings.namespaces().await;
         failures = if listed.is_ok() { 0 } else { failures + 1 };
         known.send_if_modified(|known| {
             let now = match &listed {
@@ -114,7 +114,7 @@ mod tests {
     async fn lists_only_while_needed_and_keeps_the_last_list_when_a_listing_fails() {
         let fake = Fake::new();
         fake.registry().add_namespace("internal", NamespaceKind::DnsPrivate);
-        let directory = Directory::spawn(Arc::new(fake.clone()));
+        let directory = Directory::spawn(Listings::new(Arc::new(fake.clone())));
         let mut known = directory.known();
         sleep(PERIOD * 3).await;
         assert_eq!((fake.registry().count(Operation::ListNamespaces), known.borrow().clone()), (0, Known::default()));
@@ -139,7 +139,7 @@ mod tests {
         for _ in 0..6 {
             fake.fault(Operation::ListNamespaces, Fault::Refused(ErrorKind::Throttled));
         }
-        let directory = Directory::spawn(Arc::new(fake));
+        let directory = Directory::spawn(Listings::new(Arc::new(fake)));
         let begun = Instant::now();
         directory.want(true);
         let mut known = directory.known();
@@ -154,7 +154,7 @@ mod tests {
         for _ in 0..60 {
             fake.fault(Operation::ListNamespaces, Fault::Refused(ErrorKind::Throttled));
         }
-        let directory = Directory::spawn(Arc::new(fake));
+        let directory = Directory::spawn(Listings::new(Arc::new(fake)));
         let begun = Instant::now();
         directory.want(true);
         let mut known = directory.known();

@@ -12,12 +12,14 @@
 //! `target` replaces all of these. A service that is created gets these records: A, AAAA or both (MULTIVALUE) for
 //! addresses, A (WEIGHTED, an alias) for load balancers of AWS, CNAME (WEIGHTED) for other names.
 
+mod backends;
+
 use std::{
-    collections::{BTreeMap, BTreeSet, btree_map::Entry},
-    net::IpAddr,
+    collections::{BTreeMap, btree_map::Entry},
     sync::Arc,
 };
 
+use self::backends::{Backends, cluster_ips, fixed, pods, ports};
 use super::{
     AnnotationSettings, Zones, needs_zones,
     request::{HostTarget, Hosts, Named, Request},
@@ -27,15 +29,12 @@ use cluster::objects::{Ingress, Service, ServiceKind};
 use instances::{
     Adopt, Consent, Custom, InstanceSpec, Rights, Source, Traffic,
     custom::{self, ByAddress},
-    host::is_load_balancer,
     policy::Verdict,
-    records::{Wishes, address_records, host_record},
+    records::Wishes,
     sync::Creation,
     target::validate,
 };
-use model::{
-    Conditions, Endpoint, EndpointPort, Excerpt, IpFamily, Pairs, ServicePort, Target, addresses::check, some_of,
-};
+use model::{Endpoint, EndpointPort, Excerpt, Pairs, Target, addresses::check, some_of};
 
 /// Most host names of one object that are registered, without those of single pods. Two annotations have room for thousands.
 pub const MOST_NAMES: usize = 100;
@@ -58,7 +57,7 @@ const MOST_REFUSALS: usize = 100;
 pub struct Planned {
     /// The targets; `None` if something is not known yet, so that nothing may be concluded.
     pub wanted: Option<BTreeMap<Target, Wanted>>,
-    /// What is not known yet, if that is why there are no targets. The text completes "waiting: ".
+    /// What is not known yet, if there are no targets for that reason. The text completes "waiting: ".
     pub waits: Option<String>,
     /// What is not possible.
     pub refusals: Vec<Refusal>,
@@ -88,20 +87,6 @@ pub struct Refusal {
     pub reason: EventReason,
     /// What is wrong, and the remedy.
     pub message: String,
-}
-
-/// The backends of a target, before they become instances.
-#[derive(Debug, Clone, Default)]
-struct Backends {
-    endpoints: Vec<Endpoint>,
-    hosts: BTreeSet<Arc<str>>,
-    /// Families of the records, also while there are no endpoints.
-    families: BTreeSet<IpFamily>,
-    ttl: u32,
-    ttl_asked: bool,
-    adopt: Option<Adopt>,
-    /// Whether existing instances stay as they are, because everything that is named instead of them is wrong.
-    keep: bool,
 }
 
 /// Plans an annotated Service. `source` names the Service and its ports; `endpoints` are those of its EndpointSlices,
@@ -480,101 +465,6 @@ fn kept(mut refusals: Vec<Refusal>) -> Vec<Refusal> {
     refusals.dedup();
     refusals.truncate(MOST_REFUSALS);
     refusals
-}
-
-fn pods(service: &Service, endpoints: &[Endpoint]) -> Backends {
-    let mut families: BTreeSet<_> = service.ip_families.iter().copied().collect();
-    if !service.has_selector && families.len() > 1 {
-        // Kubernetes gives a headless Service without a selector both families, also in a cluster that has only one.
-        let has = |family: &IpFamily| match family {
-            IpFamily::V4 => endpoints.iter().any(|endpoint| endpoint.ipv4.is_some()),
-            IpFamily::V6 => endpoints.iter().any(|endpoint| endpoint.ipv6.is_some()),
-        };
-        families.retain(has);
-    }
-    Backends { endpoints: endpoints.to_vec(), families, ..Backends::default() }
-}
-
-/// The cluster IPs of a Service. Both families of a dual-stack Service are one instance.
-fn cluster_ips(service: &Service) -> Backends {
-    let targets: Vec<_> = service.cluster_ips.iter().copied().map(HostTarget::Ip).collect();
-    fixed(&targets, &ports(service))
-}
-
-fn ports(service: &Service) -> Vec<EndpointPort> {
-    let port = |port: &ServicePort| EndpointPort {
-        name: port.name.clone(),
-        protocol: port.protocol,
-        port: port.port,
-        app_protocol: port.app_protocol.clone(),
-    };
-    let mut ports: Vec<_> = service.ports.iter().map(port).collect();
-    ports.sort();
-    ports
-}
-
-/// Backends for addresses and names that do not come from EndpointSlices.
-fn fixed(targets: &[HostTarget], ports: &[EndpointPort]) -> Backends {
-    let (mut ipv4, mut ipv6, mut hosts) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for target in targets {
-        match target {
-            HostTarget::Ip(IpAddr::V4(ip)) => ipv4.push(*ip),
-            HostTarget::Ip(IpAddr::V6(ip)) => ipv6.push(*ip),
-            HostTarget::Name(name) => {
-                hosts.insert(name.clone());
-            }
-        }
-    }
-    // If both families exist, each instance needs both; any combination will do.
-    let nth = |n: usize, len: usize| n.min(len.saturating_sub(1));
-    let endpoints = (0..ipv4.len().max(ipv6.len())).map(|n| Endpoint {
-        ipv4: ipv4.get(nth(n, ipv4.len())).copied(),
-        ipv6: ipv6.get(nth(n, ipv6.len())).copied(),
-        ..endpoint(ports)
-    });
-    let endpoints = endpoints.collect();
-    let families = [(IpFamily::V4, ipv4.is_empty()), (IpFamily::V6, ipv6.is_empty())];
-    let families = families.into_iter().filter(|(_, empty)| !empty).map(|(family, _)| family).collect();
-    Backends { endpoints, hosts, families, ..Backends::default() }
-}
-
-fn endpoint(ports: &[EndpointPort]) -> Endpoint {
-    let (conditions, ports) = (Conditions::READY, ports.into());
-    Endpoint { ipv4: None, ipv6: None, ports, conditions, hostname: None, zone: None, node: None }
-}
-
-impl Backends {
-    /// The desired state of a target, and a complaint about it.
-    fn wanted(self, source: &Source<'_>, custom: &Custom, consent: &Consent) -> (Wanted, Option<String>) {
-        let Self { endpoints, hosts, families, ttl, ttl_asked, adopt, keep } = self;
-        let (instances, complaint) = custom::fit(custom, |custom| {
-            let mut instances = source.instances_with(&endpoints, custom)?;
-            instances.extend(source.hosts(&hosts, custom)?);
-            instances.sort_by(|a, b| a.id().cmp(b.id()));
-            Ok(instances)
-        });
-        let dns = if families.is_empty() && !hosts.is_empty() {
-            Some(host_record(hosts.iter().all(|host| is_load_balancer(host)), ttl))
-        } else {
-            address_records(families, ttl)
-        };
-        let wanted = Wanted {
-            keep: keep || instances.is_none(),
-            as_is: complaint.is_some(),
-            instances: instances.unwrap_or_default().into(),
-            // Records cannot be changed later. While they are not known, no service is created.
-            creation: Creation {
-                namespace: false,
-                service: dns.is_some(),
-                dns,
-                custom_health_check: false,
-                ttl: ttl_asked.then_some(ttl),
-            },
-            consent: Consent { adopt, ..consent.clone() },
-            traffic: Traffic::All,
-        };
-        (wanted, complaint)
-    }
 }
 
 #[cfg(test)]

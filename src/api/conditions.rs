@@ -7,7 +7,7 @@ use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 
-pub use self::verdict::{Heading, Said, Verdict, already_say, conditions, find};
+pub use self::verdict::{Heading, SharedCondition, Verdict, already_say, conditions, find};
 use super::{events::EventReason, names::CONDITION_REGISTERED};
 
 /// Types of conditions on a ServiceExport.

@@ -8,7 +8,7 @@ use kube::Client;
 use prometheus::Registry;
 
 use cli::{AwsArgs, ClusterArgs, EcsArgs, IdentityArgs, KubeArgs};
-use cloudmap::{AwsSettings, CloudMap, Connected, Rates};
+use cloudmap::{AwsSettings, Connected, Permit, Rates};
 use cluster::{
     client::{self, Connection, Options},
     identity::{self, Flags, Identity},
@@ -54,20 +54,26 @@ pub(crate) async fn registry(args: &AwsArgs, metrics: cloudmap::Metrics) -> anyh
     Ok(cloudmap::connect(&settings(args), &Rates::default(), metrics).await?)
 }
 
-/// For commands that end soon. Nobody reads their metrics. They repeat throttled calls, because they share the
+/// For commands that read and end soon. Nobody reads their metrics. They repeat throttled calls, because they share the
 /// account's rates with the controllers.
-pub async fn registry_for_command(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
+pub async fn registry_for_command(args: &AwsArgs) -> anyhow::Result<Arc<dyn cloudmap::Read>> {
     Ok(repeating(args, REPEAT).await?.cloudmap)
 }
 
+/// The same for commands that a person runs in order to write.
+pub async fn registry_to_write(args: &AwsArgs) -> anyhow::Result<(Arc<dyn cloudmap::Write>, Permit)> {
+    Ok((repeating(args, REPEAT).await?.cloudmap, Permit::of_command()))
+}
+
 /// The same for `status`, the page, `cutover` and `users`.
-pub async fn registry_for_status(args: &AwsArgs) -> anyhow::Result<Arc<dyn CloudMap>> {
+pub async fn registry_for_status(args: &AwsArgs) -> anyhow::Result<Arc<dyn cloudmap::Read>> {
     Ok(repeating(args, REPEAT_STATUS).await?.cloudmap)
 }
 
-/// For a look at the registry itself, where an answer that does not come is a finding.
-pub async fn registry_to_examine(args: &AwsArgs) -> anyhow::Result<Connected> {
-    repeating(args, 2).await
+/// For a look at the registry itself, where an answer that does not come is a finding. It also makes writes that AWS has to
+/// refuse.
+pub async fn registry_to_examine(args: &AwsArgs) -> anyhow::Result<(Connected, Permit)> {
+    Ok((repeating(args, 2).await?, Permit::of_command()))
 }
 
 async fn repeating(args: &AwsArgs, repeat: u32) -> anyhow::Result<Connected> {

@@ -1,4 +1,4 @@
-//! The keys with which a leader signs, and those of others that it was told.
+//! The keys with which a leader signs, and the configured keys of other clusters.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -9,7 +9,7 @@ use base::env;
 use cluster::keys::KeyStore;
 use ledger::trust::{self, Keys, Mode, SECRET, StoredKey, TRUSTED, Trust};
 
-/// How often the stored keys are read again: somebody may have rotated the own one, or told another cluster's.
+/// How often the stored keys are read again: somebody may have rotated the own one, or configured another cluster's.
 const AGAIN: Duration = Duration::from_mins(1);
 /// The same while they cannot be read.
 const SOON: Duration = Duration::from_secs(5);

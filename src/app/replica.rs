@@ -13,11 +13,11 @@ use super::{connect, lead::Leader, metrics::LeaderMetrics};
 use crate::admin::Admin;
 use base::{env, metrics::Register};
 use cli::RunArgs;
-use cloudmap::Connected;
+use cloudmap::{Connected, Listings};
 use cluster::{
     Caches, KubernetesWriter,
     events::Publisher,
-    identity,
+    identity::{self, Known},
     keys::KeyStore,
     lease::{self, Elector, KubernetesLease, Leadership, Timing},
     neighbours,
@@ -26,6 +26,7 @@ use cluster::{
 };
 use cutover::guard::Outside;
 use ledger::driver::sessions::Network;
+use model::{IpFamily, addresses::Range};
 
 /// How long work in progress may take when the process is told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -77,6 +78,81 @@ pub struct Replica {
     pub metrics: Metrics,
 }
 
+/// What a replica must know of its cluster before it can begin.
+struct ClusterNetwork {
+    /// Of the namespace `kube-system`.
+    uid: Arc<str>,
+    families: Vec<IpFamily>,
+    service_ranges: Arc<[Range]>,
+}
+
+impl ClusterNetwork {
+    /// Asks until there is an answer.
+    async fn ask(client: &Client, namespace: &str, admin: &Admin) -> Result<Self, identity::AskError> {
+        let ask = || async {
+            Ok(Self {
+                uid: identity::kube_system_uid(client).await?,
+                families: service_network::ip_families(client, namespace).await?,
+                service_ranges: service_network::service_ranges(client, namespace).await?,
+            })
+        };
+        let notify = |error: &identity::AskError, after: Duration| {
+            let why = error.words();
+            warn!(error = why, ?after, "cannot begin yet; trying again");
+            admin.waits(why);
+        };
+        let pauses = ExponentialBuilder::default().with_max_delay(Duration::from_secs(10)).without_max_times();
+        ask.retry(pauses).notify(notify).await
+    }
+}
+
+/// What a replica watches, whether it leads or not.
+struct Watches {
+    tasks: JoinSet<()>,
+    caches: Caches,
+    identity: watch::Receiver<Known>,
+    /// Why this replica must not lead: another installation is older.
+    beside: watch::Receiver<Option<String>>,
+    /// Whether other installations were looked for.
+    looks: watch::Receiver<bool>,
+}
+
+impl Watches {
+    fn start(args: &RunArgs, client: &Client, metrics: &cluster::Metrics, uid: &Arc<str>) -> Self {
+        let mut tasks = JoinSet::new();
+        let (labels, gates, cutovers) = (args.instance_labels.as_ref(), args.readiness_gates, args.cutovers);
+        let caches = Caches::start(client, metrics, labels, gates, cutovers, &mut tasks);
+        let (known, identity) = watch::channel(None);
+        let flags = connect::flags(&args.place.identity);
+        tasks.spawn(env::task(identity::follow(caches.properties.clone(), flags, uid.clone(), known)));
+        let (obstacle, beside) = watch::channel(None);
+        let (looked, looks) = watch::channel(false);
+        let namespace = args.place.kube.controller.namespace.clone();
+        tasks.spawn(env::task(neighbours::follow(client.clone(), namespace, obstacle, looked)));
+        Self { tasks, caches, identity, beside, looks }
+    }
+
+    /// Why this replica should not lead, whenever somebody asks.
+    fn trouble(&self) -> lease::Trouble {
+        let (caches, beside) = (self.caches.clone(), self.beside.clone());
+        Arc::new(move || caches.trouble().or_else(|| beside.borrow().clone()))
+    }
+
+    /// Waits until the caches are complete, and other installations were looked for: a replica that does not know whether
+    /// one of them leads must not take the Lease.
+    async fn complete(&mut self) -> anyhow::Result<()> {
+        let Self { tasks, caches, looks, .. } = self;
+        tokio::select! {
+            biased;
+            ended = tasks.join_next() => anyhow::bail!("a watch ended: {ended:?}"),
+            () = async {
+                caches.synced().await;
+                let _ = looks.wait_for(|looked| *looked).await;
+            } => Ok(()),
+        }
+    }
+}
+
 /// Waits until this replica leads beside another installation that is older: both began at the same time. It starts
 /// anew, and then waits. Returns why.
 async fn leads_beside(mut beside: watch::Receiver<Option<String>>, leadership: Leadership) -> String {
@@ -110,64 +186,37 @@ impl Replica {
         let Connected { cloudmap, region, endpoint: _ } = registry;
         let namespace = args.place.kube.controller.namespace.clone();
         let mut stopping = stop.clone();
-        let ask = || async {
-            let uid = identity::kube_system_uid(&client).await?;
-            let families = service_network::ip_families(&client, &namespace).await?;
-            Ok::<_, identity::AskError>((uid, families, service_network::service_ranges(&client, &namespace).await?))
-        };
-        let notify = |error: &identity::AskError, after: Duration| {
-            let why = error.words();
-            warn!(error = why, ?after, "cannot begin yet; trying again");
-            admin.waits(why);
-        };
-        let (uid, families, service_ranges) = tokio::select! {
+        let ClusterNetwork { uid, families, service_ranges } = tokio::select! {
             biased;
             _ = stopping.wait_for(|stop| *stop) => return Ok(()),
-            answers = ask
-                .retry(ExponentialBuilder::default().with_max_delay(Duration::from_secs(10)).without_max_times())
-                .notify(notify) => answers?,
+            known = ClusterNetwork::ask(&client, &namespace, &admin) => known?,
         };
-
-        let mut watches = JoinSet::new();
-        let (labels, gates, cutovers) = (args.instance_labels.as_ref(), args.readiness_gates, args.cutovers);
-        let caches = Caches::start(&client, &metrics.cluster, labels, gates, cutovers, &mut watches);
-        admin.watch(caches.clone(), metrics.cluster.clone());
-        let (known, identity) = watch::channel(None);
-        watches.spawn(env::task(identity::follow(
-            caches.properties.clone(),
-            connect::flags(&args.place.identity),
-            uid.clone(),
-            known,
-        )));
-        let (obstacle, beside) = watch::channel(None);
-        let (looked, mut looks) = watch::channel(false);
-        watches.spawn(env::task(neighbours::follow(client.clone(), namespace.clone(), obstacle, looked)));
-        admin.beside(beside.clone());
         let (ranges, service_ranges) = watch::channel(service_ranges);
-        watches.spawn(env::task(service_network::follow_ranges(client.clone(), ranges)));
+        let mut watches = Watches::start(&args, &client, &metrics.cluster, &uid);
+        watches.tasks.spawn(env::task(service_network::follow_ranges(client.clone(), ranges)));
+        admin.watch(watches.caches.clone(), metrics.cluster.clone());
+        admin.beside(watches.beside.clone());
 
-        // Unique to this process: a restarted container must not mistake its predecessor's claim for its own.
-        let holder = format!("{pod}_{:08x}", env::random() as u32);
         let lease = KubernetesLease::new(client.clone(), &namespace);
-        let trouble = Arc::new({
-            let (caches, beside) = (caches.clone(), beside.clone());
-            move || caches.trouble().or_else(|| beside.borrow().clone())
-        });
-        let reached = Some(lease::Registry::new(Arc::clone(&cloudmap), metrics.cloudmap));
-        let (elector, leadership) =
-            Elector::new(lease, holder, Timing::default(), trouble, reached, metrics.cluster.clone());
+        let listings = Listings::new(cloudmap.clone());
+        let reached = lease::AwsAccess::new(Arc::clone(&listings), metrics.cloudmap);
+        let (elector, leadership) = Elector::new(
+            lease,
+            // Unique to this process: a restarted container must not mistake its predecessor's claim for its own.
+            format!("{pod}_{:08x}", env::random() as u32),
+            Timing::default(),
+            watches.trouble(),
+            Some(reached),
+            metrics.cluster.clone(),
+        );
 
         let mut stopping = stop.clone();
         tokio::select! {
             biased;
             _ = stopping.wait_for(|stop| *stop) => return Ok(()),
-            ended = watches.join_next() => anyhow::bail!("a watch ended: {ended:?}"),
-            () = async {
-                caches.synced().await;
-                // Whoever does not know whether another installation leads must not take the Lease.
-                let _ = looks.wait_for(|looked| *looked).await;
-            } => {}
+            complete = watches.complete() => complete?,
         }
+        let Watches { mut tasks, caches, identity, beside, .. } = watches;
         info!("caches are synced");
         // Not earlier: a replica that cannot act must not hold the Lease.
         let (taking_part, mut over) = watch::channel(());
@@ -182,6 +231,7 @@ impl Replica {
             record: Arc::new(RecordObject::new(client, &namespace)),
             caches,
             cloudmap,
+            listings,
             network,
             outside,
             region,
@@ -202,7 +252,7 @@ impl Replica {
                 Ok(())
             }
             ended = &mut election => anyhow::bail!("the election ended: {ended:?}"),
-            ended = watches.join_next() => Err(anyhow::anyhow!("a watch ended: {ended:?}")),
+            ended = tasks.join_next() => Err(anyhow::anyhow!("a watch ended: {ended:?}")),
             why = leads_beside(beside, leading) => Err(anyhow::anyhow!(why)),
             part = leader.run() => Err(anyhow::anyhow!("{part} ended")),
         };

@@ -51,7 +51,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     }
 }
 
-/// How the leader is reached: at the addresses that it was told, or those of its pod. Outside a pod it is not.
+/// How other leaders reach this one: at the addresses of the flag, or of its pod. Outside a pod, they cannot.
 ///
 /// # Errors
 /// An address at which nobody can be, or too many of them.

@@ -1,5 +1,5 @@
-//! AWS Cloud Map behind a narrow port. [`CloudMap`] has the methods that this project needs, with errors sorted by what
-//! the caller can do about them. All other code uses the port, so it also runs against a simulated registry under
+//! AWS Cloud Map behind a narrow port. [`Read`] and [`Write`] have the methods that this project needs, with errors sorted
+//! by what the caller can do about them. A write needs a [`Permit`]. All other code uses the port, so it also runs against a simulated registry under
 //! simulated time.
 //!
 //! [`connect`] builds what the product uses: the AWS adapter, with counted calls, limited to the request rates that AWS
@@ -15,9 +15,11 @@ mod aws;
 pub mod fake;
 mod limited;
 mod limits;
+mod listings;
 mod looks;
 mod metrics;
 mod operation;
+mod permit;
 mod port;
 pub mod quotas;
 
@@ -28,19 +30,21 @@ pub use aws::{AwsCloudMap, AwsSettings, ConnectError, Endpoint, answered};
 pub use aws::{chain, identified, is_denied, load, of_credentials, retries, unsigned, words};
 pub use limited::{Counted, Limited};
 pub use limits::{Limits, Rate, Rates};
+pub use listings::Listings;
 pub use looks::Looks;
 pub use metrics::{Calls, Estimate, Metrics};
 pub use operation::{Access, LATEST_EFFECT, Operation, Plane};
+pub use permit::Permit;
 pub use port::{
-    Attributes, CloudMap, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, HealthCheck, Instance,
-    Lane, Namespace, NamespaceKind, NewService, OperationId, OperationState, RecordType, Service, ServiceChange,
+    Attributes, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, HealthCheck, Instance, Lane,
+    Namespace, NamespaceKind, NewService, OperationId, OperationState, Read, RecordType, Service, ServiceChange, Write,
 };
 
 /// Cloud Map and its region.
 #[expect(missing_debug_implementations, reason = "the port is a trait object")]
 pub struct Connected {
-    /// The port.
-    pub cloudmap: Arc<dyn CloudMap>,
+    /// The port. Whoever only reads gets it as a [`Read`].
+    pub cloudmap: Arc<dyn Write>,
     /// The region, from the flag, the environment, a profile or the instance metadata.
     pub region: Option<String>,
     /// Where calls go.
@@ -59,11 +63,11 @@ pub async fn connect(settings: &AwsSettings, rates: &Rates, metrics: Metrics) ->
 }
 
 /// Limits and counts the calls of any Cloud Map, as [`connect`] does.
-pub fn limited(cloudmap: impl CloudMap, rates: &Rates, metrics: Metrics) -> Arc<dyn CloudMap> {
+pub fn limited(cloudmap: impl Write, rates: &Rates, metrics: Metrics) -> Arc<dyn Write> {
     let limits = Limits::new(rates, Some(metrics.clone()));
     counted(cloudmap, limits, metrics)
 }
 
-fn counted(cloudmap: impl CloudMap, limits: Arc<Limits>, metrics: Metrics) -> Arc<dyn CloudMap> {
+fn counted(cloudmap: impl Write, limits: Arc<Limits>, metrics: Metrics) -> Arc<dyn Write> {
     Arc::new(Limited::new(Counted::new(cloudmap, metrics), limits))
 }

@@ -7,11 +7,11 @@ use std::{
 };
 
 use async_trait::async_trait;
-use tokio::{sync::Mutex, time::Instant};
+use tokio::time::Instant;
 
 use super::{
-    CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Metrics, Namespace, NewService,
-    Operation, OperationId, OperationState, Service, ServiceChange, answers::Answer,
+    CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Metrics, Namespace, NewService, Operation,
+    OperationId, OperationState, Permit, Read, Service, ServiceChange, Write, answers::Answer,
 };
 
 /// Makes every call wait for its turn, and slows down the instances lane when AWS throttles. Retries nothing.
@@ -19,45 +19,12 @@ use super::{
 pub struct Limited<C> {
     inner: C,
     limits: Arc<Limits>,
-    /// The last listing of the namespaces for the instances lane. Callers that waited for it share its result.
-    namespaces: Mutex<Option<Listing>>,
 }
 
-#[derive(Debug)]
-struct Listing {
-    /// When the call began. The listing shows the state at that time or later.
-    begun: Instant,
-    result: Result<Vec<Namespace>, Error>,
-}
-
-impl<C: CloudMap> Limited<C> {
+impl<C: Read> Limited<C> {
     /// Limits the calls of `inner` to the rates of `limits`.
     pub fn new(inner: C, limits: Arc<Limits>) -> Self {
-        Self { inner, limits, namespaces: Mutex::default() }
-    }
-
-    /// AWS allows one listing every two seconds, and several parts of the controller need one. A caller that arrives
-    /// before the next listing begins shares its result. The ledger has a reserve of its own and does not wait.
-    async fn namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error> {
-        let operation = Operation::ListNamespaces;
-        if lane == Lane::Ledger {
-            return self.around(operation, lane, self.inner.list_namespaces(lane)).await;
-        }
-        let asked = Instant::now();
-        let mut last = self.namespaces.lock().await;
-        if let Some(Listing { begun, result }) = &*last
-            && *begun >= asked
-        {
-            return result.clone();
-        }
-        let mut begun = asked;
-        let listing = async {
-            begun = Instant::now();
-            self.inner.list_namespaces(lane).await
-        };
-        let result = self.around(operation, lane, listing).await;
-        *last = Some(Listing { begun, result: result.clone() });
-        result
+        Self { inner, limits }
     }
 
     async fn around<T>(
@@ -75,21 +42,18 @@ impl<C: CloudMap> Limited<C> {
     }
 }
 
-/// Counts every call by operation and outcome, measures its duration, and notes whether AWS answered.
+/// Counts every call by operation and outcome, measures its duration, and notes whether AWS answered. What is not sent for
+/// lack of a permit is no call.
 #[derive(Debug)]
 pub struct Counted<C> {
     inner: C,
     metrics: Metrics,
 }
 
-impl<C: CloudMap> Counted<C> {
+impl<C: Read> Counted<C> {
     /// Counts the calls of `inner` in `metrics`.
     pub fn new(inner: C, metrics: Metrics) -> Self {
         Self { inner, metrics }
-    }
-
-    async fn namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error> {
-        self.around(Operation::ListNamespaces, lane, self.inner.list_namespaces(lane)).await
     }
 
     async fn around<T>(
@@ -100,6 +64,9 @@ impl<C: CloudMap> Counted<C> {
     ) -> Result<T, Error> {
         let since = Instant::now();
         let result = call.await;
+        if matches!(&result, Err(Error { kind: ErrorKind::NoPermit, .. })) {
+            return result;
+        }
         let outcome = result.as_ref().map_or_else(|error| error.kind.category(), |_| "ok");
         self.metrics.called(operation, outcome, since.elapsed());
         self.metrics.ended(match &result {
@@ -117,28 +84,13 @@ impl<C: CloudMap> Counted<C> {
 macro_rules! decorate {
     ($decorator:ident) => {
         #[async_trait]
-        impl<C: CloudMap> CloudMap for $decorator<C> {
+        impl<C: Read> Read for $decorator<C> {
             async fn list_namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error> {
-                self.namespaces(lane).await
+                self.around(Operation::ListNamespaces, lane, self.inner.list_namespaces(lane)).await
             }
 
             async fn get_namespace(&self, id: &str) -> Result<Namespace, Error> {
                 self.around(Operation::GetNamespace, Lane::Instances, self.inner.get_namespace(id)).await
-            }
-
-            async fn create_http_namespace(
-                &self,
-                name: &str,
-                creator_request_id: &str,
-                description: &str,
-                tags: &BTreeMap<String, String>,
-            ) -> Result<OperationId, Error> {
-                let call = self.inner.create_http_namespace(name, creator_request_id, description, tags);
-                self.around(Operation::CreateHttpNamespace, Lane::Instances, call).await
-            }
-
-            async fn delete_namespace(&self, id: &str) -> Result<OperationId, Error> {
-                self.around(Operation::DeleteNamespace, Lane::Instances, self.inner.delete_namespace(id)).await
             }
 
             async fn list_services(&self, namespace_id: &str, lane: Lane) -> Result<Vec<Service>, Error> {
@@ -147,39 +99,6 @@ macro_rules! decorate {
 
             async fn get_service(&self, id: &str, lane: Lane) -> Result<Service, Error> {
                 self.around(Operation::GetService, lane, self.inner.get_service(id, lane)).await
-            }
-
-            async fn create_service(&self, new: &NewService, lane: Lane) -> Result<CreateService, Error> {
-                self.around(Operation::CreateService, lane, self.inner.create_service(new, lane)).await
-            }
-
-            async fn update_service(&self, id: &str, change: &ServiceChange) -> Result<OperationId, Error> {
-                let call = self.inner.update_service(id, change);
-                self.around(Operation::UpdateService, Lane::Instances, call).await
-            }
-
-            async fn delete_service(&self, id: &str) -> Result<(), Error> {
-                self.around(Operation::DeleteService, Lane::Instances, self.inner.delete_service(id)).await
-            }
-
-            async fn register_instance(
-                &self,
-                service_id: &str,
-                instance: &Instance,
-                lane: Lane,
-            ) -> Result<OperationId, Error> {
-                let call = self.inner.register_instance(service_id, instance, lane);
-                self.around(Operation::RegisterInstance, lane, call).await
-            }
-
-            async fn deregister_instance(
-                &self,
-                service_id: &str,
-                instance_id: &str,
-                lane: Lane,
-            ) -> Result<OperationId, Error> {
-                let call = self.inner.deregister_instance(service_id, instance_id, lane);
-                self.around(Operation::DeregisterInstance, lane, call).await
             }
 
             async fn operation(&self, id: &OperationId, lane: Lane) -> Result<OperationState, Error> {
@@ -206,17 +125,87 @@ macro_rules! decorate {
                 self.around(Operation::DiscoverInstances, lane, call).await
             }
 
-            async fn set_custom_health(&self, service_id: &str, instance_id: &str, healthy: bool) -> Result<(), Error> {
-                let call = self.inner.set_custom_health(service_id, instance_id, healthy);
-                self.around(Operation::UpdateInstanceCustomHealthStatus, Lane::Instances, call).await
-            }
-
             async fn list_tags(&self, arn: &str) -> Result<BTreeMap<String, String>, Error> {
                 self.around(Operation::ListTagsForResource, Lane::Instances, self.inner.list_tags(arn)).await
             }
+        }
 
-            async fn tag(&self, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error> {
-                self.around(Operation::TagResource, Lane::Instances, self.inner.tag(arn, tags)).await
+        #[async_trait]
+        impl<C: Write> Write for $decorator<C> {
+            async fn create_http_namespace(
+                &self,
+                permit: &Permit,
+                name: &str,
+                creator_request_id: &str,
+                description: &str,
+                tags: &BTreeMap<String, String>,
+            ) -> Result<OperationId, Error> {
+                let call = self.inner.create_http_namespace(permit, name, creator_request_id, description, tags);
+                self.around(Operation::CreateHttpNamespace, Lane::Instances, call).await
+            }
+
+            async fn delete_namespace(&self, permit: &Permit, id: &str) -> Result<OperationId, Error> {
+                self.around(Operation::DeleteNamespace, Lane::Instances, self.inner.delete_namespace(permit, id)).await
+            }
+
+            async fn create_service(
+                &self,
+                permit: &Permit,
+                new: &NewService,
+                lane: Lane,
+            ) -> Result<CreateService, Error> {
+                self.around(Operation::CreateService, lane, self.inner.create_service(permit, new, lane)).await
+            }
+
+            async fn update_service(
+                &self,
+                permit: &Permit,
+                id: &str,
+                change: &ServiceChange,
+            ) -> Result<OperationId, Error> {
+                let call = self.inner.update_service(permit, id, change);
+                self.around(Operation::UpdateService, Lane::Instances, call).await
+            }
+
+            async fn delete_service(&self, permit: &Permit, id: &str) -> Result<(), Error> {
+                self.around(Operation::DeleteService, Lane::Instances, self.inner.delete_service(permit, id)).await
+            }
+
+            async fn register_instance(
+                &self,
+                permit: &Permit,
+                service_id: &str,
+                instance: &Instance,
+                lane: Lane,
+            ) -> Result<OperationId, Error> {
+                let call = self.inner.register_instance(permit, service_id, instance, lane);
+                self.around(Operation::RegisterInstance, lane, call).await
+            }
+
+            async fn deregister_instance(
+                &self,
+                permit: &Permit,
+                service_id: &str,
+                instance_id: &str,
+                lane: Lane,
+            ) -> Result<OperationId, Error> {
+                let call = self.inner.deregister_instance(permit, service_id, instance_id, lane);
+                self.around(Operation::DeregisterInstance, lane, call).await
+            }
+
+            async fn set_custom_health(
+                &self,
+                permit: &Permit,
+                service_id: &str,
+                instance_id: &str,
+                healthy: bool,
+            ) -> Result<(), Error> {
+                let call = self.inner.set_custom_health(permit, service_id, instance_id, healthy);
+                self.around(Operation::UpdateInstanceCustomHealthStatus, Lane::Instances, call).await
+            }
+
+            async fn tag(&self, permit: &Permit, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error> {
+                self.around(Operation::TagResource, Lane::Instances, self.inner.tag(permit, arn, tags)).await
             }
         }
     };
@@ -231,8 +220,9 @@ mod tests {
 
     use super::*;
     use crate::{
-        NamespaceKind, Rates,
-        fake::{Fake, Fault},
+        Rate, Rates,
+        fake::{Fake, Fault, permit_until},
+        limited,
     };
 
     #[tokio::test(start_paused = true)]
@@ -259,31 +249,16 @@ mod tests {
         }
     }
 
+    /// The queue of an operation may be long while AWS throttles.
     #[tokio::test(start_paused = true)]
-    async fn callers_that_wait_for_a_listing_of_the_namespaces_share_it_and_never_get_an_older_one() {
-        let fake = Fake::new();
-        let limited = Arc::new(Limited::new(fake.clone(), Limits::new(&Rates::default(), None)));
-        let calls = || fake.registry().count(Operation::ListNamespaces);
-        // Until the burst is used up.
-        for _ in 0..4 {
-            limited.list_namespaces(Lane::Instances).await.unwrap();
-        }
-        assert_eq!(calls(), 4, "one after the other they are listings of their own");
-        fake.registry().add_namespace("shop", NamespaceKind::Http);
-        let waiting: Vec<_> = (0..10)
-            .map(|_| {
-                let limited = limited.clone();
-                tokio::spawn(async move { limited.list_namespaces(Lane::Instances).await })
-            })
-            .collect();
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        limited.list_namespaces(Lane::Ledger).await.unwrap();
-        assert_eq!(calls(), 5, "the ledger waits for none of them");
-        for waiting in waiting {
-            assert_eq!(waiting.await.unwrap().unwrap().len(), 1);
-        }
-        assert_eq!(calls(), 6);
-        fake.registry().add_namespace("later", NamespaceKind::Http);
-        assert_eq!(limited.list_namespaces(Lane::Instances).await.unwrap().len(), 2);
+    async fn a_write_whose_permit_ends_while_it_waits_for_its_turn_is_not_sent() {
+        let (fake, metrics) = (Fake::new(), Metrics::new(&prometheus::Registry::new()).unwrap());
+        let rates = Rates::default().with(Operation::TagResource, Rate::new(0.1, 1.0, 0.0));
+        let limited = limited(fake.clone(), &rates, metrics.clone());
+        let permit = permit_until(Instant::now() + Duration::from_secs(5)).unwrap();
+        let tag = async || limited.tag(&permit, "arn", &BTreeMap::new()).await.unwrap_err().kind;
+        assert_eq!(tag().await, ErrorKind::NotFound);
+        assert_eq!(tag().await, ErrorKind::NoPermit);
+        assert_eq!((fake.registry().count(Operation::TagResource), metrics.snapshot().total()), (1, 1));
     }
 }

@@ -8,63 +8,34 @@ use std::{
 
 use async_trait::async_trait;
 
+use super::Permit;
+
 /// Attributes of an instance: at most 30, names of at most 255 characters, values of at most 1,024, and 5,000
 /// characters in total (Cloud Map `RegisterInstance`).
 pub type Attributes = BTreeMap<String, String>;
 
-/// Cloud Map of one account and region.
+/// What Cloud Map of one account and region tells. Whoever has only this can change nothing.
 ///
 /// Every call has a deadline of a few seconds and is counted. Calls wait for the rate limit of their operation (see
-/// [`Lane`]). Nothing below this port retries a write, because only the caller knows whether it may still write.
+/// [`Lane`]).
 ///
 /// # Errors
-/// [`ErrorKind`] says what the caller can do. A write that ends in [`ErrorKind::Unknown`] may have happened, or may
-/// still happen.
+/// [`ErrorKind`] says what the caller can do.
 #[async_trait]
-pub trait CloudMap: Send + Sync + 'static {
+pub trait Read: Send + Sync + 'static {
     /// All namespaces of this account, without those that other accounts share with it (AWS RAM): calls for those need
-    /// ARNs and the owner's account. AWS allows few such calls, so the ledger goes first.
+    /// ARNs and the owner's account. AWS allows few such calls, so the ledger goes first, and in the controller's process
+    /// [`Listings`](super::Listings) makes all others, for whoever asks it.
     async fn list_namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error>;
 
     /// One namespace.
     async fn get_namespace(&self, id: &str) -> Result<Namespace, Error>;
-
-    /// Begins to create an API-only namespace. The operation is asynchronous.
-    async fn create_http_namespace(
-        &self,
-        name: &str,
-        creator_request_id: &str,
-        description: &str,
-        tags: &BTreeMap<String, String>,
-    ) -> Result<OperationId, Error>;
-
-    /// Begins to delete a namespace, which must have no services.
-    async fn delete_namespace(&self, id: &str) -> Result<OperationId, Error>;
 
     /// All services of a namespace. AWS does not return `creator_request_id` and `namespace_id` here.
     async fn list_services(&self, namespace_id: &str, lane: Lane) -> Result<Vec<Service>, Error>;
 
     /// One service, with all fields.
     async fn get_service(&self, id: &str, lane: Lane) -> Result<Service, Error>;
-
-    /// Creates a service. This is the only create-if-absent of Cloud Map, and therefore the only way to claim
-    /// something.
-    async fn create_service(&self, new: &NewService, lane: Lane) -> Result<CreateService, Error>;
-
-    /// Begins to replace the description, the TTLs of the records and the Route 53 health check of a service. AWS
-    /// deletes what the request omits: afterwards the service has exactly what `change` contains. Services in API-only
-    /// namespaces cannot be updated. Types of records and the routing policy can never be changed.
-    async fn update_service(&self, id: &str, change: &ServiceChange) -> Result<OperationId, Error>;
-
-    /// Deletes a service, which must have no instances ([`ErrorKind::InUse`]).
-    async fn delete_service(&self, id: &str) -> Result<(), Error>;
-
-    /// Begins to create or update an instance. Only one operation per (service, instance) can run at a time
-    /// ([`ErrorKind::Duplicate`]).
-    async fn register_instance(&self, service_id: &str, instance: &Instance, lane: Lane) -> Result<OperationId, Error>;
-
-    /// Begins to deregister an instance.
-    async fn deregister_instance(&self, service_id: &str, instance_id: &str, lane: Lane) -> Result<OperationId, Error>;
 
     /// State of an operation.
     async fn operation(&self, id: &OperationId, lane: Lane) -> Result<OperationState, Error>;
@@ -86,14 +57,74 @@ pub trait CloudMap: Send + Sync + 'static {
         lane: Lane,
     ) -> Result<Discovery, Error>;
 
-    /// Sets the health status of an instance, in a service with a custom health check.
-    async fn set_custom_health(&self, service_id: &str, instance_id: &str, healthy: bool) -> Result<(), Error>;
-
     /// The tags of a service or namespace.
     async fn list_tags(&self, arn: &str) -> Result<BTreeMap<String, String>, Error>;
+}
+
+/// What changes Cloud Map. Every call needs a [`Permit`], which an implementation checks as the last thing before it sends
+/// anything, after all waiting. Nothing below this port retries a write of the controller, because only the caller knows
+/// whether it may still write.
+///
+/// # Errors
+/// Those of [`Read`], and [`ErrorKind::NoPermit`] if the permit has ended. A write that ends in [`ErrorKind::Unknown`]
+/// may have happened, or may still happen.
+#[async_trait]
+pub trait Write: Read {
+    /// Begins to create an API-only namespace. The operation is asynchronous.
+    async fn create_http_namespace(
+        &self,
+        permit: &Permit,
+        name: &str,
+        creator_request_id: &str,
+        description: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<OperationId, Error>;
+
+    /// Begins to delete a namespace, which must have no services.
+    async fn delete_namespace(&self, permit: &Permit, id: &str) -> Result<OperationId, Error>;
+
+    /// Creates a service. This is the only create-if-absent of Cloud Map, and therefore the only way to claim
+    /// something.
+    async fn create_service(&self, permit: &Permit, new: &NewService, lane: Lane) -> Result<CreateService, Error>;
+
+    /// Begins to replace the description, the TTLs of the records and the Route 53 health check of a service. AWS
+    /// deletes what the request omits: afterwards the service has exactly what `change` contains. Services in API-only
+    /// namespaces cannot be updated. Types of records and the routing policy can never be changed.
+    async fn update_service(&self, permit: &Permit, id: &str, change: &ServiceChange) -> Result<OperationId, Error>;
+
+    /// Deletes a service, which must have no instances ([`ErrorKind::InUse`]).
+    async fn delete_service(&self, permit: &Permit, id: &str) -> Result<(), Error>;
+
+    /// Begins to create or update an instance. Only one operation per (service, instance) can run at a time
+    /// ([`ErrorKind::Duplicate`]).
+    async fn register_instance(
+        &self,
+        permit: &Permit,
+        service_id: &str,
+        instance: &Instance,
+        lane: Lane,
+    ) -> Result<OperationId, Error>;
+
+    /// Begins to deregister an instance.
+    async fn deregister_instance(
+        &self,
+        permit: &Permit,
+        service_id: &str,
+        instance_id: &str,
+        lane: Lane,
+    ) -> Result<OperationId, Error>;
+
+    /// Sets the health status of an instance, in a service with a custom health check.
+    async fn set_custom_health(
+        &self,
+        permit: &Permit,
+        service_id: &str,
+        instance_id: &str,
+        healthy: bool,
+    ) -> Result<(), Error>;
 
     /// Adds tags to a service or namespace.
-    async fn tag(&self, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error>;
+    async fn tag(&self, permit: &Permit, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error>;
 }
 
 /// Whose turn at an operation a call waits for. The ledger has a queue of its own, which does not slow down while AWS
@@ -324,7 +355,7 @@ pub struct NewService {
     pub tags: BTreeMap<String, String>,
 }
 
-/// Outcome of [`CloudMap::create_service`].
+/// Outcome of [`Write::create_service`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CreateService {
     /// The service was created.
@@ -348,7 +379,7 @@ pub struct Instance {
     pub attributes: Attributes,
 }
 
-/// Result of [`CloudMap::discover_instances`].
+/// Result of [`Read::discover_instances`].
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Discovery {
     /// The instances.
@@ -396,6 +427,8 @@ pub enum ErrorKind {
     AccessDenied,
     /// Whoever gives the credentials does not answer, or fails. The call itself, or its last attempt, was not sent.
     NoCredentials,
+    /// The [`Permit`] has ended. The call itself, or its last attempt, was not sent.
+    NoPermit,
     /// The request itself is wrong. Repeating it does not help.
     InvalidInput,
     /// Timeout or broken connection: the call may have taken effect, or may still do so.
@@ -407,7 +440,7 @@ pub enum ErrorKind {
 impl ErrorKind {
     /// Whether the write, or an earlier attempt at it, may have taken effect or may still do so.
     pub const fn may_come_late(&self) -> bool {
-        matches!(self, Self::NoCredentials | Self::Unknown | Self::Other)
+        matches!(self, Self::NoCredentials | Self::NoPermit | Self::Unknown | Self::Other)
     }
 
     /// A fixed word for metrics and reasons.
@@ -421,6 +454,7 @@ impl ErrorKind {
             Self::Throttled => "throttled",
             Self::AccessDenied => "access_denied",
             Self::NoCredentials => "no_credentials",
+            Self::NoPermit => "no_permit",
             Self::InvalidInput => "invalid_input",
             Self::Unknown => "unknown",
             Self::Other => "other",

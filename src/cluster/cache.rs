@@ -358,7 +358,7 @@ impl<T: Narrow> Writer<T> {
     /// Notes that the server answered: the cache is as fresh as possible.
     ///
     /// Returns the problem that this ends, if there was one.
-    pub(super) fn heard(&self) -> Option<Arc<str>> {
+    pub(super) fn answered(&self) -> Option<Arc<str>> {
         let mut trouble = None;
         self.cache.0.state.send_if_modified(|state| {
             state.heard = Instant::now();

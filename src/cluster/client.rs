@@ -66,13 +66,13 @@ pub async fn connect(options: &Options) -> Result<Connection, Error> {
     config.default_retry = false;
     let namespace = config.default_namespace.clone();
     let client = ClientBuilder::try_from(config).map_err(|error| Error::Client(Box::new(error)))?;
-    let client = client.with_layer(&MapResponseLayer::new(say_retry_after::<Box<DynBody>>)).build();
+    let client = client.with_layer(&MapResponseLayer::new(with_retry_after::<Box<DynBody>>)).build();
     Ok(Connection { client, namespace })
 }
 
 /// Copies the seconds in the header `Retry-After` into a `Status`: an overloaded API server sends plain text, and kube
 /// drops the headers.
-fn say_retry_after<B>(response: Response<B>) -> Response<Body>
+fn with_retry_after<B>(response: Response<B>) -> Response<Body>
 where
     B: HttpBody<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
@@ -101,7 +101,7 @@ async fn configuration(options: &Options) -> Result<Config, Error> {
         return Config::infer().await.map_err(|error| {
             let cause = error.source().and_then(|cause| cause.downcast_ref::<KubeconfigError>());
             let cause = cause.map_or_else(|| error.to_string(), |cause| no_kubeconfig(cause, &[]));
-            // Whoever is in a pod expects that its service account is used.
+            // In a pod, users expect the service account of the pod.
             let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").and_then(|_| Config::incluster().err());
             Error::Nowhere(match in_pod {
                 Some(why) => format!(
@@ -159,7 +159,7 @@ mod tests {
             .into_iter()
             .chain([(header::CONTENT_TYPE, kind)])
             .fold(Response::builder().status(code), |response, (name, value)| response.header(name, value));
-        let shown = say_retry_after(response.body(Body::from(body)).unwrap());
+        let shown = with_retry_after(response.body(Body::from(body)).unwrap());
         let bytes = axum::body::to_bytes(shown.into_body(), usize::MAX).await.unwrap();
         let text = String::from_utf8(bytes.to_vec()).unwrap();
         let status = serde_json::from_str::<kube::core::Status>(&text).unwrap_or_default();

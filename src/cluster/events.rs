@@ -200,7 +200,7 @@ pub struct Publisher {
     /// Name of this replica.
     instance: Arc<str>,
     metrics: Metrics,
-    said: Arc<Mutex<Said>>,
+    said: Arc<Mutex<RecentEvents>>,
 }
 
 impl std::fmt::Debug for Publisher {
@@ -261,11 +261,11 @@ impl Publisher {
     }
 }
 
-/// The recent Events: a hash of the object's uid, the reason and the text. There may be thousands.
+/// Suppresses Events that repeat a recent one. Keeps a hash of the object's uid, the reason and the text of each.
 #[derive(Debug, Default)]
-struct Said(HashMap<u64, Instant>);
+struct RecentEvents(HashMap<u64, Instant>);
 
-impl Said {
+impl RecentEvents {
     fn is_new(&mut self, note: &EventRecord, now: Instant) -> bool {
         if self.0.len() >= REMEMBERED {
             self.0.retain(|_, at| now.duration_since(*at) < REPEAT_AFTER);
@@ -350,7 +350,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_same_event_is_not_repeated_but_a_new_one_is_created() {
-        let mut said = Said::default();
+        let mut said = RecentEvents::default();
         assert!(said.is_new(&note("a"), Instant::now()));
         assert!(!said.is_new(&note("a"), Instant::now()));
         assert!(said.is_new(&note("b"), Instant::now()));
@@ -360,7 +360,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_recurring_event_is_created_every_ten_minutes() {
-        let mut said = Said::default();
+        let mut said = RecentEvents::default();
         for new in [true, false, true] {
             assert_eq!(said.is_new(&note("a"), Instant::now()), new);
             tokio::time::advance(Duration::from_mins(6)).await;
@@ -369,7 +369,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_number_of_remembered_events_is_bounded() {
-        let mut said = Said::default();
+        let mut said = RecentEvents::default();
         for n in 0..3 * REMEMBERED {
             said.is_new(&note(&n.to_string()), Instant::now());
         }
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn events_of_other_objects_or_with_another_reason_are_others() {
-        let mut said = Said::default();
+        let mut said = RecentEvents::default();
         assert!(said.is_new(&note("a"), Instant::now()));
         let other = |uid: &str| EventRecord { regarding: export(&ServiceKey::new("ns", "web"), uid), ..note("a") };
         assert!(said.is_new(&other("another"), Instant::now()));

@@ -71,7 +71,7 @@ impl FakeApi {
     }
 
     /// Lets all answers say this time, such as `Tue, 24 Nov 2026 10:02:00 GMT`.
-    pub fn says_the_time(&self, date: &str) {
+    pub fn answers_with_date(&self, date: &str) {
         *self.shared.date.lock().unwrap() = Some(date.to_owned());
     }
 

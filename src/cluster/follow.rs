@@ -312,7 +312,7 @@ where
                         return if heard { End::Closed } else { End::Failed(Failure::Brief) };
                     }
                     // There were no changes. Some proxies end a quiet connection earlier than the API server does.
-                    self.heard();
+                    self.answered();
                     return End::Closed;
                 }
                 Ok(Some(Err(error))) => return End::Failed(error.into()),
@@ -322,7 +322,7 @@ where
                 },
             }
             heard = true;
-            self.heard();
+            self.answered();
         }
     }
 
@@ -367,9 +367,9 @@ where
         }
     }
 
-    fn heard(&mut self) {
+    fn answered(&mut self) {
         self.failures = 0;
-        if self.writer.heard().is_some() {
+        if self.writer.answered().is_some() {
             info!(kind = T::CACHE, "watch works again");
         }
     }

@@ -1,4 +1,4 @@
-//! The key with which this cluster signs, in a Secret; and the keys of others that it was told, in a ConfigMap.
+//! The key with which this cluster signs, in a Secret; and the keys of others that an administrator configured, in a ConfigMap.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -101,7 +101,7 @@ impl KeyStore {
         }
     }
 
-    /// The keys of other clusters that this one was told, as they are written; `None` if there is no ConfigMap.
+    /// The configured keys of other clusters, as they are written; `None` if there is no ConfigMap.
     pub async fn trusted(&self) -> Result<Option<BTreeMap<String, String>>, KeyError> {
         let map = call(TRUSTED, self.maps.get_opt(TRUSTED)).await?;
         Ok(map.map(|map| map.data.unwrap_or_default()))

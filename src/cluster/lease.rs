@@ -15,11 +15,13 @@
 //! leader releases the Lease. So the leader stays the same while all replicas have the same trouble.
 //!
 //! A leader yields also if AWS does not answer it, or denies everything. A standby then asks AWS itself, and bids only if AWS
-//! answers and lets it in. Who released the Lease for this reason leaves it to others for a minute. After that it may take
+//! answers and lets it in. A replica that released the Lease for this reason leaves it to others for a minute. After that it may take
 //! it: a leader without AWS is better than none.
 
+mod aws;
+mod leadership;
 mod object;
-mod registry;
+mod peers;
 
 use std::{sync::Arc, time::Duration};
 
@@ -31,10 +33,10 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-pub use self::{object::KubernetesLease, registry::Registry};
+use self::leadership::{Claim, Confirm};
+pub use self::{aws::AwsAccess, leadership::Leadership, object::KubernetesLease, peers::PeerReport};
 use super::metrics::Metrics;
 use base::env;
-use ledger::driver;
 
 /// Name of the Lease in the controller's namespace.
 pub const LEASE: &str = "cloudmap-mcs";
@@ -105,17 +107,8 @@ pub struct Record {
     pub yields: Option<String>,
     /// A replica that can do better.
     pub bid: Option<String>,
-    /// What the leader says of other clusters.
-    pub says: Says,
-}
-
-/// What a leader says of other clusters in its renewals, for people.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Says {
-    /// The clusters with whose leaders the leader is connected; `None` where leaders do not talk to each other.
-    pub streams: Option<String>,
-    /// The clusters whose states are too large, and why, one a line; `None` if there is none.
-    pub refused: Option<String>,
+    /// What the leader publishes about other clusters.
+    pub peers: PeerReport,
 }
 
 /// Where the Lease is stored. Reads are fresh, writes compare and swap.
@@ -132,108 +125,6 @@ pub trait LeaseStore: Send + Sync + 'static {
     async fn write(&self, record: &Record, version: Option<&str>) -> Result<String, Error>;
 }
 
-/// Whether this replica may write. Clones are cheap.
-#[derive(Clone)]
-pub struct Leadership {
-    claim: Arc<watch::Sender<Claim>>,
-    /// What the renewals say of other clusters.
-    says: Arc<watch::Sender<Says>>,
-    confirm: Option<Arc<Confirm>>,
-}
-
-#[derive(Debug, Clone, Copy, Default)]
-struct Claim {
-    /// Counts the terms of this process.
-    term: u64,
-    /// Until when the replica may act, while its term lasts. This time may have passed.
-    until: Option<Instant>,
-}
-
-struct Confirm {
-    store: Box<dyn LeaseStore>,
-    identity: String,
-}
-
-impl std::fmt::Debug for Leadership {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Leadership").field("claim", &*self.claim.borrow()).finish_non_exhaustive()
-    }
-}
-
-#[async_trait]
-impl driver::Leadership for Leadership {
-    fn is_leader_until(&self) -> Option<Instant> {
-        Self::is_leader_until(self)
-    }
-
-    async fn confirm(&self) -> bool {
-        match Self::confirm(self).await {
-            Ok(held) => held,
-            Err(error) => {
-                warn!(error = &error as &dyn std::error::Error, "failed to confirm the Lease");
-                false
-            }
-        }
-    }
-}
-
-impl Leadership {
-    /// A leadership that is set by hand: for tests, simulations, and commands without an election.
-    pub fn manual(until: Option<Instant>) -> Self {
-        Self { claim: Arc::new(watch::Sender::new(Claim { term: 0, until })), says: Arc::default(), confirm: None }
-    }
-
-    /// Sets a [`Self::manual`] leadership; `None` ends the term.
-    pub fn set(&self, until: Option<Instant>) {
-        self.claim.send_modify(|claim| claim.until = until);
-    }
-
-    /// Sets what the next renewals say in [`Record::says`]. Nothing is written for it alone.
-    pub fn say(&self, says: Says) {
-        self.says.send_replace(says);
-    }
-
-    /// Until when this replica may write; `None` if it may not write now. Call this immediately before each write.
-    pub fn is_leader_until(&self) -> Option<Instant> {
-        self.claim.borrow().until.filter(|until| *until > Instant::now())
-    }
-
-    /// Whether this replica may write now.
-    pub fn is_leader(&self) -> bool {
-        self.is_leader_until().is_some()
-    }
-
-    /// Waits until this replica leads.
-    pub async fn acquired(&self) {
-        // The sender lives as long as `self`, so waiting cannot fail.
-        let _ = self.claim.subscribe().wait_for(|claim| claim.until.is_some_and(|until| until > Instant::now())).await;
-    }
-
-    /// Waits until the current term has ended, so another replica may have led since. A claim that ran out and may
-    /// still be renewed does not end the term; nothing can be written meanwhile.
-    pub async fn lost(&self) {
-        let mut claims = self.claim.subscribe();
-        let term = claims.borrow_and_update().term;
-        let _ = claims.wait_for(|claim| claim.until.is_none() || claim.term != term).await;
-    }
-
-    /// Whether this replica leads according to a Lease that has just been read from the API server. This must be known
-    /// before a new epoch of the ledger begins.
-    ///
-    /// # Errors
-    /// The Lease could not be read.
-    pub async fn confirm(&self) -> Result<bool, Error> {
-        let Some(confirm) = &self.confirm else { return Ok(self.is_leader()) };
-        let record = call(confirm.store.read()).await?;
-        let held = record.is_some_and(|(record, _)| record.holder.as_deref() == Some(&confirm.identity));
-        if !held && self.claim.borrow().until.is_some() {
-            warn!("another replica holds the Lease; this replica stops writing");
-            self.set(None);
-        }
-        Ok(held && self.is_leader())
-    }
-}
-
 /// Returns why the caches of a replica cannot be trusted, as a text; `None` if they can.
 pub type Trouble = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
@@ -244,7 +135,7 @@ pub struct Elector<S> {
     timing: Timing,
     leadership: Leadership,
     trouble: Trouble,
-    registry: Option<Registry>,
+    registry: Option<AwsAccess>,
     metrics: Metrics,
     /// The last own write, while the term lasts. With it, a renewal is a single call.
     held: Option<(Record, String)>,
@@ -275,12 +166,12 @@ impl<S: LeaseStore + Clone> Elector<S> {
         identity: String,
         timing: Timing,
         trouble: Trouble,
-        registry: Option<Registry>,
+        registry: Option<AwsAccess>,
         metrics: Metrics,
     ) -> (Self, Leadership) {
         let confirm = Confirm { store: Box::new(store.clone()), identity: identity.clone() };
         let claim = Arc::new(watch::Sender::new(Claim::default()));
-        let leadership = Leadership { claim, says: Arc::default(), confirm: Some(Arc::new(confirm)) };
+        let leadership = Leadership { claim, peers: Arc::default(), confirm: Some(Arc::new(confirm)) };
         let elector = Self {
             store,
             identity,
@@ -318,7 +209,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
                     Instant::now() + if self.held.is_some() { RETRY_AFTER } else { self.timing.renew_every }
                 }
             };
-            self.tell();
+            self.show_acting();
             tokio::select! {
                 biased;
                 () = &mut shutdown => break,
@@ -357,7 +248,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
                     && let Some(why) = self.yields()
                 {
                     info!(better, why, "another replica can do better; releasing the Lease");
-                    self.left = Registry::is_why(&why).then(Instant::now);
+                    self.left = AwsAccess::is_why(&why).then(Instant::now);
                     self.end_term("another replica can do better");
                     return call(self.store.write(&record.released(), Some(&version))).await.map(drop);
                 }
@@ -435,7 +326,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
 
     /// Whether this replica, whose caches are fresh, is better than a leader that yields because of this.
     fn is_better(&mut self, why: &str) -> bool {
-        !Registry::is_why(why) || self.registry.as_mut().is_some_and(Registry::answers)
+        !AwsAccess::is_why(why) || self.registry.as_mut().is_some_and(AwsAccess::answers)
     }
 
     /// A record with this replica as the holder.
@@ -447,13 +338,13 @@ impl<S: LeaseStore + Clone> Elector<S> {
             acquired: env::timestamp(),
             yields: None,
             bid: None,
-            says: Says::default(),
+            peers: PeerReport::default(),
         }
     }
 
     async fn claim(&mut self, record: Record, version: Option<String>) -> Result<(), Error> {
-        let says = self.leadership.says.borrow().clone();
-        let record = Record { yields: self.yields(), bid: None, says, ..record };
+        let peers = self.leadership.peers.borrow().clone();
+        let record = Record { yields: self.yields(), bid: None, peers, ..record };
         // The time counts from before the call: others see the write later than this.
         let begun = Instant::now();
         self.claiming = self.held.is_none();
@@ -469,12 +360,12 @@ impl<S: LeaseStore + Clone> Elector<S> {
         if begins {
             info!(identity = self.identity, "this replica leads");
         }
-        self.tell();
+        self.show_acting();
         Ok(())
     }
 
-    /// Logs whether this replica acts, if that has changed.
-    fn tell(&mut self) {
+    /// Shows in the log and in the metrics whether this replica acts.
+    fn show_acting(&mut self) {
         let acting = self.leadership.is_leader();
         if acting != self.acting && self.held.is_some() {
             if acting {
@@ -492,8 +383,8 @@ impl<S: LeaseStore + Clone> Elector<S> {
             warn!(identity = self.identity, why, "this replica no longer leads");
         }
         self.leadership.set(None);
-        self.leadership.say(Says::default());
-        self.tell();
+        self.leadership.publish(PeerReport::default());
+        self.show_acting();
     }
 
     async fn release(mut self) {
@@ -528,7 +419,7 @@ impl<S: LeaseStore + Clone> Elector<S> {
 
 impl Record {
     fn released(&self) -> Self {
-        Self { holder: None, yields: None, bid: None, says: Says::default(), ..self.clone() }
+        Self { holder: None, yields: None, bid: None, peers: PeerReport::default(), ..self.clone() }
     }
 }
 

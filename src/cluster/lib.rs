@@ -1,5 +1,5 @@
 //! The Kubernetes API: narrowed caches to read from, server-side apply to write with, Events, the Lease and the
-//! ledger's record. No other module talks to an API server.
+//! ledger's record. No other module calls an API server.
 //!
 //! Every replica keeps the caches warm; only the one that holds the [`lease`] writes.
 

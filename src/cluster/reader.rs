@@ -153,7 +153,7 @@ mod tests {
             version(&api.client()).await.unwrap()
         };
         assert_eq!(look().await, ("v1.34.4".to_owned(), None));
-        api.says_the_time("Tue, 24 Nov 2026 10:02:00 GMT");
+        api.answers_with_date("Tue, 24 Nov 2026 10:02:00 GMT");
         assert_eq!(look().await.1, "2026-11-24T10:02:00Z".parse().ok());
         api.refuse(503, "ServiceUnavailable", "away");
         let why = version(&api.client()).await.unwrap_err().to_string();

@@ -16,44 +16,89 @@ use tokio::task::JoinSet;
 use tracing::{Instrument, info_span, warn};
 
 use super::{
-    cache::{Cache, Narrow, REFRESHED_WITHIN},
+    cache::{Cache, Narrow, REFRESHED_WITHIN, Writer},
     follow::{Scope, follow},
     metrics::Metrics,
-    objects::{
-        ClusterProperty, Cutover, GatedPod, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport,
-        SourceSlice,
-    },
+    objects::{GatedPod, Pod},
 };
 use crate::LabelKeys;
 use api::names;
 use base::env;
 
-/// All caches of this controller.
-#[derive(Debug, Clone)]
-pub struct Caches {
-    /// All ServiceExports.
-    pub exports: Cache<ServiceExport>,
-    /// All Services: exported, annotated and derived ones.
-    pub services: Cache<Service>,
-    /// Ingresses with annotations that this project reads.
-    pub ingresses: Cache<Ingress>,
-    /// EndpointSlices that others write: the endpoints to export.
-    pub slices: Cache<SourceSlice>,
-    /// EndpointSlices that this project writes.
-    pub imported_slices: Cache<OwnSlice>,
-    /// All namespaces.
-    pub namespaces: Cache<Namespace>,
-    /// All ServiceImports.
-    pub imports: Cache<ServiceImport>,
-    /// The ClusterProperties of the identity.
-    pub properties: Cache<ClusterProperty>,
-    /// Pods with labels that become attributes of instances; empty without `--instance-labels`.
-    pub pods: Cache<Pod>,
-    /// Pods with the readiness gate; empty without `--readiness-gates`.
-    pub gated: Cache<GatedPod>,
-    /// All Cutovers; empty without `--cutovers`.
-    pub cutovers: Cache<Cutover>,
+/// Declares each kind that the controller follows, once: the name of its cache, its type, and which of its objects there are.
+/// Calls the macro `$then` with all of them, and with `$more`.
+///
+/// How a kind is watched is said in [`Caches::start`].
+#[macro_export]
+macro_rules! watched_kinds {
+    ($then:ident $(, $($more:tt)*)?) => {
+        $then! {
+            /// All ServiceExports.
+            exports: $crate::objects::ServiceExport,
+            /// All Services: exported, annotated and derived ones.
+            services: $crate::objects::Service,
+            /// Ingresses with annotations that this project reads.
+            ingresses: $crate::objects::Ingress,
+            /// EndpointSlices that others write: the endpoints to export.
+            slices: $crate::objects::SourceSlice,
+            /// EndpointSlices that this project writes.
+            imported_slices: $crate::objects::OwnSlice,
+            /// All namespaces.
+            namespaces: $crate::objects::Namespace,
+            /// All ServiceImports.
+            imports: $crate::objects::ServiceImport,
+            /// Pods with labels that become attributes of instances; none without `--instance-labels`.
+            pods: $crate::objects::Pod,
+            /// Pods with the readiness gate; none without `--readiness-gates`.
+            gated: $crate::objects::GatedPod,
+            /// All Cutovers; none without `--cutovers`.
+            cutovers: $crate::objects::Cutover,
+            $($($more)*)?
+        }
+    };
 }
+
+macro_rules! caches {
+    ($($(#[$doc:meta])* $kind:ident: $type:ty,)*) => {
+        /// All caches of this controller.
+        #[derive(Debug, Clone)]
+        pub struct Caches {
+            $($(#[$doc])* pub $kind: Cache<$type>,)*
+        }
+
+        /// The writers of [`Caches::unfilled`].
+        #[derive(Debug)]
+        pub struct Writers {
+            $($(#[$doc])* pub $kind: Writer<$type>,)*
+        }
+
+        impl Caches {
+            /// Empty caches and their writers, for tests and simulations.
+            pub fn unfilled() -> (Self, Writers) {
+                $(let $kind = Cache::new();)*
+                (Self { $($kind: $kind.0,)* }, Writers { $($kind: $kind.1,)* })
+            }
+
+            /// All caches, with the properties that do not depend on the kind.
+            fn all(&self) -> Vec<&dyn Progress> {
+                vec![$(&self.$kind,)*]
+            }
+        }
+
+        impl Writers {
+            /// Ends an empty list of every kind.
+            pub fn sync(&mut self) {
+                $(self.$kind.sync();)*
+            }
+        }
+    };
+}
+
+watched_kinds!(
+    caches,
+    /// The ClusterProperties of the identity, which decides what else runs.
+    properties: crate::objects::ClusterProperty,
+);
 
 impl Caches {
     /// Starts a task for each watch. The tasks end when the `JoinSet` is dropped. A task that ends before has panicked,
@@ -92,71 +137,10 @@ impl Caches {
         }
     }
 
-    /// Empty caches and their writers, for tests and simulations.
-    pub fn unfilled() -> (Self, Writers) {
-        let (exports, exports_writer) = Cache::new();
-        let (services, services_writer) = Cache::new();
-        let (ingresses, ingresses_writer) = Cache::new();
-        let (slices, slices_writer) = Cache::new();
-        let (imported_slices, imported_slices_writer) = Cache::new();
-        let (namespaces, namespaces_writer) = Cache::new();
-        let (imports, imports_writer) = Cache::new();
-        let (properties, properties_writer) = Cache::new();
-        let (pods, pods_writer) = Cache::new();
-        let (gated, gated_writer) = Cache::new();
-        let (cutovers, cutovers_writer) = Cache::new();
-        (
-            Self {
-                exports,
-                services,
-                ingresses,
-                slices,
-                imported_slices,
-                namespaces,
-                imports,
-                properties,
-                pods,
-                gated,
-                cutovers,
-            },
-            Writers {
-                exports: exports_writer,
-                services: services_writer,
-                ingresses: ingresses_writer,
-                slices: slices_writer,
-                imported_slices: imported_slices_writer,
-                namespaces: namespaces_writer,
-                imports: imports_writer,
-                properties: properties_writer,
-                pods: pods_writer,
-                gated: gated_writer,
-                cutovers: cutovers_writer,
-            },
-        )
-    }
-
-    /// All caches, with the properties that do not depend on the kind.
-    fn all(&self) -> [&dyn Progress; 11] {
-        let Self {
-            exports,
-            services,
-            ingresses,
-            slices,
-            imported_slices,
-            namespaces,
-            imports,
-            properties,
-            pods,
-            gated,
-            cutovers,
-        } = self;
-        [exports, services, ingresses, slices, imported_slices, namespaces, imports, properties, pods, gated, cutovers]
-    }
-
     /// Waits until every cache has seen a complete list. Nothing may act on any cache before that: an empty cache of
     /// EndpointSlices reads as "no endpoints".
     pub async fn synced(&self) {
-        join_all(self.all().map(Progress::synced)).await;
+        join_all(self.all().into_iter().map(Progress::synced)).await;
     }
 
     /// Waits until every cache has a list that began after this call. A newly elected leader acts on nothing older: the
@@ -227,63 +211,6 @@ impl<T: Narrow> Progress for Cache<T> {
 
     fn age(&self) -> Duration {
         self.age()
-    }
-}
-
-/// The writers of [`Caches::unfilled`].
-#[derive(Debug)]
-pub struct Writers {
-    /// Writer of [`Caches::exports`].
-    pub exports: super::cache::Writer<ServiceExport>,
-    /// Writer of [`Caches::services`].
-    pub services: super::cache::Writer<Service>,
-    /// Writer of [`Caches::ingresses`].
-    pub ingresses: super::cache::Writer<Ingress>,
-    /// Writer of [`Caches::slices`].
-    pub slices: super::cache::Writer<SourceSlice>,
-    /// Writer of [`Caches::imported_slices`].
-    pub imported_slices: super::cache::Writer<OwnSlice>,
-    /// Writer of [`Caches::namespaces`].
-    pub namespaces: super::cache::Writer<Namespace>,
-    /// Writer of [`Caches::imports`].
-    pub imports: super::cache::Writer<ServiceImport>,
-    /// Writer of [`Caches::properties`].
-    pub properties: super::cache::Writer<ClusterProperty>,
-    /// Writer of [`Caches::pods`].
-    pub pods: super::cache::Writer<Pod>,
-    /// Writer of [`Caches::gated`].
-    pub gated: super::cache::Writer<GatedPod>,
-    /// Writer of [`Caches::cutovers`].
-    pub cutovers: super::cache::Writer<Cutover>,
-}
-
-impl Writers {
-    /// Ends an empty list of every kind.
-    pub fn sync(&mut self) {
-        let Self {
-            exports,
-            services,
-            ingresses,
-            slices,
-            imported_slices,
-            namespaces,
-            imports,
-            properties,
-            pods,
-            gated,
-            cutovers,
-        } = self;
-        exports.sync();
-        services.sync();
-        ingresses.sync();
-        slices.sync();
-        imported_slices.sync();
-        namespaces.sync();
-        imports.sync();
-        properties.sync();
-        pods.sync();
-        gated.sync();
-        cutovers.sync();
     }
 }
 

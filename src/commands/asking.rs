@@ -34,13 +34,13 @@ const ASKING_CLUSTER: &str = "asking the API server who this cluster is, again w
 pub(super) struct Progress(Mutex<String>);
 
 impl Progress {
-    /// Sets what is said next.
+    /// Sets the text.
     pub(super) fn set(&self, text: String) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = text;
     }
 
-    /// What is said, after a comma; empty if nothing is known yet.
-    fn said(&self) -> String {
+    /// The text after a comma; empty if nothing is known yet.
+    fn suffix(&self) -> String {
         let text = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if text.is_empty() { String::new() } else { format!(", {text}") }
     }
@@ -63,16 +63,16 @@ async fn counted<T>(
         if let Ok(done) = timeout(SAY, &mut work).await {
             return done;
         }
-        // The work is worth more than these words.
-        drop(writeln!(out, "{what}: {} s so far{}", begun.elapsed().as_secs(), progress.said()));
+        // A closed output does not end the work.
+        drop(writeln!(out, "{what}: {} s so far{}", begun.elapsed().as_secs(), progress.suffix()));
     }
 }
 
-/// Looks again and again until all is well, at most for `patience`, if there is any. Returns what it saw last. `wrong` says
-/// what is wrong, if anything is. Says what it waits for on `out`, each thing once.
+/// Calls `look` until `wrong` finds nothing, for at most `patience`. Without patience, it looks once. Returns the last result.
+/// Writes to `out` what it waits for, whenever that changes.
 ///
 /// # Errors
-/// Those of a look.
+/// The errors of `look`.
 pub(super) async fn until_well<T>(
     out: &mut impl Write,
     patience: Option<Duration>,
@@ -87,7 +87,7 @@ pub(super) async fn until_well<T>(
         let seen = look().await?;
         let Some(why) = wrong(&seen).filter(|_| Instant::now() + pause <= deadline) else { return Ok(seen) };
         if said.as_ref() != Some(&why) {
-            // What is waited for is worth more than these words.
+            // A closed output does not end the wait.
             drop(writeln!(out, "after {} s, waiting: {why}", begun.elapsed().as_secs()));
             said = Some(why);
         }
@@ -156,13 +156,13 @@ pub(super) async fn answered<T>(
     timeout(PATIENCE, call).await.map_err(late)?
 }
 
-/// Whether the next call would wait as long for the same answer, because nobody is there.
+/// Whether the next call would time out as well, because the server is away.
 pub(super) const fn is_away(error: &Error) -> bool {
     matches!(error.kind, ErrorKind::Unknown | ErrorKind::NoCredentials)
 }
 
-/// The version of the API server, and how far its clock, which it tells in whole seconds, is ahead of the one here; `None` if
-/// it does not tell.
+/// The version of the API server, and how far its clock, which its answers have in whole seconds, is ahead of the one here;
+/// `None` if an answer has no date.
 ///
 /// # Errors
 /// Why there is no answer.

@@ -8,7 +8,7 @@ use tokio::time::sleep;
 use super::asking::{self, patiently};
 use app::connect;
 use cli::{ForgetArgs, KubeArgs};
-use cloudmap::CloudMap;
+use cloudmap::Permit;
 use cluster::record::RecordObject;
 use ledger::{
     CLUSTERS,
@@ -17,40 +17,42 @@ use ledger::{
     show,
 };
 use model::{ClusterId, ClusterSetId};
+use records::read_all;
 
 pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
     let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
-    let cloudmap = connect::registry_for_command(&args.place.aws).await?;
-    let said = mark(&cloudmap, &clusterset, &args.place.kube, &args.cluster).await?;
+    let (cloudmap, permit) = connect::registry_to_write(&args.place.aws).await?;
+    let said = mark(&cloudmap, &permit, &clusterset, &args.place.kube, &args.cluster).await?;
     writeln!(std::io::stdout(), "{said}\nTo list what else it left behind: {}", listing(&clusterset, &args.cluster))?;
     Ok(())
 }
 
-/// The command that lists what a cluster left behind. It names the ClusterSet: in that of another context, another cluster may
-/// have the id.
+/// The command that lists what a cluster left behind. It names the ClusterSet, because the same id may belong to another
+/// cluster in the ClusterSet of another context.
 fn listing(clusterset: &ClusterSetId, cluster: &ClusterId) -> String {
     format!("cloudmap-mcs purge --clusterset-id {clusterset} --cluster {cluster} --dry-run")
 }
 
 /// Marks a cluster as left unless it is alive, and returns what follows from that.
 async fn mark(
-    cloudmap: &Arc<dyn CloudMap>,
+    cloudmap: &Arc<dyn cloudmap::Write>,
+    permit: &Permit,
     clusterset: &ClusterSetId,
     kube: &KubeArgs,
     cluster: &ClusterId,
 ) -> anyhow::Result<String> {
     // Also if no head is there now: that one discovery does not show it says nothing.
-    let heads = refuse_if_alive(cloudmap, clusterset, Some(cluster), true).await?;
+    let heads = refuse_if_alive(&(cloudmap.clone() as _), clusterset, Some(cluster), true).await?;
     if signed(kube, clusterset, cluster, heads.get(cluster.as_str())).await? {
         return Ok(format!(
             "This cluster drops the exports of cluster {cluster} within seconds, and says so in its ledger. Each other cluster \
              follows when {cluster} is stale there, that is, silent for 5 minutes."
         ));
     }
-    let deleted = match patiently(show::forget(Arc::clone(cloudmap), clusterset, cluster)).await {
+    let deleted = match patiently(show::forget(Arc::clone(cloudmap), permit, clusterset, cluster)).await {
         Err(no_head @ show::Error::NoHead(_)) => {
             let Some(recorded) = recorded(kube, clusterset, cluster).await else { return Err(no_head.into()) };
-            patiently(show::forget_recorded(Arc::clone(cloudmap), clusterset, cluster, &recorded)).await?;
+            patiently(show::forget_recorded(Arc::clone(cloudmap), permit, clusterset, cluster, &recorded)).await?;
             0
         }
         deleted => deleted?,
@@ -60,8 +62,8 @@ async fn mark(
     ))
 }
 
-/// Says in the record of this cluster that one is gone whose heads are signed: nobody can sign for it. `false` if they
-/// are not, or if there is no cluster to ask.
+/// Notes in the record of this cluster that another one is gone, if that one signs its heads: without its key, no head can
+/// say so. `false` if it does not sign, or if there is no cluster to connect to.
 async fn signed(
     kube: &KubeArgs,
     clusterset: &ClusterSetId,
@@ -69,11 +71,11 @@ async fn signed(
     last: Option<&Arc<Head>>,
 ) -> anyhow::Result<bool> {
     let Ok(client) = connect::kubernetes(kube).await else { return Ok(false) };
-    say_gone(&RecordObject::new(client, &kube.controller.namespace), clusterset, cluster, last).await
+    record_gone(&RecordObject::new(client, &kube.controller.namespace), clusterset, cluster, last).await
 }
 
 /// `false` without a record, or if it has no key of the cluster. A record that cannot be read may have one.
-async fn say_gone(
+async fn record_gone(
     store: &RecordObject,
     clusterset: &ClusterSetId,
     cluster: &ClusterId,
@@ -115,11 +117,11 @@ async fn recorded(kube: &KubeArgs, clusterset: &ClusterSetId, cluster: &ClusterI
 /// Longer than two heartbeats of the ledger.
 const ALIVE_WITHIN: Duration = Duration::from_secs(45);
 
-/// Fails if a cluster (`None`: any cluster of the ClusterSet) says that it is a member and its ledger advances. It
-/// would restore what is removed, so a person should decide. `headless`: something belongs to a cluster that has no head,
+/// Fails if the head of a cluster (`None`: of any cluster of the ClusterSet) shows a member, and its ledger advances. Its
+/// controller would restore what is removed, so a person should decide. `headless`: something belongs to a cluster that has no head,
 /// so even if no head is there now, one may appear. Returns the last heads of the members.
 pub(super) async fn refuse_if_alive(
-    cloudmap: &Arc<dyn CloudMap>,
+    cloudmap: &Arc<dyn cloudmap::Read>,
     clusterset: &ClusterSetId,
     cluster: Option<&ClusterId>,
     headless: bool,
@@ -148,11 +150,11 @@ pub(super) async fn refuse_if_alive(
 
 /// The heads of the clusters that say that they are members. Fails if nobody knows what one says.
 async fn live(
-    cloudmap: &Arc<dyn CloudMap>,
+    cloudmap: &Arc<dyn cloudmap::Read>,
     clusterset: &ClusterSetId,
     cluster: Option<&ClusterId>,
 ) -> anyhow::Result<BTreeMap<Arc<str>, Arc<Head>>> {
-    let views = match patiently(show::read_all(Arc::clone(cloudmap), clusterset)).await {
+    let views = match patiently(read_all(Arc::clone(cloudmap), clusterset)).await {
         Err(show::Error::NoLedger(_)) => Vec::new(),
         views => views?,
     };
@@ -182,7 +184,7 @@ mod tests {
     use super::*;
     use crate::purge::tests::{clusterset, heads, member};
     use cli::{Cli, Command};
-    use cloudmap::fake::Fake;
+    use cloudmap::fake::{Fake, permit};
     use cluster::{fake_api::FakeApi, record::RECORD};
     use ledger::record::{Member, Position};
     use model::PublicKey;
@@ -238,7 +240,7 @@ mod tests {
         let _blue = member(&fake, "blue", "blue").await;
         let head = (heads(&fake), "blue".into());
         fake.registry().undiscovered.insert(head);
-        let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+        let cloudmap: Arc<dyn cloudmap::Write> = Arc::new(fake.clone());
         let arguments = ["cloudmap-mcs", "forget", "blue", "--kubeconfig=/there/is/none"];
         let Command::Forget(args) = Cli::parse_from(arguments).command else { panic!("not forget") };
         let show_again = async {
@@ -246,7 +248,8 @@ mod tests {
             fake.registry().undiscovered.clear();
         };
         let clusterset = clusterset();
-        let marking = mark(&cloudmap, &clusterset, &args.place.kube, &args.cluster);
+        let permit = permit();
+        let marking = mark(&cloudmap, &permit, &clusterset, &args.place.kube, &args.cluster);
         let (marked, ()) = tokio::join!(marking, show_again);
         let message = marked.unwrap_err().to_string();
         assert!(message.contains("blue is alive"), "{message}");
@@ -258,14 +261,14 @@ mod tests {
         let store = RecordObject::new(api.client(), "cloudmap-mcs-system");
         let blue: ClusterId = "blue".parse().unwrap();
         api.refuse(403, "Forbidden", "its words");
-        let error = format!("{:#}", say_gone(&store, &clusterset(), &blue, None).await.unwrap_err());
+        let error = format!("{:#}", record_gone(&store, &clusterset(), &blue, None).await.unwrap_err());
         assert!(error.contains("blue") && error.contains("its words"), "{error}");
         api.refuse(404, "NotFound", "configmaps \"cloudmap-mcs-ledger\" not found");
         assert!(
-            !say_gone(&store, &clusterset(), &blue, None).await.unwrap(),
+            !record_gone(&store, &clusterset(), &blue, None).await.unwrap(),
             "a cluster in which no controller has ever led"
         );
         api.prepare(200, json!({"metadata": {"name": RECORD, "resourceVersion": "1"}}));
-        assert!(!say_gone(&store, &clusterset(), &blue, None).await.unwrap(), "it knows no key of that cluster");
+        assert!(!record_gone(&store, &clusterset(), &blue, None).await.unwrap(), "it knows no key of that cluster");
     }
 }

@@ -115,8 +115,12 @@ pub(super) async fn known_settings(client: &Client, own: &str) -> Result<Setting
 }
 
 /// Where the cluster's DNS has its Corefile, unless it is another one.
-pub(super) fn kube_dns() -> coredns::Place {
-    coredns::Place { namespace: "kube-system".into(), config_map: "coredns".into(), deployment: "coredns".into() }
+pub(super) fn kube_dns() -> coredns::Installation {
+    coredns::Installation {
+        namespace: "kube-system".into(),
+        config_map: "coredns".into(),
+        deployment: "coredns".into(),
+    }
 }
 
 #[cfg(test)]

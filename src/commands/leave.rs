@@ -12,7 +12,6 @@ use super::asking::{self, aloud, patiently};
 use api::{ServiceImport, names};
 use app::connect;
 use cli::LeaveArgs;
-use cloudmap::CloudMap;
 use cluster::{
     identity::Identity,
     reader::{Unread, each},
@@ -25,6 +24,7 @@ use ledger::{
     trust::{COPY_INSTANCE, KEY_INSTANCE},
 };
 use model::{ClusterId, ClusterSetId};
+use records::read_all;
 
 /// How often `leave` asks the registry whether the leader is done.
 const POLL: Duration = Duration::from_secs(2);
@@ -74,7 +74,7 @@ pub(super) async fn leave(args: LeaveArgs) -> anyhow::Result<()> {
 /// imports; `None` if the leader is not done.
 async fn wait(
     client: &Client,
-    cloudmap: &Arc<dyn CloudMap>,
+    cloudmap: &Arc<dyn cloudmap::Read>,
     clusterset: &ClusterSetId,
     cluster: &ClusterId,
     patience: Duration,
@@ -162,9 +162,11 @@ where
     }
 }
 
-/// The ClusterSet that the cluster is to leave. Fails if its controller was last in another one, or had another id there: of an
-/// id that nobody has, nothing is in the registry, so the cluster would seem to have left at once. Fails also outside a
-/// ClusterSet; `registered` is the number of Cloud Map services in which annotated objects are registered there.
+/// The ClusterSet that the cluster is to leave. `registered` is the number of Cloud Map services in which annotated objects of a
+/// standalone cluster are registered.
+///
+/// Fails if the controller was last in another ClusterSet, or had another id there: the registry has nothing of the wrong id, so
+/// the cluster would seem to have left at once. Fails also outside a ClusterSet.
 fn to_leave(identity: &Identity, member: Option<&Member>, registered: usize) -> anyhow::Result<ClusterSetId> {
     let Identity { cluster, clusterset, uid: _ } = identity;
     if let Some(Member { clusterset: set, cluster: id }) =
@@ -190,17 +192,17 @@ fn to_leave(identity: &Identity, member: Option<&Member>, registered: usize) -> 
     })
 }
 
-/// Fails if this is another ledger than the one that the controller writes, as in another region: it has nothing of the cluster,
-/// which would seem to have left at once. `services` are those of the record.
+/// Fails if this is another ledger than the one that the controller writes, for example in another region: it has nothing of the
+/// cluster, so the cluster would seem to have left at once. `services` are the ids of the ledger's services in the record.
 async fn refuse_elsewhere(
-    cloudmap: &Arc<dyn CloudMap>,
+    cloudmap: &Arc<dyn cloudmap::Read>,
     clusterset: &ClusterSetId,
     cluster: &ClusterId,
     services: &BTreeMap<String, String>,
 ) -> anyhow::Result<()> {
     let Some(written) = services.get(CLUSTERS) else { return Ok(()) };
     let there = match patiently(show::belongings(Arc::clone(cloudmap), clusterset, Some(cluster))).await {
-        // Whoever looks whether the cluster has left says so.
+        // The check whether the cluster has left reports it.
         Err(show::Error::NoLedger(_)) => return Ok(()),
         there => there?,
     };
@@ -215,14 +217,14 @@ async fn refuse_elsewhere(
     Ok(())
 }
 
-/// Whether the cluster has left: its head says `left`, which it does only after the last instance is gone, or nobody has
-/// it any more; and it has no pages.
+/// Whether the cluster has left: it has no pages, and its head is gone or says `left`, which the controller writes only after
+/// the last instance is gone.
 async fn has_left(
-    cloudmap: &Arc<dyn CloudMap>,
+    cloudmap: &Arc<dyn cloudmap::Read>,
     clusterset: &ClusterSetId,
     cluster: &ClusterId,
 ) -> anyhow::Result<bool> {
-    let views = show::read_all(Arc::clone(cloudmap), clusterset).await?;
+    let views = read_all(Arc::clone(cloudmap), clusterset).await?;
     let head = views.iter().find(|view| *view.id == *cluster.as_str()).and_then(|view| view.head.clone());
     if head.as_ref().is_some_and(|head| head.is_live()) {
         return Ok(false);
@@ -263,7 +265,7 @@ mod tests {
         let fake = Fake::new();
         let namespace = fake.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
         let heads = fake.registry().add_service(&namespace, CLUSTERS, "cloudmap-mcs", "");
-        let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+        let cloudmap: Arc<dyn cloudmap::Read> = Arc::new(fake.clone());
         let (clusterset, blue) = ("prod".parse().unwrap(), "blue".parse().unwrap());
         let refused = async |id: Option<&str>| {
             let services = id.map(|id| (CLUSTERS.to_owned(), id.to_owned())).into_iter().collect();
@@ -285,7 +287,7 @@ mod tests {
         let heads = fake.registry().add_service(&namespace, CLUSTERS, "cloudmap-mcs", "");
         let head = (heads, "blue".into());
         fake.registry().instances.insert(head.clone(), Attributes::new());
-        let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+        let cloudmap: Arc<dyn cloudmap::Read> = Arc::new(fake.clone());
         let (clusterset, blue) = ("prod".parse().unwrap(), "blue".parse().unwrap());
         let left = async || has_left(&cloudmap, &clusterset, &blue).await.unwrap();
         assert!(!left().await, "it cannot be read");
@@ -302,7 +304,7 @@ mod tests {
         let namespace = fake.registry().add_namespace("clusterset-prod", NamespaceKind::Http);
         let heads = fake.registry().add_service(&namespace, CLUSTERS, "cloudmap-mcs", "");
         fake.registry().instances.insert((heads, "blue".into()), Attributes::new());
-        let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+        let cloudmap: Arc<dyn cloudmap::Read> = Arc::new(fake.clone());
         let (api, clusterset, blue) = (FakeApi::default(), "prod".parse().unwrap(), "blue".parse().unwrap());
         let wait = async |seconds| {
             let (begun, client) = (tokio::time::Instant::now(), api.client());

@@ -8,11 +8,9 @@ use super::{
 };
 use app::connect;
 use cli::ShowArgs;
-use ledger::{
-    head::Presence,
-    show::{ClusterView, read_all},
-};
+use ledger::head::Presence;
 use model::{ClaimState, Conditions, Endpoint, Registration};
+use records::{ClusterView, read_all};
 
 pub(super) async fn show(args: ShowArgs) -> anyhow::Result<()> {
     let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;

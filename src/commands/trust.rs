@@ -19,10 +19,10 @@ use cluster::{identity, keys::KeyStore, record::RecordObject};
 use ledger::{
     head::Head,
     record::{self, Accepted, Gone, Record, RecordStore as _},
-    show::{self, ClusterView},
     trust::{Keys, TRUSTED},
 };
 use model::{ClusterId, ClusterSetId, PublicKey};
+use records::{ClusterView, read_all};
 
 pub(super) async fn trust(command: TrustCommand) -> anyhow::Result<()> {
     match command {
@@ -90,7 +90,7 @@ async fn list(args: TrustListArgs) -> anyhow::Result<()> {
     let record = RecordObject::new(client, &args.place.kube.controller.namespace).load().await?;
     let record = record.map(|(record, _)| record).filter(|record| record.is_of(clusterset.as_str()));
     let accepted = record.map(|record| record.accepted).unwrap_or_default();
-    let rows = rows(&patiently(show::read_all(cloudmap, &clusterset)).await?, &accepted, &uid);
+    let rows = rows(&patiently(read_all(cloudmap, &clusterset)).await?, &accepted, &uid);
     let json = || {
         let row = |Row { cluster, signs, pinned, own, note }: &Row| json!({"cluster": cluster, "signsWith": signs, "pinned": pinned, "own": own, "note": note});
         json!({"clusterset": clusterset.as_str(), "clusters": rows.iter().map(row).collect::<Vec<_>>()})
@@ -112,7 +112,7 @@ async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
     let id = &args.cluster;
     let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
     let cloudmap = connect::registry_for_command(&args.place.aws).await?;
-    let views = patiently(show::read_all(cloudmap, &clusterset)).await?;
+    let views = patiently(read_all(cloudmap, &clusterset)).await?;
     let head = views.into_iter().find(|view| *view.id == *id.as_str()).and_then(|view| view.head);
     let head =
         head.with_context(|| format!("the ClusterSet {clusterset} has no head of a cluster {id} that can be read"))?;

@@ -7,7 +7,7 @@ use std::{
     sync::Arc,
 };
 
-use self::reports::{Said, Topic};
+use self::reports::{Reported, Topic};
 use super::{Asks, Knowledge, Membership, Targets, claims::Standing, knowledge::Wants, targets::decides};
 use annotations::{AnnotationSettings, Known, Planned, Refusal, Wanted, Zones, plan, plan_ingress, request};
 use api::events::EventReason;
@@ -23,6 +23,7 @@ use instances::{
 };
 use model::{ClaimOwner, Endpoint, ServiceKey, Target, some_of};
 
+#[derive(Clone)]
 pub(super) struct Annotated {
     settings: AnnotationSettings,
     targets: Targets,
@@ -32,7 +33,7 @@ pub(super) struct Annotated {
     /// Who wants a target, including the losers.
     wanting: BTreeMap<Target, BTreeSet<ClaimOwner>>,
     /// What was last reported about a target's instances.
-    said: BTreeMap<Target, Said>,
+    said: BTreeMap<Target, Reported>,
     /// The reported problems of a target.
     trouble: BTreeMap<Target, BTreeMap<(ClaimOwner, Topic), String>>,
     /// Why registrations of a standalone cluster cannot be recorded.
@@ -49,7 +50,7 @@ pub(super) struct Annotated {
 }
 
 /// An annotated object.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Object {
     uid: Box<str>,
     /// In seconds since 1970.
@@ -123,8 +124,13 @@ impl Annotated {
 
     /// All annotated objects, the oldest first.
     pub(super) fn owners(&self) -> Vec<ClaimOwner> {
-        let mut owners: Vec<_> = self.objects.keys().cloned().collect();
-        owners.sort_by_key(|owner| self.objects.get(owner).map(|object| object.created));
+        self.oldest_first(self.objects.keys().cloned())
+    }
+
+    /// These annotated objects, the oldest first. New ones are last, in the order of their names.
+    pub(super) fn oldest_first(&self, owners: impl IntoIterator<Item = ClaimOwner>) -> Vec<ClaimOwner> {
+        let mut owners: Vec<_> = owners.into_iter().collect();
+        owners.sort_by_key(|owner| self.objects.get(owner).map_or(i64::MAX, |object| object.created));
         owners
     }
 
@@ -229,7 +235,7 @@ impl Annotated {
             self.exceeded.remove(owner);
             self.unserved.remove(owner);
             for target in asks.iter().flat_map(Asks::targets) {
-                self.unsay(owner, target);
+                self.forget_reports(owner, target);
             }
         }
         let before = if let Some(object) = planned {
@@ -257,7 +263,7 @@ impl Annotated {
             self.wanting.entry(target.clone()).or_default().insert(owner.clone());
         }
         if self.settings.dry_run {
-            self.tell_dry_run(owner);
+            self.report_dry_run(owner);
             return None;
         }
         let touched = old.union(&new).map(|&target| target.clone()).collect();
@@ -265,7 +271,7 @@ impl Annotated {
     }
 
     fn want_no_more(&mut self, owner: &ClaimOwner, target: &Target) {
-        self.unsay(owner, target);
+        self.forget_reports(owner, target);
         if let Some(owners) = self.wanting.get_mut(target) {
             owners.remove(owner);
             if owners.is_empty() {

@@ -31,17 +31,17 @@ fn objects_that_come_and_go_leave_nothing_behind() {
         let target = Target { namespace: "internal".into(), service: format!("web-{n}").into() };
         let elsewhere = Target { service: format!("other-{n}").into(), ..target.clone() };
         annotated.replan(&owner, Some(wanting(target.clone())));
-        annotated.tell_waiting(&knowledge, &target, false);
+        annotated.report_waiting(&knowledge, &target, false);
         let ids: Ids = Arc::new(["k8s-1".into()].into());
         let registered = TargetStatus { reached: Some(ids), ..TargetStatus::default() };
-        annotated.tell_status(&owner, &target, None, &registered, |_| Some("uid".into()));
+        annotated.report_status(&owner, &target, None, &registered, |_| Some("uid".into()));
         // It wants another name, and what it leaves cannot be withdrawn.
         annotated.replan(&owner, Some(wanting(elsewhere.clone())));
         let notices = vec![Notice { reason: EventReason::NearlyFull, message: "not ours".to_owned() }];
         let outcome = Outcome::Refused { reason: Reason::AccessDenied, message: "denied".to_owned() };
         let refused = TargetStatus { outcome, notices, ..TargetStatus::default() };
         for target in [&target, &elsewhere] {
-            annotated.tell_status(&owner, target, None, &refused, |_| Some("uid".into()));
+            annotated.report_status(&owner, target, None, &refused, |_| Some("uid".into()));
         }
         annotated.replan(&owner, None);
         // By hand, or because the record of a claim is another one's.
@@ -60,12 +60,12 @@ fn what_is_refused_counts_until_it_is_not_whatever_else_changes() {
     let owner = ClaimOwner::service(&key("web"));
     let touch = |annotated: &mut Annotated, others: &[(&str, i64)]| {
         annotated.replan(&owner, Some(wanting(target())));
-        annotated.tell_waiting(&mk_knowledge(others), &target(), false);
+        annotated.report_waiting(&mk_knowledge(others), &target(), false);
         annotated.sizes()
     };
     let tell = |annotated: &mut Annotated, outcome| {
         let status = TargetStatus { outcome, ..TargetStatus::default() };
-        annotated.tell_status(&owner, &target(), None, &status, |_| Some("uid".into()));
+        annotated.report_status(&owner, &target(), None, &status, |_| Some("uid".into()));
         annotated.sizes()
     };
     assert_eq!(touch(&mut annotated, &[]), (1, 0));
@@ -92,8 +92,8 @@ fn an_object_that_was_made_again_at_once_is_told_everything_again() {
         let message = "it is not valid".to_owned();
         object.planned.refusals = vec![Refusal { reason: EventReason::InvalidAnnotation, message }];
         let anew = annotated.replan(&owner, Some(object)).unwrap().anew;
-        annotated.tell_waiting(&knowledge, &target(), false);
-        annotated.tell_status(&owner, &target(), None, &status, |_| Some(uid.into()));
+        annotated.report_waiting(&knowledge, &target(), false);
+        annotated.report_status(&owner, &target(), None, &status, |_| Some(uid.into()));
         let notes = annotated.take_notes();
         assert!(notes.iter().all(|note| note.regarding.uid.as_deref() == Some(uid)), "{notes:?}");
         (anew, notes.into_iter().map(|note| note.reason).collect::<BTreeSet<_>>())
@@ -124,10 +124,10 @@ fn what_goes_with_a_deleted_object_is_not_said_on_another_one_of_its_name() {
             TargetStatus { outcome, own_gone, reached: Some(Arc::new(reached)), ..TargetStatus::default() }
         };
         annotated.replan(&owner, Some(wanting(target())));
-        annotated.tell_status(&owner, &target(), None, &status(&["k8s-1"], false), |_| Some("uid".into()));
+        annotated.report_status(&owner, &target(), None, &status(&["k8s-1"], false), |_| Some("uid".into()));
         annotated.replan(&owner, annotated_again.then(|| Object { uid: "second".into(), ..wanting(target()) }));
         for status in [status(&["k8s-1"], false), status(&[], !annotated_again)] {
-            annotated.tell_status(&owner, &target(), None, &status, |_| Some("second".into()));
+            annotated.report_status(&owner, &target(), None, &status, |_| Some("second".into()));
         }
         let notes = annotated.take_notes();
         let said: Vec<_> = notes.iter().map(|note| (note.reason, note.regarding.uid.as_deref())).collect();

@@ -1,4 +1,4 @@
-use super::*;
+use super::{claim::AGAIN, clusters::FRESH, *};
 use crate::{
     Asks, Membership,
     knowledge::tests::mk_remotes,

@@ -8,7 +8,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
     sync::Arc,
     time::Duration,
 };
@@ -16,32 +15,29 @@ use std::{
 use k8s_openapi::jiff::Timestamp;
 
 use super::{
-    Knowledge, Membership, Mode, Targets,
+    Knowledge, Membership, Mode,
     annotated::Annotated,
     claims::Claims,
     cutover_writer::Written,
     cutovers::Cutovers,
-    derived::Derived,
+    dirty::{Dirty, Fact},
+    exports::Exporting,
     gate_writer::Openings,
     gates::Gates,
-    index::SliceIndex,
+    imports::Reads,
     knowledge::Rules,
-    left_out::LeftOut,
-    orphans::Orphans,
+    membership::Term,
     peers::Peers,
-    pending::{self, Pending},
+    pending::Reports,
     pods::Pods,
+    registrations::Instances,
     runtime::ControllerSettings,
     subscriptions::Subscriptions,
     work::Work,
     world::{Batch, World},
 };
 use annotations::Known;
-use cluster::{
-    events::EventRecord,
-    objects::{OwnSlice, SourceSlice},
-    selector::NamespaceSelector,
-};
+use cluster::{events::EventRecord, selector::NamespaceSelector};
 use cutover::guard::{self, Judgements};
 use discovery::Discovered;
 use gates::{Answers, Questions};
@@ -53,11 +49,11 @@ use ledger::{
     remote::Remotes,
     writer::Inherited,
 };
-use model::{ClusterId, Exported, IpFamily, ServiceKey, Target, addresses::Range};
+use model::{ClusterId, Exported, IpFamily, ServiceKey, addresses::Range};
 
 /// After the election, new imports wait this long for clusters that exist but could not be read. Errors of the registry
 /// are not reported for this long, because another attempt may succeed.
-pub(super) const SETTLE: Duration = Duration::from_secs(15);
+pub(super) const FIRST_READING: Duration = Duration::from_secs(15);
 
 /// The time at which an input is handled.
 #[derive(Debug, Clone, Copy)]
@@ -110,7 +106,7 @@ pub(super) enum Input {
 }
 
 /// What to do.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Command {
     /// Publish this in the registry, or in the record of a standalone cluster.
     Publish(Arc<Map>),
@@ -149,67 +145,38 @@ pub(super) struct Sizes {
     pub(super) waiting_pods: usize,
 }
 
-/// Everything that is known.
-#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(super) struct Core {
-    pub(super) world: World,
+/// What flags say of all that the core decides.
+#[derive(Debug, Clone)]
+pub(super) struct Settings {
     pub(super) mode: Mode,
-    pub(super) targets: Targets,
     /// The namespaces that may export; `None` means all.
     pub(super) export_namespaces: Option<NamespaceSelector>,
     /// The IP families of this cluster.
     pub(super) families: Vec<IpFamily>,
-    /// The ranges of cluster IPs, as far as they are known.
-    pub(super) service_ranges: Arc<[Range]>,
-    pub(super) left_out: LeftOut,
-    pub(super) knowledge: Knowledge,
-    pub(super) claims: Claims,
-    pub(super) annotated: Annotated,
-    pub(super) subscriptions: Subscriptions,
-    pub(super) peers: Peers,
-    pub(super) derived: Derived,
-    pub(super) orphans: Orphans,
-    pub(super) pods: Pods,
-    pub(super) gates: Gates,
-    pub(super) cutovers: Cutovers,
     /// `--hide-tasks`
     pub(super) hide_tasks: bool,
     /// `--type-notice`
     pub(super) type_notice: Duration,
-    /// Exports that are on their way.
-    pub(super) pending: Pending,
-    /// Exports with a port that no endpoint serves, and annotated Services with such a port.
-    pub(super) unserved: Pending,
-    pub(super) unserved_annotated: Pending,
-    /// When names are looked at again whose imports somebody else's object blocks.
-    pub(super) blocked: BTreeMap<ServiceKey, Duration>,
-    /// Until when exports keep their last plan, because the names of ports in Service and EndpointSlices differ.
-    pub(super) held: BTreeMap<ServiceKey, Duration>,
-    /// Exports whose targets follow from the list of Cloud Map namespaces.
-    pub(super) named: BTreeSet<ServiceKey>,
-    pub(super) slices: SliceIndex<SourceSlice>,
-    pub(super) imported: SliceIndex<OwnSlice>,
-    /// How many Services have each cluster IP.
-    pub(super) cluster_ips: BTreeMap<IpAddr, usize>,
-    /// Cluster IPs that appeared or disappeared since names with such endpoints were last looked for.
-    pub(super) moved_ips: BTreeSet<IpAddr>,
-    pub(super) statuses: Statuses,
-    pub(super) status: Arc<Status>,
-    /// Whether this cluster is in no ClusterSet, and has left its former ones.
-    pub(super) outside: bool,
-    /// Whether errors of the registry count as waiting.
-    pub(super) young: bool,
-    /// When unreadable clusters have had their time; `None` if they had it.
-    pub(super) settles: Option<Duration>,
-    /// Until when the membership keeps its words while an error has others; `None` if that time is over.
-    pub(super) worded: Option<Duration>,
-    /// Targets whose desired instances may have changed.
-    pub(super) touched: BTreeSet<Target>,
-    pub(super) desired: Desired,
-    pub(super) subscribed: Arc<BTreeSet<Arc<str>>>,
-    listing: bool,
-    /// Whether the map to publish may have changed.
-    pub(super) publish: bool,
+}
+
+/// Everything that is known.
+#[derive(Clone)]
+pub(super) struct Core {
+    pub(super) settings: Settings,
+    pub(super) world: World,
+    pub(super) term: Term,
+    pub(super) knowledge: Knowledge,
+    pub(super) exporting: Exporting,
+    pub(super) claims: Claims,
+    pub(super) annotated: Annotated,
+    pub(super) instances: Instances,
+    pub(super) reads: Reads,
+    pub(super) pods: Pods,
+    pub(super) gates: Gates,
+    pub(super) cutovers: Cutovers,
+    pub(super) reports: Reports,
+    /// What must be derived again.
+    pub(super) dirty: Dirty,
     pub(super) out: Vec<Command>,
 }
 
@@ -235,47 +202,22 @@ impl Core {
         } = settings;
         let rules = Rules { mode, frozen: annotations.dry_run, own_targets: targets.aws_mcs, registration, quota };
         let claims = if mode == Mode::Standalone { Claims::standalone(claim_delay) } else { Claims::new(claim_delay) };
+        let peers = Peers::new(targets.aws_mcs && mode == Mode::Member);
         let mut core = Self {
-            world: World::default(),
-            mode,
-            export_namespaces,
-            families,
-            service_ranges: Arc::default(),
-            left_out: LeftOut::default(),
+            settings: Settings { mode, export_namespaces, families, hide_tasks, type_notice },
+            world: World::new(derived),
+            term: Term::new(now.mono),
             knowledge: Knowledge::new(cluster, membership).with(rules),
-            claims,
             annotated: Annotated::new(annotations, targets.clone()),
-            subscriptions: Subscriptions::new(import),
-            orphans: Orphans::default(),
-            derived: Derived::new(derived),
-            peers: Peers::new(targets.aws_mcs && mode == Mode::Member),
+            exporting: Exporting::new(targets),
+            claims,
+            instances: Instances::default(),
+            reads: Reads::new(Subscriptions::new(import), peers),
             pods: Pods::default(),
             gates: Gates::new(gate_timeout),
             cutovers: Cutovers::new(settle),
-            hide_tasks,
-            pending: Pending::new(pending::ON_ITS_WAY),
-            unserved: Pending::new(pending::UNSERVED),
-            unserved_annotated: Pending::new(pending::UNSERVED),
-            type_notice,
-            blocked: BTreeMap::new(),
-            held: BTreeMap::new(),
-            named: BTreeSet::new(),
-            targets,
-            slices: SliceIndex::new(|slice| slice.service.clone()),
-            imported: SliceIndex::new(super::index::import_of),
-            cluster_ips: BTreeMap::new(),
-            moved_ips: BTreeSet::new(),
-            statuses: Statuses::new(),
-            status: Arc::default(),
-            outside: false,
-            young: true,
-            settles: Some(now.mono + SETTLE),
-            worded: None,
-            touched: BTreeSet::new(),
-            desired: Desired::new(),
-            subscribed: Arc::default(),
-            listing: false,
-            publish: false,
+            reports: Reports::default(),
+            dirty: Dirty::default(),
             out: Vec::new(),
         };
         core.check_membership();
@@ -285,13 +227,10 @@ impl Core {
     /// Takes one input and returns its consequences. They depend on the inputs so far, on the settings, and on nothing else
     /// ([`replay`](super::replay)).
     pub(super) fn handle(&mut self, input: Input, now: Now) -> Vec<Command> {
-        if !matches!(input, Input::Due(_)) {
-            self.gates.touch();
-        }
         match input {
-            Input::Objects(batch) => self.objects_changed(*batch, now),
+            Input::Objects(batch) => self.objects_changed(&batch, now),
             Input::Ranges(ranges) => self.ranges_changed(ranges),
-            Input::Zones(known) => self.zones_changed(known, now),
+            Input::Zones(known) => self.zones_changed(known),
             Input::Ledger(status) => self.ledger_changed(status, now),
             Input::Resumed(own) => self.resumed(own.as_deref(), now),
             Input::Kept(kept) => self.kept(kept, now),
@@ -312,32 +251,26 @@ impl Core {
     }
 
     /// Takes in changed objects. What Namespaces allow determines everything that follows.
-    fn objects_changed(&mut self, batch: Batch, now: Now) {
-        self.world.fold(&batch);
+    fn objects_changed(&mut self, batch: &Batch, now: Now) {
+        self.world.fold(batch);
         let rights = self.rights_changed(&batch.namespaces);
-        self.slices_changed(&batch.slices, now);
-        self.imported_changed(&batch.imported);
-        self.services_changed(&batch.services, now);
-        self.ingresses_changed(&batch.ingresses, now);
+        self.slices_changed(&batch.slices);
+        self.imported_changed(&batch.imported_slices);
+        self.services_changed(&batch.services);
+        self.changed_each(batch.ingresses.iter().map(|change| &change.key), Fact::Ingress);
         self.exports_changed(&batch.exports, now);
-        self.namespaces_changed(&batch.namespaces, &rights, now);
-        self.pods_changed(&batch.pods, now);
+        self.namespaces_changed(&batch.namespaces, &rights);
+        self.pods_changed(&batch.pods);
         self.gated_changed(&batch.gated, now);
-        self.cutovers_changed(&batch.cutovers, now);
-        self.reconcile(batch.imports.into_iter().map(|change| change.key));
+        self.changed_each(batch.cutovers.iter().map(|change| &change.key), Fact::Cutover);
+        self.changed_each(batch.imports.iter().map(|change| &change.key), Fact::Import);
     }
 
-    /// The consequences for instances, the registry and the user, once for all inputs of a call.
-    fn conclude(&mut self, now: Now) -> Vec<Command> {
-        self.settle_quotas(now);
-        self.update_instances(now);
-        self.judge_gates(now);
-        self.judge_cutovers(now);
-        if std::mem::take(&mut self.publish) {
-            self.out.extend(self.knowledge.desired().map(Command::Publish));
-        }
-        let listing = self.annotated.needs_zones() || !self.named.is_empty();
-        if std::mem::replace(&mut self.listing, listing) != listing {
+    /// The consequences for instances, the registry and the user, once for all that changed.
+    pub(super) fn conclude(&mut self, now: Now) -> Vec<Command> {
+        self.derive(now);
+        let listing = self.annotated.needs_zones() || !self.exporting.named.is_empty();
+        if std::mem::replace(&mut self.reads.listing, listing) != listing {
             self.out.push(Command::List(listing));
         }
         self.out.extend(self.annotated.take_notes().into_iter().map(Command::Emit));
@@ -346,18 +279,20 @@ impl Core {
 
     /// When time alone changes something next.
     pub(super) fn wake(&self) -> Option<Duration> {
-        let membership = self.settles.into_iter().chain(self.worded);
-        self.claims.wake().into_iter().chain(membership).chain(self.held.values().copied()).min()
+        let membership = self.term.first_reading_ends.into_iter().chain(self.term.worded);
+        self.claims.wake().into_iter().chain(membership).chain(self.exporting.held.values().copied()).min()
     }
 
     fn time_passed(&mut self, now: Now) {
-        self.touch_cutovers();
-        self.touched.extend(self.claims.due(now.mono).cloned());
-        if self.settles.is_some_and(|at| at <= now.mono) {
-            self.settle(now);
+        self.changed(Fact::Tick);
+        for target in self.claims.due(now.mono).cloned().collect::<Vec<_>>() {
+            self.changed(Fact::Due(&target));
         }
-        if self.worded.is_some_and(|until| until <= now.mono) {
-            self.worded = None;
+        if self.term.first_reading_ends.is_some_and(|at| at <= now.mono) {
+            self.end_first_reading(now);
+        }
+        if self.term.worded.is_some_and(|until| until <= now.mono) {
+            self.term.worded = None;
             self.judge_membership(now);
         }
         self.release(now);
@@ -371,32 +306,20 @@ impl Core {
         Sizes { clusters, names, annotated: self.annotated.sizes(), waiting_pods: self.gates.waiting() }
     }
 
-    /// Requests that names be reconciled.
-    pub(super) fn reconcile(&mut self, names: impl IntoIterator<Item = ServiceKey>) {
-        self.out.extend(names.into_iter().map(Command::Reconcile));
-    }
-
-    /// The same for names that others export, of those that can have objects here: with a hundred clusters, most changes
-    /// are in namespaces that this one does not have.
-    pub(super) fn reconcile_here(&mut self, names: impl IntoIterator<Item = ServiceKey>) {
-        let here: Vec<_> = names.into_iter().filter(|key| self.is_here(key)).collect();
-        self.reconcile(here);
-    }
-
     /// Whether the namespace of a name is here, or an object of it. Whenever a namespace appears, its names are reconciled.
-    fn is_here(&self, key: &ServiceKey) -> bool {
+    pub(super) fn is_here(&self, key: &ServiceKey) -> bool {
         self.world.namespaces.contains(&key.namespace)
             || self.world.imports.contains(key)
-            || !self.imported.get(key).is_empty()
+            || !self.world.imported.get(key).is_empty()
     }
 
     /// Every name that anybody exports from a namespace that is here, or that has objects.
     pub(super) fn names(&self) -> BTreeSet<ServiceKey> {
         let exported = self.knowledge.names().filter(|key| self.is_here(key));
         let mut names: BTreeSet<ServiceKey> = exported.cloned().collect();
-        names.extend(self.imported.names().cloned());
-        names.extend(self.subscriptions.names());
-        names.extend(self.peers.names());
+        names.extend(self.world.imported.names().cloned());
+        names.extend(self.reads.subscriptions.names());
+        names.extend(self.reads.peers.names());
         names.extend(self.world.imports.values().filter(|import| import.managed).map(|import| import.key.clone()));
         let services = self.world.services.values();
         let derived = services.filter_map(|service| Some((service, service.service_import.as_deref()?)));
@@ -404,19 +327,11 @@ impl Core {
         names
     }
 
-    /// Requests that all names in these namespaces be reconciled.
-    pub(super) fn reconcile_within(&mut self, namespaces: &BTreeSet<Arc<str>>) {
-        if !namespaces.is_empty() {
-            let names = self.names();
-            self.reconcile(names.into_iter().filter(|name| namespaces.contains(&name.namespace)));
-        }
-    }
-
     /// The export of a name by every known cluster, from the ledger or from the instances of its AWS controller.
     pub(super) fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Exported>> {
         let mut sources = self.knowledge.sources(key);
-        let told = self.peers.told(key, |cluster| self.knowledge.is_live(cluster));
-        awsmcs::join(&mut sources, told.exports, |cluster| {
+        let of_peers = self.reads.peers.exports_of(key, |cluster| self.knowledge.is_live(cluster));
+        awsmcs::join(&mut sources, of_peers.exports, |cluster| {
             self.knowledge.is_unread(cluster) || self.knowledge.withdrew(cluster, key)
         });
         sources
@@ -425,14 +340,14 @@ impl Core {
     /// The clusters whose export of a name is not known.
     pub(super) fn unknown(&self, key: &ServiceKey) -> Unknown {
         match self.knowledge.unknown() {
-            Unknown::Only(_) if !self.peers.is_complete(key) => Unknown::AllBut(self.knowledge.deciding(key)),
+            Unknown::Only(_) if !self.reads.peers.is_complete(key) => Unknown::AllBut(self.knowledge.deciding(key)),
             unknown => unknown,
         }
     }
 
     /// Whether new imports wait for the first reading.
-    pub(super) fn settling(&self) -> bool {
-        self.knowledge.settling() || !self.peers.is_settled()
+    pub(super) fn awaits_first_reading(&self) -> bool {
+        self.knowledge.awaits_first_reading() || !self.reads.peers.has_first_reading()
     }
 }
 

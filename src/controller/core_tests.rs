@@ -6,12 +6,15 @@ mod joining;
 mod left_out;
 #[path = "core_tests/registrations.rs"]
 mod registrations;
+#[path = "core_tests/written.rs"]
+mod written;
 
 use serde_json::json;
 
 use super::*;
 use crate::{
     ImportRules, Metrics,
+    derived::Derived,
     knowledge::tests::mk_remotes,
     peers::tests::{found, instance, reading},
     runtime::Watched,
@@ -30,6 +33,7 @@ use export::{Exports, Quota};
 use import::{DerivedNaming, Former, Plan, hashed};
 use instances::{RegistrationPolicy, Selection, sync::TargetStatus};
 use ledger::writer::Stage;
+use model::Target;
 
 const DELAY: Duration = Duration::from_secs(10);
 
@@ -198,7 +202,7 @@ fn a_name_is_looked_at_when_its_namespace_is_here() {
 #[test]
 fn an_export_that_is_not_allowed_any_more_has_no_conflict() {
     let mut bench = Bench::member();
-    bench.core.export_namespaces = Some("export in (yes)".parse().unwrap());
+    bench.core.settings.export_namespaces = Some("export in (yes)".parse().unwrap());
     bench.put("web", &[]);
     let conflict = json!({
         "type": "Conflict", "status": "True", "reason": "TypeConflict", "message": "",
@@ -245,7 +249,7 @@ fn endpoints_stay_while_their_slices_follow_the_new_name_of_a_port() {
     assert!(published(&bench.core.handle(Input::Tick, at(8))).is_none());
     let alone = published(&bench.core.handle(Input::Tick, at(9))).unwrap();
     assert!(alone.contains_key("shop/web") && !alone.contains_key("shop/web#0"), "{alone:?}");
-    assert!(bench.core.held.is_empty());
+    assert!(bench.core.exporting.held.is_empty());
 }
 
 /// The endpoints still serve the other port, which says nothing about this one.
@@ -274,7 +278,7 @@ fn one_of_several_ports_gets_a_new_name_with_its_slices() {
     put_service(&bench, "web");
     assert!(published(&bench.observe(at(2))).is_none(), "no endpoint serves the renamed port yet");
     put_slice(&bench, "web");
-    assert!(published(&bench.observe(at(3))).is_some() && bench.core.held.is_empty());
+    assert!(published(&bench.observe(at(3))).is_some() && bench.core.exporting.held.is_empty());
 }
 
 /// The caches may show a change before the core takes it in.
@@ -306,8 +310,8 @@ fn what_comes_and_goes_before_it_is_taken_in_is_made_again() {
     let services = vec![Change { key: hashed_key("web"), old: None, new: None }];
     let commands = bench.take_in(Batch { services, ..Batch::default() }, at(2));
     assert!(reconciled(&commands).contains(&key("web")));
-    let imported = vec![Change { key: key("web-0").into(), old: None, new: None }];
-    let commands = bench.take_in(Batch { imported, ..Batch::default() }, at(3));
+    let imported_slices = vec![Change { key: key("web-0").into(), old: None, new: None }];
+    let commands = bench.take_in(Batch { imported_slices, ..Batch::default() }, at(3));
     assert!(reconciled(&commands).contains(&key("web")));
 }
 
@@ -315,7 +319,7 @@ fn what_comes_and_goes_before_it_is_taken_in_is_made_again() {
 #[test]
 fn what_aws_controllers_export_is_imported_into_a_namespace_that_comes_later() {
     let mut bench = Bench::member();
-    bench.core.peers = Peers::new(true);
+    bench.core.reads.peers = Peers::new(true);
     let web = reading(&[instance("c1", "10.0.0.1", &[])]);
     let commands = bench.core.handle(Input::Discovered(found(&[("web", Some(web))], true, None)), at(1));
     assert!(reconciled(&commands).is_empty());
@@ -380,7 +384,7 @@ fn an_error_of_the_registry_counts_as_waiting_at_first_and_is_said_later() {
     let failing = Status { error: Some("access denied".to_owned()), ..Status::default() };
     bench.core.handle(Input::Ledger(Arc::new(failing)), at(1));
     assert!(matches!(bench.core.knowledge.membership(), Membership::Joining(_)));
-    let commands = bench.core.handle(Input::Tick, Now { mono: SETTLE, ..at(15) });
+    let commands = bench.core.handle(Input::Tick, Now { mono: FIRST_READING, ..at(15) });
     assert!(matches!(bench.core.knowledge.membership(), Membership::Failing(_)));
     assert_eq!(reconciled(&commands), [key("web")].into());
 }
@@ -437,8 +441,8 @@ fn names_that_come_and_go_leave_nothing_behind() {
         assert!(!labelled(&bench, &name) && !labelled(&bench, &format!("pods-{n}")));
         bench.work(&name, at(n));
         bench.remotes([], at(n));
-        assert!(bench.core.desired.iter().all(|(_, desired)| desired.released));
-        let desired: BTreeSet<Target> = bench.core.desired.keys().cloned().collect();
+        assert!(bench.core.instances.desired.iter().all(|(_, desired)| desired.released));
+        let desired: BTreeSet<Target> = bench.core.instances.desired.keys().cloned().collect();
         assert_eq!(desired.len(), 2);
         let gone = TargetStatus { own_gone: true, done: true, ..TargetStatus::default() };
         let statuses = desired.into_iter().map(|target| (target, gone.clone())).collect();
@@ -448,7 +452,10 @@ fn names_that_come_and_go_leave_nothing_behind() {
     }
     let core = &bench.core;
     assert_eq!(core.sizes(), Sizes { clusters: 1, names: 0, annotated: (0, 0), waiting_pods: 0 });
-    assert_eq!((core.slices.names().count(), core.cluster_ips.len(), core.desired.len()), (0, 0, 0));
+    assert_eq!(
+        (core.world.slices.names().count(), core.world.cluster_ips.len(), core.instances.desired.len()),
+        (0, 0, 0)
+    );
     assert_eq!((core.claims.waiting().count(), core.claims.wake()), (0, None));
 }
 
@@ -462,126 +469,18 @@ fn names_are_looked_at_again_when_services_take_addresses_from_another_range() {
     assert!(!named(&bench.core.handle(ranges("10.96.0.0/12"), at(3))), "no news");
 }
 
+/// A Service takes an address that an imported endpoint has, outside the known ranges of cluster IPs.
 #[test]
-fn an_import_that_stays_blocked_is_looked_at_again_and_again() {
+fn the_names_with_an_address_that_becomes_a_cluster_ip_are_looked_at_again() {
     let mut bench = Bench::member();
     bench.remotes(["web"], at(1));
-    let put_import = |bench: &Bench, labels: BTreeMap<&str, &str>| {
-        let metadata = json!({"namespace": "shop", "name": "web", "labels": labels});
-        let import = json!({"metadata": metadata, "spec": {"type": "ClusterSetIP", "ports": []}});
-        bench.objects.put_import(serde_json::from_value(import).unwrap());
-    };
-    put_import(&bench, BTreeMap::new());
-    bench.observe(at(1));
-    assert!(matches!(bench.work("web", at(1)).import, Plan::Blocked(_)));
-    let again = |bench: &mut Bench, second| {
-        let commands = bench.core.handle(Input::Tick, at(second));
-        reconciled(&commands).contains(&key("web"))
-    };
-    assert_eq!([600, 601, 602, 1201].map(|second| again(&mut bench, second)), [false, true, false, true]);
-    put_import(&bench, [("cloudmap-mcs/managed-by", "cloudmap-mcs")].into());
-    bench.observe(at(1202));
-    assert!(matches!(bench.work("web", at(1202)).import, Plan::Want(_)));
-    assert!(!again(&mut bench, 2000) && bench.core.blocked.is_empty());
-}
-
-/// Whoever cannot use the zone of the ClusterSet knows it by its name alone.
-#[tokio::test]
-async fn a_service_that_a_template_names_serves_on_when_somebody_takes_its_labels_away() {
-    let mut bench = Bench::member();
-    bench.core.derived = Derived::new("{name}-global".parse().unwrap());
-    let mut local = crate::targets::tests::mk_local();
-    local.export.ip_families = vec![IpFamily::V4];
-    let mut map = Exports::resume(&Map::new());
-    map.set(&key("web"), Some(Arc::new(local)), BTreeSet::new(), 1);
-    bench.remote(Some(map.map()), at(1));
-    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
-    let outbox = Outbox::new(metrics.dropped_events());
-    let objects = Arc::clone(&bench.objects);
-    bench.work("web", at(1)).apply(Part::All, &*objects, &outbox, &metrics).await.unwrap();
-    for (label, is_foreign) in [(LABEL_SERVICE_NAME, false), (LABEL_MANAGED_BY, true)] {
-        let mut service = objects.services().remove(0);
-        service.metadata.labels.as_mut().unwrap().remove(label);
-        objects.put_service(service);
-        bench.observe(at(2));
-        let work = bench.work("web", at(2));
-        let Plan::Want(wanted) = &work.import else { panic!("nothing is wanted") };
-        assert_eq!((wanted.derived.as_deref(), wanted.obstacle.is_some()), (Some("web-global"), is_foreign), "{label}");
-        assert!(work.notes.is_empty(), "{:?}", work.notes);
-    }
-}
-
-/// An object of somebody else may have the name of a slice, and no slice shows that.
-#[test]
-fn a_write_that_never_succeeds_is_said_even_if_such_failures_mostly_pass() {
-    let mut bench = Bench::member();
-    bench.remotes(["web"], at(1));
-    let work = bench.work("web", at(1));
-    let [foreign, down] = ["it is not ours", "down"].map(str::to_owned);
-    for (cause, when) in [(Cause::Conflict(foreign), 5), (Cause::Unavailable(down), 3)] {
-        let (error, mut said) = (failed(cause), BTreeSet::new());
-        let notes: Vec<_> = (1..10)
-            .flat_map(|nth| {
-                work.failed(&error, Duration::ZERO, nth, &mut said).into_iter().map(move |note| (nth, note))
-            })
-            .map(|(nth, note)| (nth, note.regarding.kind.unwrap()))
-            .collect();
-        assert_eq!(notes, [(when, "Namespace".to_owned())], "there is no import yet");
-    }
-}
-
-fn failed(cause: Cause) -> Error {
-    Error { verb: "apply", kind: "EndpointSlice", object: "shop/web-0".to_owned(), cause }
-}
-
-#[test]
-fn a_write_that_fails_for_several_reasons_is_said_once() {
-    let mut bench = Bench::member();
-    bench.remotes(["web"], at(1));
-    let (work, mut said) = (bench.work("web", at(1)), BTreeSet::new());
-    let mut notes = |cause, failures| work.failed(&failed(cause), Duration::ZERO, failures, &mut said).len();
-    let forbidden = || Cause::Forbidden("exceeded quota".to_owned());
-    assert_eq!(notes(Cause::Conflict("another version".to_owned()), 3), 0, "it mostly passes");
-    assert_eq!((notes(forbidden(), 4), notes(forbidden(), 5)), (1, 0));
-}
-
-#[tokio::test]
-async fn while_many_names_wait_endpoints_from_other_clusters_come_first() {
-    let mut bench = Bench::member();
-    bench.remotes(["web"], at(1));
-    bench.export("own", &[]);
-    bench.observe(at(1));
-    let work = bench.work("web", at(1));
-    assert_eq!(work.urgent(), Part::Objects, "a new import");
-    let own = bench.work("own", at(1));
-    assert_eq!(own.urgent(), Part::Nothing, "whoever asks for it here has its Service");
-
-    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
-    let outbox = Outbox::new(metrics.dropped_events());
-    let objects = Arc::clone(&bench.objects);
-    work.apply(Part::Objects, &*objects, &outbox, &metrics).await.unwrap();
-    assert_eq!((objects.services().len(), objects.slices().len()), (1, 1), "the derived Service, and its endpoints");
-    let conditions =
-        |name| objects.import(&key(name)).map(|import| import.status.map_or(0, |status| status.conditions.len()));
-    assert_eq!(conditions("web"), Some(0), "the import, without its status");
-    bench.observe(at(1));
-    assert_eq!(bench.work("web", at(1)).urgent(), Part::Objects, "it is new until it has conditions");
-    own.apply(Part::Nothing, &*objects, &outbox, &metrics).await.unwrap();
-    assert!(objects.import(&key("own")).is_none());
-
-    for work in [bench.work("web", at(2)), own] {
-        work.apply(Part::All, &*objects, &outbox, &metrics).await.unwrap();
-    }
-    assert!(conditions("web") > Some(0) && conditions("own") > Some(0));
+    let address = crate::targets::tests::mk_local().endpoints[0].ipv4.unwrap().to_string();
+    let service = json!({
+        "metadata": {"namespace": "shop", "name": "other"},
+        "spec": {"clusterIP": address, "clusterIPs": [address], "ipFamilies": ["IPv4"]},
+    });
+    bench.objects.put_service(serde_json::from_value(service).unwrap());
     bench.observe(at(2));
-    // The traffic of an existing import comes before what its export says.
-    let mut own = bench.work("own", at(2));
-    own.report = Some(Report { uid: "uid".into(), conditions: Vec::new(), notes: Vec::new() });
-    assert_eq!(own.urgent(), Part::Import);
-    let mut web = bench.work("web", at(2));
-    assert_eq!(web.urgent(), Part::All, "nothing is left to say");
-    // It takes a second until the import may show another derived Service.
-    let Plan::Want(wanted) = &mut web.import else { panic!("nothing is wanted") };
-    wanted.former = Some(Former { derived: "former".into(), slices: BTreeMap::new() });
-    assert_eq!(web.urgent(), Part::Endpoints);
+    assert_eq!(reconciled(&bench.core.handle(Input::Tick, at(3))), [key("web")].into());
+    assert_eq!(reconciled(&bench.core.handle(Input::Tick, at(4))), BTreeSet::new(), "once");
 }

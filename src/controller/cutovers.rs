@@ -9,15 +9,13 @@ use std::{
 use super::{
     core::{Command, Core, Now},
     cutover_writer::{Progress as Writing, Written},
+    dirty::Fact,
     world::Objects,
 };
 use api::CutoverPhase;
-use cluster::{
-    Change,
-    objects::{Cutover, ObjectKey},
-};
+use cluster::objects::{Cutover, ObjectKey};
 use cutover::{
-    Facing, Observed, Place, Planned, Settle, Stopwatch,
+    Facing, Observed, Planned, Settle, Stopwatch, TargetStanding,
     guard::{self, Guard, Judgement, Judgements, MOST_PODS, Pods, Question, Registered},
     hiding::LastMark,
     plan::{looks, plan},
@@ -30,7 +28,7 @@ use instances::{
 use model::{ClaimOwner, ServiceKey, Target};
 
 /// What is known about Cutovers. Empty without `--cutovers`.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Cutovers {
     /// `--settle`
     settle: Settle,
@@ -42,8 +40,6 @@ pub(super) struct Cutovers {
     /// What the guards are asked, and what they found.
     asked: Arc<guard::Questions>,
     judgements: Arc<Judgements>,
-    /// Whether anything happened since they were last judged.
-    changed: bool,
 }
 
 impl Cutovers {
@@ -82,33 +78,13 @@ pub(super) fn phases(cutovers: &Objects<Cutover>) -> [(CutoverPhase, usize); Cut
 }
 
 impl Core {
-    pub(super) fn cutovers_changed(&mut self, changes: &[Change<Cutover>], now: Now) {
-        for Change { key, .. } in changes {
-            for owner in owners(key) {
-                self.touched.extend(self.knowledge.targets_of(&owner));
-            }
-        }
-        let keys = || changes.iter().map(|change| change.key.clone());
-        self.replan(keys(), now);
-        self.reconcile(keys());
-        self.cutovers.changed = true;
-    }
-
     pub(super) fn judged(&mut self, judgements: Arc<Judgements>) {
         self.cutovers.judgements = judgements;
-        self.cutovers.changed = true;
+        self.changed(Fact::Judged);
     }
 
-    /// Something happened on which a Cutover may depend.
-    pub(super) fn touch_cutovers(&mut self) {
-        self.cutovers.changed = true;
-    }
-
-    /// Decides about all Cutovers again, if anything happened.
+    /// Decides about all Cutovers again.
     pub(super) fn judge_cutovers(&mut self, now: Now) {
-        if !std::mem::take(&mut self.cutovers.changed) {
-            return;
-        }
         let all = self.world.cutovers.values().cloned().collect::<Vec<_>>();
         if all.is_empty() && self.cutovers.planned.is_empty() && self.cutovers.asked.is_empty() {
             return;
@@ -143,7 +119,7 @@ impl Core {
         let Cutover { key, uid, version, generation, spec, status: shown } = cutover;
         let (facing, annotation) = self.facing(key);
         // A new leader has to read everything first.
-        if self.young && !facing.is_known() {
+        if self.term.young && !facing.is_known() {
             return None;
         }
         // What was planned counts until the API server shows it, or something else.
@@ -171,8 +147,8 @@ impl Core {
             facing: &facing,
             awaits: lower.map(|(other, _)| &*other.name),
             guard: judgement.as_ref(),
-            may_hide: self.hide_tasks,
-            ungranted: facing.places().iter().map(|place| &place.target).find(|target| !self.may_hide(key, target)),
+            may_hide: self.settings.hide_tasks,
+            ungranted: facing.targets().iter().map(|place| &place.target).find(|target| !self.may_hide(key, target)),
             settle,
             hidden_since,
             waited,
@@ -186,17 +162,18 @@ impl Core {
     }
 
     fn may_hide(&self, key: &ServiceKey, target: &Target) -> bool {
-        let consent = self.desired.get(target).map(|desired| desired.consent.clone()).unwrap_or_default();
+        let consent = self.instances.desired.get(target).map(|desired| desired.consent.clone()).unwrap_or_default();
         may_hide_in(self.knowledge.rights(), &key.namespace, target, &consent)
     }
 
     /// What a guard is asked while a share is in force.
     fn question(&self, key: &ServiceKey, guard: Guard, share: Option<u8>, facing: &Facing) -> Question {
         let service = self.world.services.get(key);
-        let pods_of_it = Pods::of(service.as_deref(), &self.slices.get(key), |address| self.is_cluster_ip(address));
+        let pods_of_it =
+            Pods::of(service.as_deref(), &self.world.slices.get(key), |address| self.is_cluster_ip(address));
         let (mut services, mut first, mut others) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-        for Place { target, share, trouble: _ } in facing.places() {
-            let Some(desired) = self.desired.get(target) else { continue };
+        for TargetStanding { target, share, trouble: _ } in facing.targets() {
+            let Some(desired) = self.instances.desired.get(target) else { continue };
             let registered = |address: &IpAddr| share.as_ref().is_some_and(|share| share.addresses.contains(address));
             let mut instances = BTreeSet::new();
             for spec in desired.instances.iter().filter(|spec| spec.is_ready()) {
@@ -230,7 +207,10 @@ impl Core {
         let (mut found, mut obstacle, mut places) = (exported.is_some(), self.export_obstacle(key), Vec::new());
         let mut add = |owner: &ClaimOwner, targets: Vec<Target>| {
             for target in targets {
-                if !places.iter().any(|place: &Result<Place, _>| place.as_ref().is_ok_and(|it| it.target == target)) {
+                if !places
+                    .iter()
+                    .any(|place: &Result<TargetStanding, _>| place.as_ref().is_ok_and(|it| it.target == target))
+                {
                     places.extend(self.place(target, owner));
                 }
             }
@@ -249,10 +229,10 @@ impl Core {
         if !found {
             return (Facing::NoObject, annotation);
         }
-        let places: Result<Vec<Place>, String> = places.into_iter().collect();
+        let places: Result<Vec<TargetStanding>, String> = places.into_iter().collect();
         let facing = match (places, obstacle) {
             (Err(why), _) => Facing::NotRegistered(why),
-            (Ok(places), _) if !places.is_empty() => Facing::Places(places),
+            (Ok(places), _) if !places.is_empty() => Facing::Targets(places),
             (_, Some(Progress::Waits(why))) => Facing::Waits(why),
             (_, Some(Progress::Refused(why))) => Facing::NotRegistered(why),
             (_, Some(Progress::Declined)) => Facing::NotRegistered(
@@ -269,18 +249,18 @@ impl Core {
     ///
     /// # Errors
     /// It will not be registered there before somebody changes something.
-    fn place(&self, target: Target, owner: &ClaimOwner) -> Option<Result<Place, String>> {
+    fn place(&self, target: Target, owner: &ClaimOwner) -> Option<Result<TargetStanding, String>> {
         match self.knowledge.claimant(&target) {
             Some((cluster, other)) if !other.is_same_service(owner) => {
                 return Some(Err(format!("Cloud Map service {target}: {other} of cluster {cluster} claims it.")));
             }
             _ => {}
         }
-        let desired = self.desired.get(&target);
+        let desired = self.instances.desired.get(&target);
         if desired.is_some_and(|desired| desired.retiring) {
             return None;
         }
-        let status = self.statuses.get(&target);
+        let status = self.instances.statuses.get(&target);
         let (share, mut trouble) = (status.and_then(|status| status.share.as_deref().cloned()), None);
         match status.map(|status| &status.outcome) {
             Some(Outcome::Refused {
@@ -293,12 +273,12 @@ impl Core {
             }
             Some(Outcome::Pending | Outcome::Registered { .. }) | None => {}
         }
-        Some(Ok(Place { target, share, trouble }))
+        Some(Ok(TargetStanding { target, share, trouble }))
     }
 }
 
 /// The objects that a Cutover of this name may be about.
-fn owners(key: &ServiceKey) -> [ClaimOwner; 3] {
+pub(super) fn owners(key: &ServiceKey) -> [ClaimOwner; 3] {
     [ClaimOwner::export(key), ClaimOwner::service(key), ClaimOwner::ingress(key)]
 }
 

@@ -14,7 +14,7 @@ use import::{DerivedNaming, DerivedServices, is_shown};
 use model::{ServiceKey, ServiceType};
 
 /// The naming of derived Services, and those that have another name.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Derived {
     naming: DerivedNaming,
     /// By import. Empty, unless the naming has changed, or names are taken or too long.

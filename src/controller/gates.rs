@@ -11,6 +11,7 @@ use super::{
     Membership, Mode,
     claims::Standing,
     core::{Command, Core, Now},
+    dirty::Fact,
     gate_writer::{Opening, Openings},
     pods,
     targets::{Asked, awaits_clusters},
@@ -34,7 +35,7 @@ use model::{ClaimOwner, ServiceKey, Target};
 const SAID_AFTER: Duration = Duration::from_secs(30);
 
 /// What is known about the pods that wait for nothing but their gates. Empty without `--readiness-gates`.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Gates {
     /// `--gate-timeout`
     timeout: Duration,
@@ -45,18 +46,16 @@ pub(super) struct Gates {
     openings: Arc<Openings>,
     asked: Arc<Questions>,
     answers: Arc<Answers>,
-    /// Whether anything happened since the gates were last judged.
-    changed: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Waiting {
     /// When this leader first saw it wait.
     since: Duration,
     /// How long it had waited before, under earlier leaders.
     before: Duration,
     /// Whether an Event has said what it waits for.
-    told: bool,
+    reported: bool,
 }
 
 impl Gates {
@@ -78,11 +77,6 @@ impl Gates {
             |spec: &&InstanceSpec| spec.is_ready() && spec.addresses().any(|address| self.addresses.contains(&address));
         Arc::new(instances.iter().filter(awaited).map(|spec| Arc::clone(spec.id())).collect())
     }
-
-    /// Something happened on which a decision about a gate may depend.
-    pub(super) fn touch(&mut self) {
-        self.changed = true;
-    }
 }
 
 impl Core {
@@ -93,7 +87,7 @@ impl Core {
                 let since = pod.since.filter(|_| old.is_none());
                 let before = since.and_then(|since| u64::try_from(now.seconds().saturating_sub(since)).ok());
                 let before = Duration::from_secs(before.unwrap_or_default());
-                self.gates.waiting.entry(*key).or_insert(Waiting { since: now.mono, before, told: false });
+                self.gates.waiting.entry(*key).or_insert(Waiting { since: now.mono, before, reported: false });
             } else {
                 self.gates.waiting.remove(key);
             }
@@ -101,24 +95,20 @@ impl Core {
         let waiting = self.gates.waiting.keys().filter_map(|key| self.world.gated.get(key));
         self.gates.addresses = waiting.flat_map(|pod| pod.addresses.to_vec()).collect();
         let (pods, namespaces) = pods::changed(changes, |pod| &pod.key.namespace);
-        let services = self.services_of(&pods, &namespaces);
-        // Whether an instance is awaited may have changed, and nothing else.
-        for key in &services {
-            for owner in [ClaimOwner::export(key), ClaimOwner::service(key)] {
-                self.touched.extend(self.knowledge.targets_of(&owner));
-            }
+        for key in self.services_of(&pods, &namespaces) {
+            self.changed(Fact::Endpoints(&key));
         }
-        self.endpoints_changed(services, now);
     }
 
     pub(super) fn answers_changed(&mut self, answers: Arc<Answers>) {
         self.gates.answers = answers;
+        self.changed(Fact::Answers);
     }
 
-    /// Decides about all gates again, if anything happened.
+    /// Decides about all gates again.
     pub(super) fn judge_gates(&mut self, now: Now) {
-        let Gates { waiting, openings, asked, changed, .. } = &mut self.gates;
-        if !std::mem::take(changed) || waiting.is_empty() && openings.is_empty() && asked.is_empty() {
+        let Gates { waiting, openings, asked, .. } = &self.gates;
+        if waiting.is_empty() && openings.is_empty() && asked.is_empty() {
             return;
         }
         let gated = |key: &TargetId| Some((*key, self.world.gated.get(key).filter(|pod| pod.waits())?));
@@ -140,7 +130,7 @@ impl Core {
                     if let Some(opening) = self.gates.openings.get(id) {
                         openings.insert(*id, Arc::clone(opening));
                     }
-                    if waited >= SAID_AFTER && !std::mem::replace(&mut waiting.told, true) {
+                    if waited >= SAID_AFTER && !std::mem::replace(&mut waiting.reported, true) {
                         let text = format!(
                             "The pod is not ready, because its readiness gate waits until clients of Cloud Map find it: {why}."
                         );
@@ -166,9 +156,10 @@ impl Core {
     fn services_by_pod(&self, pods: &BTreeMap<TargetId, Arc<GatedPod>>) -> BTreeMap<TargetId, BTreeSet<ServiceKey>> {
         let namespaces: BTreeSet<_> = pods.values().map(|pod| &pod.key.namespace).collect();
         let mut services = BTreeMap::<_, BTreeSet<_>>::new();
-        let keys: BTreeSet<_> = namespaces.into_iter().flat_map(|namespace| self.slices.names_in(namespace)).collect();
+        let keys: BTreeSet<_> =
+            namespaces.into_iter().flat_map(|namespace| self.world.slices.names_in(namespace)).collect();
         for key in keys {
-            for slice in self.slices.get(key) {
+            for slice in self.world.slices.get(key) {
                 for pod in slice.endpoints.iter().filter_map(|row| row.target).filter(|pod| pods.contains_key(pod)) {
                     services.entry(pod).or_default().insert(key.clone());
                 }
@@ -203,7 +194,7 @@ impl Core {
         let refused = exceeded.filter(|(why, _)| why.extent == Extent::Whole).map(|(_, text)| text);
         match self.knowledge.planned(key) {
             _ if *self.knowledge.membership() == Membership::Leaving => Some(Progress::Declined),
-            _ if self.mode == Mode::Standalone => {
+            _ if self.settings.mode == Mode::Standalone => {
                 Some(Progress::Refused(format!("Service {key} is exported, but this cluster is in no ClusterSet.")))
             }
             None => Some(Progress::Waits(format!("the export of Service {key} is not planned yet"))),
@@ -211,14 +202,16 @@ impl Core {
                 Some(Progress::Refused(message.clone()))
             }
             Some(Ok(_)) if refused.is_some() => refused.map(Progress::Refused),
-            Some(Ok(_)) if targets.is_empty() => Some(match self.targets.asked(&object, self.knowledge.rights()) {
-                Asked::None => Progress::Declined,
-                Asked::Invalid(message) => Progress::Refused(message),
-                Asked::Unlisted => Progress::Waits(UNLISTED.to_owned()),
-                Asked::Target(_) | Asked::Unknown => {
-                    Progress::Waits(format!("the Namespace {} is not known yet", key.namespace))
-                }
-            }),
+            Some(Ok(_)) if targets.is_empty() => {
+                Some(match self.exporting.targets.asked(&object, self.knowledge.rights()) {
+                    Asked::None => Progress::Declined,
+                    Asked::Invalid(message) => Progress::Refused(message),
+                    Asked::Unlisted => Progress::Waits(UNLISTED.to_owned()),
+                    Asked::Target(_) | Asked::Unknown => {
+                        Progress::Waits(format!("the Namespace {} is not known yet", key.namespace))
+                    }
+                })
+            }
             Some(Ok(_)) => None,
         }
     }
@@ -240,12 +233,12 @@ impl Core {
             }
             _ => {}
         }
-        let Some(desired) = self.desired.get(target) else { return waits(&self.standing_in(target)) };
+        let Some(desired) = self.instances.desired.get(target) else { return waits(&self.standing_in(target)) };
         if desired.retiring {
             return refused("the Service is being withdrawn");
         }
         let wanted = wanted(desired, pod);
-        let status = self.statuses.get(target);
+        let status = self.instances.statuses.get(target);
         let outcome = status.map(|status| &status.outcome);
         if wanted.is_empty() {
             return match outcome {

@@ -5,8 +5,11 @@ use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
 use super::{
     Membership, Mode,
     core::{Command, Core, Now},
+    dirty::Fact,
     membership::LEAVING,
-    subscriptions::{Consequences, rejection},
+    orphans::Orphans,
+    peers::Peers,
+    subscriptions::{Consequences, Subscriptions, rejection},
 };
 use api::{events::EventReason, names::ANNOTATION_QUOTA};
 use cluster::{
@@ -16,7 +19,7 @@ use cluster::{
 };
 use discovery::Discovered;
 use export::Quota;
-use model::{ClaimOwner, ServiceKey, addresses::Range};
+use model::addresses::Range;
 
 /// What is wrong about the limits that a Namespace has. The default ones count then.
 fn wrong_quota(namespace: &Namespace) -> Option<EventRecord> {
@@ -26,46 +29,53 @@ fn wrong_quota(namespace: &Namespace) -> Option<EventRecord> {
     Some(EventRecord { regarding, reason: EventReason::InvalidAnnotation, action: "Register", text })
 }
 
+/// What is read of Cloud Map beside the ledger.
+#[derive(Clone)]
+pub(super) struct Reads {
+    pub(super) subscriptions: Subscriptions,
+    pub(super) peers: Peers,
+    pub(super) orphans: Orphans,
+    /// The Cloud Map namespaces that are read.
+    subscribed: Arc<BTreeSet<Arc<str>>>,
+    /// Whether the Cloud Map namespaces are listed.
+    pub(super) listing: bool,
+}
+
+impl Reads {
+    pub(super) fn new(subscriptions: Subscriptions, peers: Peers) -> Self {
+        Self { subscriptions, peers, orphans: Orphans::default(), subscribed: Arc::default(), listing: false }
+    }
+}
+
 impl Core {
     pub(super) fn imported_changed(&mut self, changes: &[Change<OwnSlice>]) {
-        let mut namespaces = BTreeSet::new();
         for Change { key, old, new } in changes {
-            let names = self.imported.update(old.as_ref(), new.as_ref());
-            self.reconcile(names);
+            for name in self.world.imported.update(old.as_ref(), new.as_ref()) {
+                self.changed(Fact::Import(&name));
+            }
             if old.is_none() && new.is_none() {
                 // It came and went, and nothing shows to which import it belonged.
-                namespaces.insert(key.namespace.clone());
+                self.changed(Fact::ImportIn(&key.namespace));
             }
         }
-        self.reconcile_within(&namespaces);
     }
 
     /// `rights`: those whose grants changed.
-    pub(super) fn namespaces_changed(&mut self, changes: &[Change<Namespace>], rights: &BTreeSet<Arc<str>>, now: Now) {
+    pub(super) fn namespaces_changed(&mut self, changes: &[Change<Namespace>], rights: &BTreeSet<Arc<str>>) {
         // The subscribed Cloud Map namespaces may change.
         for Change { key, new, .. } in changes {
-            self.peers.namespace_changed(key, new.as_deref());
-            let consequences = self.subscriptions.namespace_changed(key, new.as_deref());
+            self.reads.peers.namespace_changed(key, new.as_deref());
+            let consequences = self.reads.subscriptions.namespace_changed(key, new.as_deref());
             self.follow(consequences);
             self.out.extend(new.as_deref().and_then(wrong_quota).map(Command::Emit));
         }
         self.subscribe();
-        let changed: BTreeSet<&Arc<str>> = changes.iter().map(|change| &change.key).collect();
-        let every = self.export_namespaces.is_some();
-        let of_changed =
-            |key: &&ServiceKey| rights.contains(&key.namespace) || every && changed.contains(&key.namespace);
-        let exports: BTreeSet<_> = self.world.exports.keys().filter(of_changed).cloned().collect();
-        for key in &exports {
-            self.touched.extend(self.knowledge.targets_of(&ClaimOwner::export(key)));
+        for change in changes {
+            self.changed(Fact::Namespace(&change.key));
         }
-        self.replan(exports, now);
-        let owners = self.annotated.owners().into_iter().filter(|owner| rights.contains(&owner.namespace));
-        self.annotate(owners.collect::<Vec<_>>(), now);
-        let exported = changed.iter().flat_map(|namespace| self.knowledge.names_in(namespace)).cloned();
-        // Their Cloud Map namespace may have been read before, because another namespace imports from it.
-        let told = changed.iter().flat_map(|namespace| self.peers.names_in(namespace));
-        let names: Vec<_> = exported.chain(told).collect();
-        self.reconcile(names);
+        if !rights.is_empty() {
+            self.changed(Fact::Rights(rights));
+        }
     }
 
     /// Takes in what Namespaces allow. Returns those whose grants changed.
@@ -78,26 +88,26 @@ impl Core {
     /// The membership of this cluster may have changed. A cluster that is no member imports nothing, and reads nothing,
     /// because that costs money.
     pub(super) fn check_membership(&mut self) {
-        let why = obstacle(self.knowledge.membership(), self.mode);
-        let consequences = self.subscriptions.bar(why);
+        let why = obstacle(self.knowledge.membership(), self.settings.mode);
+        let consequences = self.reads.subscriptions.bar(why);
         self.follow(consequences);
         self.subscribe();
     }
 
     fn subscribe(&mut self) {
-        let mut subscribed = self.subscriptions.subscribed();
-        subscribed.extend(self.peers.subscribed().cloned());
-        if *self.subscribed != subscribed {
-            self.subscribed = Arc::new(subscribed);
-            self.out.push(Command::Subscribe(Arc::clone(&self.subscribed)));
+        let mut subscribed = self.reads.subscriptions.subscribed();
+        subscribed.extend(self.reads.peers.subscribed().cloned());
+        if *self.reads.subscribed != subscribed {
+            self.reads.subscribed = Arc::new(subscribed);
+            self.out.push(Command::Subscribe(Arc::clone(&self.reads.subscribed)));
         }
     }
 
     /// Discovered instances changed.
     pub(super) fn found_changed(&mut self, found: &Arc<Discovered>, now: Now) {
-        let of_peers = self.peers.adopt(Arc::clone(found));
+        let of_peers = self.reads.peers.adopt(Arc::clone(found));
         self.note_orphans(of_peers.names.iter(), now);
-        let of_others = self.subscriptions.adopt(Arc::clone(found));
+        let of_others = self.reads.subscriptions.adopt(Arc::clone(found));
         self.follow(of_peers);
         self.follow(of_others);
     }
@@ -115,54 +125,57 @@ impl Core {
             notes.extend(regarding.and_then(|regarding| rejection(&key, &rejected, regarding)));
         }
         self.out.extend(notes.into_iter().map(Command::Emit));
-        self.reconcile(names);
-        self.reconcile_within(&namespaces);
+        self.changed_each(&names, Fact::Import);
+        self.changed_each(&namespaces, Fact::ImportIn);
     }
 
     pub(super) fn count_cluster_ips(&mut self, old: Option<&Service>, new: Option<&Service>) {
+        let mut moved = BTreeSet::new();
         for ip in old.into_iter().flat_map(|service| &service.cluster_ips) {
-            if let Some(count) = self.cluster_ips.get_mut(ip) {
+            if let Some(count) = self.world.cluster_ips.get_mut(ip) {
                 *count -= 1;
                 if *count == 0 {
-                    self.cluster_ips.remove(ip);
-                    self.moved_ips.insert(*ip);
+                    self.world.cluster_ips.remove(ip);
+                    moved.insert(*ip);
                 }
             }
         }
         for ip in new.into_iter().flat_map(|service| &service.cluster_ips) {
-            let count = self.cluster_ips.entry(*ip).or_default();
+            let count = self.world.cluster_ips.entry(*ip).or_default();
             *count += 1;
             if *count == 1 {
-                self.moved_ips.insert(*ip);
+                moved.insert(*ip);
             }
+        }
+        if !moved.is_empty() {
+            self.changed(Fact::ClusterIps(&moved));
         }
     }
 
     /// Whether an address is a cluster IP of this cluster, or in the range of its cluster IPs.
     pub(super) fn is_cluster_ip(&self, address: IpAddr) -> bool {
-        self.cluster_ips.contains_key(&address) || self.service_ranges.iter().any(|range| range.contains(address))
+        self.world.cluster_ips.contains_key(&address) || self.world.ranges.iter().any(|range| range.contains(address))
     }
 
     /// An imported endpoint must not have an address that is a cluster IP of this cluster. All endpoints in namespaces
     /// of this cluster are searched for such addresses, so this is done for many Services at once, and only for
     /// addresses outside the known ranges, which are refused anyway.
     pub(super) fn cluster_ips_moved(&mut self) {
-        let mut moved = std::mem::take(&mut self.moved_ips);
-        moved.retain(|address| !self.service_ranges.iter().any(|range| range.contains(*address)));
+        let mut moved = self.take_cluster_ips();
+        moved.retain(|address| !self.world.ranges.iter().any(|range| range.contains(*address)));
         if !moved.is_empty() {
             let is_here = |namespace: &Arc<str>| self.world.namespaces.contains(namespace);
             let mut names = self.knowledge.names_with(&moved, is_here);
-            names.extend(self.subscriptions.names_with(&moved));
-            names.extend(self.peers.names_with(&moved));
-            self.reconcile(names);
+            names.extend(self.reads.subscriptions.names_with(&moved));
+            names.extend(self.reads.peers.names_with(&moved));
+            self.changed_each(&names, Fact::Import);
         }
     }
 
     /// An imported endpoint must not have an address in a range of cluster IPs of this cluster either.
     pub(super) fn ranges_changed(&mut self, ranges: Arc<[Range]>) {
-        if std::mem::replace(&mut self.service_ranges, ranges) != self.service_ranges {
-            let names = self.names();
-            self.reconcile(names);
+        if std::mem::replace(&mut self.world.ranges, ranges) != self.world.ranges {
+            self.changed(Fact::Ranges);
         }
     }
 }

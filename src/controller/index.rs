@@ -6,7 +6,7 @@ use cluster::objects::EndpointSlice;
 use model::{ServiceKey, intern, service_of_slice};
 
 /// Slices by the name to which they belong. `T` is the type of one of the slice caches.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct SliceIndex<T> {
     /// By the name that they belong to, and their own: one map, because most names have one slice.
     slices: BTreeMap<(ServiceKey, Arc<str>), Arc<T>>,

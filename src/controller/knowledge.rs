@@ -2,6 +2,7 @@
 //! from their ledgers.
 
 mod deciding;
+mod owners;
 mod publication;
 mod quotas;
 mod remotes;
@@ -11,11 +12,11 @@ use std::{
     sync::Arc,
 };
 
-use super::{Mode, parts::Part};
+use super::{Mode, subset::Subset};
 use cluster::objects::Namespace;
 use export::{Accounts, Dates, Exports, Quota, Refusal};
-use instances::{Naming, RegistrationPolicy, Rights, policy::Precedence, target::validate};
-use ledger::{Map, limits::MAX_SKEW};
+use instances::{RegistrationPolicy, Rights, policy::Precedence};
+use ledger::Map;
 use model::{ClaimOwner, ClaimState, ClusterId, Endpoint, Exported, Registration, ServiceKey, Target};
 
 /// What a change of the registry concerns.
@@ -93,19 +94,12 @@ pub struct Rules {
 }
 
 /// What is known about exports.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Knowledge {
     local: ClusterId,
     membership: Membership,
-    /// For each ServiceExport, its export, or why there is none.
-    planned: BTreeMap<ServiceKey, Result<Arc<Exported>, Refusal>>,
-    /// Which endpoints of an export others see, if not all of them.
-    parts: BTreeMap<ServiceKey, Part>,
-    /// Exports whose targets are not known yet, so that what is published of them stays.
-    unlisted: BTreeSet<ServiceKey>,
+    plans: Plans,
     annotated: BTreeMap<ClaimOwner, Asks>,
-    /// The exports that want a target: most targets are wanted by one.
-    wanting: BTreeSet<(Target, ServiceKey)>,
     /// In how many clusters each name is exported, including this one.
     names: BTreeMap<ServiceKey, usize>,
     rules: Rules,
@@ -114,13 +108,7 @@ pub struct Knowledge {
     accounts: Accounts,
     /// `None` until the own ledger is known.
     exports: Option<Exports>,
-    remotes: BTreeMap<ClusterId, Remote>,
-    /// Clusters that are in the ledger, but of which nothing is accepted (yet).
-    unaccepted: BTreeSet<ClusterId>,
-    /// Whether the registry's heads were read at least once in this term. The content of the record does not count.
-    read: bool,
-    /// Whether all live clusters were verified at least once, or had the time for it.
-    settled: bool,
+    others: Others,
     published: Option<Arc<Map>>,
     /// The latest known time, in seconds since 1970: no claim gets an earlier date.
     latest: i64,
@@ -131,7 +119,32 @@ pub struct Knowledge {
     barred: Option<String>,
 }
 
-#[derive(Debug, Default)]
+/// What the ServiceExports of this cluster lead to.
+#[derive(Debug, Clone, Default)]
+struct Plans {
+    /// For each ServiceExport, its export, or why there is none.
+    planned: BTreeMap<ServiceKey, Result<Arc<Exported>, Refusal>>,
+    /// Which endpoints of an export others see, if not all of them.
+    subsets: BTreeMap<ServiceKey, Subset>,
+    /// Exports whose targets are not known yet, so that what is published of them stays.
+    unlisted: BTreeSet<ServiceKey>,
+    /// The exports that want a target: most targets are wanted by one.
+    wanting: BTreeSet<(Target, ServiceKey)>,
+}
+
+/// What is known of the other clusters.
+#[derive(Debug, Clone, Default)]
+struct Others {
+    remotes: BTreeMap<ClusterId, Remote>,
+    /// Clusters that are in the ledger, but of which nothing is accepted (yet).
+    unaccepted: BTreeSet<ClusterId>,
+    /// Whether the registry's heads were read at least once in this term. The content of the record does not count.
+    read: bool,
+    /// Whether all live clusters were verified at least once, or had the time for it.
+    first_read: bool,
+}
+
+#[derive(Debug, Clone, Default)]
 struct Remote {
     /// The same of this cluster.
     created: i64,
@@ -145,8 +158,8 @@ struct Remote {
     withdrawn: BTreeSet<ServiceKey>,
     /// Since when the cluster is silent, if so, in milliseconds since 1970.
     silent: Option<u64>,
-    /// Whether it was heard in this term: its position advanced.
-    heard: bool,
+    /// Whether its position advanced in this term, so that it writes.
+    advanced: bool,
     /// Whether it has been silent for longer than the TTL, so that its exports are withdrawn here.
     expired: bool,
     /// Whether it has left or expired.
@@ -159,20 +172,14 @@ impl Knowledge {
         Self {
             local,
             membership,
-            planned: BTreeMap::new(),
-            parts: BTreeMap::new(),
-            unlisted: BTreeSet::new(),
+            plans: Plans::default(),
             annotated: BTreeMap::new(),
-            wanting: BTreeSet::new(),
             names: BTreeMap::new(),
             rules: Rules::default(),
             rights: Rights::default(),
             accounts: Accounts::new(Quota::default()),
             exports: None,
-            remotes: BTreeMap::new(),
-            unaccepted: BTreeSet::new(),
-            read: false,
-            settled: false,
+            others: Others::default(),
             published: None,
             latest: 0,
             created: 0,
@@ -238,7 +245,12 @@ impl Knowledge {
 
     /// The plan of a ServiceExport, if there is one.
     pub fn planned(&self, key: &ServiceKey) -> Option<&Result<Arc<Exported>, Refusal>> {
-        self.planned.get(key)
+        self.plans.planned.get(key)
+    }
+
+    /// The names of all ServiceExports that were planned.
+    pub fn planned_names(&self) -> impl Iterator<Item = &ServiceKey> {
+        self.plans.planned.keys()
     }
 
     /// The exports in the own ledger; `None` until it is known.
@@ -248,7 +260,7 @@ impl Knowledge {
 
     /// Number of clusters that are known to export anything, including this one, and number of exported names.
     pub fn sizes(&self) -> (usize, usize) {
-        (1 + self.remotes.len(), self.names.len())
+        (1 + self.others.remotes.len(), self.names.len())
     }
 
     /// Sets what a ServiceExport exports now (`None`: there is no ServiceExport). Returns the other names that must be
@@ -259,7 +271,7 @@ impl Knowledge {
         plan: Option<Result<Exported, Refusal>>,
         now: i64,
     ) -> (BTreeSet<ClaimOwner>, bool) {
-        let unchanged = match (self.planned.get(key), &plan) {
+        let unchanged = match (self.plans.planned.get(key), &plan) {
             (None, None) => true,
             (Some(Ok(before)), Some(Ok(after))) => **before == *after,
             (Some(Err(before)), Some(Err(after))) => before == after,
@@ -270,39 +282,39 @@ impl Knowledge {
         }
         let owner = ClaimOwner::export(key);
         for target in self.targets_of(&owner) {
-            self.wanting.remove(&(target, key.clone()));
+            self.plans.wanting.remove(&(target, key.clone()));
         }
         match plan.map(|plan| plan.map(Arc::new)) {
             Some(plan) => {
-                if self.planned.insert(key.clone(), plan).is_none() {
+                if self.plans.planned.insert(key.clone(), plan).is_none() {
                     count(&mut self.names, key);
                 }
             }
             None => {
-                if self.planned.remove(key).is_some() {
+                if self.plans.planned.remove(key).is_some() {
                     discount(&mut self.names, key);
                 }
             }
         }
         for target in self.targets_of(&owner) {
-            self.wanting.insert((target, key.clone()));
+            self.plans.wanting.insert((target, key.clone()));
         }
         (self.export(key, now), true)
     }
 
     /// Which endpoints of an export others see; `None` means all of them.
-    pub fn part(&self, key: &ServiceKey) -> Option<&Part> {
-        self.parts.get(key)
+    pub fn subset(&self, key: &ServiceKey) -> Option<&Subset> {
+        self.plans.subsets.get(key)
     }
 
     /// Sets which endpoints of an export others see. Returns whether that is new; [`export`](Self::export) acts on it.
-    pub fn set_part(&mut self, key: &ServiceKey, part: Option<Part>) -> bool {
-        if self.parts.get(key) == part.as_ref() {
+    pub fn set_subset(&mut self, key: &ServiceKey, subset: Option<Subset>) -> bool {
+        if self.plans.subsets.get(key) == subset.as_ref() {
             return false;
         }
-        match part {
-            Some(part) => self.parts.insert(key.clone(), part),
-            None => self.parts.remove(key),
+        match subset {
+            Some(subset) => self.plans.subsets.insert(key.clone(), subset),
+            None => self.plans.subsets.remove(key),
         };
         true
     }
@@ -310,20 +322,20 @@ impl Knowledge {
     /// Sets whether the target of an export is not known yet. Returns whether that is new; [`export`](Self::export) acts on
     /// it.
     pub fn set_unlisted(&mut self, key: &ServiceKey, unlisted: bool) -> bool {
-        if self.unlisted.contains(key) == unlisted {
+        if self.plans.unlisted.contains(key) == unlisted {
             return false;
         }
         let owner = ClaimOwner::export(key);
         for target in self.targets_of(&owner) {
-            self.wanting.remove(&(target, key.clone()));
+            self.plans.wanting.remove(&(target, key.clone()));
         }
         if unlisted {
-            self.unlisted.insert(key.clone())
+            self.plans.unlisted.insert(key.clone())
         } else {
-            self.unlisted.remove(key)
+            self.plans.unlisted.remove(key)
         };
         for target in self.targets_of(&owner) {
-            self.wanting.insert((target, key.clone()));
+            self.plans.wanting.insert((target, key.clone()));
         }
         true
     }
@@ -335,180 +347,13 @@ impl Knowledge {
 
     /// The planned export, as others see it.
     fn visible(&self, key: &ServiceKey, local: &Arc<Exported>) -> Arc<Exported> {
-        let mut visible = self.parts.get(key).map_or_else(|| Arc::clone(local), |part| Arc::new(part.of(local)));
-        if self.unlisted.contains(key) {
+        let mut visible =
+            self.plans.subsets.get(key).map_or_else(|| Arc::clone(local), |subset| Arc::new(subset.of(local)));
+        if self.plans.unlisted.contains(key) {
             let said = self.exports.as_ref().and_then(|exports| exports.said(key));
             Arc::make_mut(&mut visible).export.target = said.and_then(|said| said.export.target);
         }
         visible
-    }
-
-    /// Sets what an annotated object wants (`None`: it is gone, or requests nothing). Returns who may now get a target
-    /// that it released, and whether anything changed.
-    pub fn annotate(&mut self, owner: &ClaimOwner, wanted: Option<Asks>, now: i64) -> (BTreeSet<ClaimOwner>, bool) {
-        if self.annotated.get(owner) == wanted.as_ref() {
-            return (BTreeSet::new(), false);
-        }
-        match wanted {
-            Some(wanted) => self.annotated.insert(owner.clone(), wanted),
-            None => self.annotated.remove(owner),
-        };
-        (self.register(owner, now), true)
-    }
-
-    /// The targets that an annotated object wants, as far as that is known.
-    pub fn annotated(&self, owner: &ClaimOwner) -> impl Iterator<Item = &Target> {
-        self.annotated.get(owner).into_iter().flat_map(Asks::targets)
-    }
-
-    /// Brings the map up to date with what an annotated object wants, as far as it is admitted.
-    fn register(&mut self, owner: &ClaimOwner, now: i64) -> BTreeSet<ClaimOwner> {
-        let wanted = match (&self.membership, self.annotated.get(owner)) {
-            (Membership::Leaving, _) | (_, None) => Wants::default(),
-            (_, Some(Asks::Unknown)) => return BTreeSet::new(),
-            _ if self.barred.is_some() => Wants::default(),
-            (_, Some(Asks::For(wants))) => wants.clone(),
-        };
-        let Some(wanted) = self.admit(owner, &wanted) else { return BTreeSet::new() };
-        if self.rules.frozen {
-            return BTreeSet::new();
-        }
-        self.change(&wanted, now, |exports, dates| exports.claim(owner, wanted.clone(), dates))
-    }
-
-    /// Changes the exports or claims that want these targets. Returns the owners that may now get a target for which they
-    /// waited.
-    fn change(
-        &mut self,
-        targets: &BTreeSet<Target>,
-        now: i64,
-        change: impl FnOnce(&mut Exports, Dates<'_>) -> BTreeSet<ClaimOwner>,
-    ) -> BTreeSet<ClaimOwner> {
-        self.not_before(now);
-        let others = |target: &Target| newest(&self.remotes, target);
-        let Some(exports) = &mut self.exports else { return BTreeSet::new() };
-        let mut freed = change(exports, Dates::new(self.latest, &others));
-        freed.extend(self.side_with_others(targets));
-        self.note_retiring();
-        freed
-    }
-
-    /// Gives the records of targets that other clusters hold to the owners here that share them: the same Service. Another
-    /// owner that claimed the target here first waits for those clusters anyway. Returns the owners concerned.
-    pub fn side_with_others(&mut self, targets: &BTreeSet<Target>) -> BTreeSet<ClaimOwner> {
-        let mut concerned = BTreeSet::new();
-        for target in targets {
-            let holder = self.claimant(target).filter(|(cluster, _)| *cluster != self.local);
-            if let (Some((_, holder)), Some(exports)) = (holder, &mut self.exports) {
-                concerned.extend(exports.pass(target, |owner| owner.is_same_service(&holder)));
-            }
-        }
-        concerned
-    }
-
-    /// Lets an owner claim a target again that has become free.
-    pub fn claim_again(&mut self, owner: &ClaimOwner, now: i64) -> BTreeSet<ClaimOwner> {
-        if owner.is_annotated() { self.register(owner, now) } else { self.export(&owner.key(), now) }
-    }
-
-    /// The targets that an owner wants.
-    pub fn targets_of(&self, owner: &ClaimOwner) -> Vec<Target> {
-        if owner.is_annotated() {
-            return self.annotated(owner).cloned().collect();
-        }
-        let planned = self.planned.get(&owner.key()).and_then(|plan| plan.as_ref().ok());
-        let key = owner.key();
-        let unlisted = self.unlisted.contains(&key);
-        let local = planned.map(|local| if unlisted { self.visible(&key, local) } else { Arc::clone(local) });
-        let targets = local.map(|local| self.targets_for(&key, &local));
-        targets.unwrap_or_default().into_iter().collect()
-    }
-
-    fn targets_for(&self, key: &ServiceKey, local: &Exported) -> BTreeSet<Target> {
-        let own = self.rules.own_targets.then(|| Naming::PerNamespace.implied(key));
-        let own = own.filter(|target| validate(target).is_ok());
-        local.export.target.iter().cloned().chain(own).collect()
-    }
-
-    /// Brings the map to publish up to date with what a name exports, and claims a target again that has become free.
-    /// Returns the owners that may now get a target for which they waited.
-    pub fn export(&mut self, key: &ServiceKey, now: i64) -> BTreeSet<ClaimOwner> {
-        let local = match (&self.membership, self.planned.get(key)) {
-            (Membership::Leaving, _) | (_, None | Some(Err(_))) => None,
-            _ if self.rules.mode == Mode::Standalone => None,
-            (_, Some(Ok(local))) => Some(self.visible(key, local)),
-        };
-        let (encoded, targets) = self.admit_export(key, local).unzip();
-        let targets = targets.filter(|_| self.barred.is_none()).unwrap_or_default();
-        self.change(&targets, now, |exports, dates| exports.set_encoded(key, encoded, targets.clone(), dates))
-    }
-
-    /// Starts from the own ledger as the previous leader left it. What is no longer exported is removed from it.
-    pub fn resume(&mut self, own: &Map, now: i64) {
-        let exports = Exports::resume(own).within(self.capacity());
-        self.accounts.forget();
-        // The previous leader's clock may have been ahead of this one. A clock that was wrong shows nothing.
-        let soon = now.saturating_add(MAX_SKEW.as_secs().cast_signed());
-        self.not_before(exports.dates().filter(|date| *date <= soon).max().unwrap_or_default());
-        // What others see of exports whose part is not known yet stays as it is.
-        for (key, part) in &mut self.parts {
-            if let (Part::AsMany(..), Some(said)) = (&*part, exports.said(key)) {
-                *part = Part::as_many(&said.endpoints);
-            }
-        }
-        self.exports = Some(exports);
-        self.export_all(now);
-    }
-
-    /// Notes that it is `date` or later, in seconds since 1970: a clock that was set back dates no claim.
-    pub fn not_before(&mut self, date: i64) {
-        self.latest = self.latest.max(date);
-    }
-
-    fn export_all(&mut self, now: i64) {
-        let Some(exports) = &mut self.exports else { return };
-        let leaving = self.membership == Membership::Leaving;
-        // First, so that targets which nobody holds any more are free for the next owners.
-        exports.retire_unowned(|owner| {
-            let key = owner.key();
-            let owns = if owner.is_annotated() {
-                self.rules.frozen || self.annotated.contains_key(owner)
-            } else {
-                self.rules.mode != Mode::Standalone && matches!(self.planned.get(&key), Some(Ok(_)))
-            };
-            !leaving && owns
-        });
-        self.accounts.restart(quotas::recorded(exports));
-        self.note_retiring();
-        let Some(exports) = &self.exports else { return };
-        let names: BTreeSet<ServiceKey> = exports.names().into_iter().chain(self.planned.keys().cloned()).collect();
-        let mut owners: Vec<ClaimOwner> = names.iter().map(ClaimOwner::export).collect();
-        owners.extend(self.annotated.keys().cloned());
-        // Of the owners that wait for a free target, the one that has waited longest comes first.
-        // What is on record is not displaced by what is new, and of that the oldest object comes first.
-        owners.sort_by_cached_key(|owner| {
-            let waited_since = exports.waited_since(owner).unwrap_or(i64::MAX);
-            (!self.accounts.holds(owner), waited_since, self.created(owner))
-        });
-        let freed: BTreeSet<ClaimOwner> = owners.iter().flat_map(|owner| self.claim_again(owner, now)).collect();
-        for owner in freed {
-            self.claim_again(&owner, now);
-        }
-    }
-
-    /// Records a target as retired, so that instances of this cluster are withdrawn for which there is no record.
-    pub fn retire(&mut self, target: &Target, owner: &ClaimOwner, now: i64) {
-        self.not_before(now);
-        if let Some(exports) = &mut self.exports {
-            exports.retire(target, owner, self.latest);
-        }
-    }
-
-    /// A retired target has no instances of this cluster any more.
-    pub fn retired(&mut self, target: &Target) -> BTreeSet<ClaimOwner> {
-        let freed = self.exports.as_mut().map(|exports| exports.retired(target)).unwrap_or_default();
-        self.note_retiring();
-        freed
     }
 
     /// The map to publish; `None` until the own ledger is known.
@@ -519,7 +364,7 @@ impl Knowledge {
     /// The exports of this cluster that want a target.
     pub fn wanted_by(&self, target: &Target) -> impl Iterator<Item = &ServiceKey> {
         let first = (target.clone(), ServiceKey::new("", ""));
-        let wanting = self.wanting.range(first..).take_while(move |(wanted, _)| wanted == target);
+        let wanting = self.plans.wanting.range(first..).take_while(move |(wanted, _)| wanted == target);
         wanting.map(|(_, key)| key)
     }
 
@@ -531,7 +376,7 @@ impl Knowledge {
         own.filter(|own| !own.is_retiring())
             .map(|own| (&self.local, Registration { claimed: no_earlier(own.claimed, self.created), ..own.clone() }))
             .into_iter()
-            .chain(remotes::claims(&self.remotes, target))
+            .chain(remotes::claims(&self.others.remotes, target))
             .min_by(|(a, one), (b, other)| {
                 (Precedence::of(one), a, &one.owner).cmp(&(Precedence::of(other), b, &other.owner))
             })
@@ -561,7 +406,7 @@ impl Knowledge {
         now: i64,
     ) -> (BTreeSet<ClaimOwner>, bool) {
         self.not_before(now);
-        let others = |target: &Target| newest(&self.remotes, target);
+        let others = |target: &Target| newest(&self.others.remotes, target);
         let Some(exports) = &mut self.exports else { return (BTreeSet::new(), false) };
         let (mut freed, anything) = exports.set_state(target, owner, state, Dates::new(self.latest, &others));
         if anything {
@@ -573,7 +418,7 @@ impl Knowledge {
     /// The exports of a name by every known cluster. The own export comes from memory, never from the registry. If it
     /// is refused, the version that the other clusters have counts.
     pub fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Exported>> {
-        let planned = self.planned.get(key).and_then(|plan| plan.as_ref().ok());
+        let planned = self.plans.planned.get(key).and_then(|plan| plan.as_ref().ok());
         let is_refused = |exports: &&Exports| {
             exports.refusal(key).is_some() || self.accounts.exceeded(&ClaimOwner::export(key)).is_some()
         };
@@ -583,7 +428,7 @@ impl Knowledge {
         };
         own.map(|local| (self.local.clone(), no_older(local, self.created)))
             .into_iter()
-            .chain(self.remotes.iter().filter_map(|(id, remote)| {
+            .chain(self.others.remotes.iter().filter_map(|(id, remote)| {
                 let exported = remote.export(key)?;
                 Some((id.clone(), Arc::new(exported)))
             }))

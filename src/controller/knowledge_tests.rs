@@ -5,7 +5,7 @@ use api::conditions::ValidReason;
 use export::Publication;
 use import::Unknown;
 use ledger::{
-    Value, records,
+    Value,
     remote::{Remote as Read, Remotes},
 };
 use model::{Export, fixtures, intern};
@@ -92,11 +92,11 @@ fn mk_knowledge() -> Knowledge {
 fn nothing_is_known_before_the_registry_was_read() {
     let mut knowledge = mk_knowledge();
     assert_eq!(knowledge.unknown(), Unknown::All);
-    assert!(!knowledge.settle() && knowledge.settling(), "time alone does not tell");
+    assert!(!knowledge.end_first_reading() && knowledge.awaits_first_reading(), "time alone does not tell");
     knowledge.adopt_remotes(&Remotes::default());
     assert_eq!(knowledge.unknown(), Unknown::All, "an empty reading that verified nothing is none");
     knowledge.adopt_remotes(&mk_remotes(&[]));
-    assert!(knowledge.unknown().is_none() && !knowledge.settling());
+    assert!(knowledge.unknown().is_none() && !knowledge.awaits_first_reading());
 }
 
 /// Clusters that joined since are missing in it.
@@ -106,13 +106,13 @@ fn a_record_that_was_rolled_back_says_nothing_about_the_clusters_that_it_lacks()
     let recorded = Remotes { heads_read: false, ..mk_remotes(&[("there", None)]) };
     knowledge.adopt_remotes(&recorded);
     assert_eq!(knowledge.unknown(), Unknown::All);
-    assert!(!knowledge.settle(), "time alone does not tell");
+    assert!(!knowledge.end_first_reading(), "time alone does not tell");
     // Who made the exports service of the other one is asked only now.
     let mut read = mk_remotes(&[("there", Some(mk_map(&[])))]);
     (read.unaccepted, read.all_live_verified) = ([id("joined")].into(), false);
     knowledge.adopt_remotes(&read);
     assert_eq!(knowledge.unknown(), Unknown::Only([id("joined")].into()));
-    assert!(knowledge.is_unread(&id("joined")) && knowledge.settling());
+    assert!(knowledge.is_unread(&id("joined")) && knowledge.awaits_first_reading());
     knowledge.adopt_remotes(&mk_remotes(&[("there", Some(mk_map(&[]))), ("joined", Some(mk_map(&[])))]));
     assert!(knowledge.unknown().is_none());
 }
@@ -122,7 +122,7 @@ fn a_cluster_is_unknown_until_it_is_verified_and_its_exports_go_when_it_left() {
     let mut knowledge = mk_knowledge();
     knowledge.adopt_remotes(&mk_remotes(&[("there", None)]));
     assert_eq!(knowledge.unknown(), Unknown::Only([id("there")].into()));
-    assert!(knowledge.settling());
+    assert!(knowledge.awaits_first_reading());
     let changed = knowledge.adopt_remotes(&mk_remotes(&[("there", Some(mk_map(&[("a", None, 1), ("b", None, 1)])))]));
     assert_eq!(changed.names, [key("a"), key("b")].into());
     assert_eq!(knowledge.sources(&key("a")).len(), 1);
@@ -261,8 +261,8 @@ fn a_cluster_is_unheard_until_its_position_advances_or_it_is_silent() {
     let mut read = mk_remotes(&maps);
     knowledge.adopt_remotes(&read);
     assert_eq!(knowledge.unheard(), [id("there"), id("third")].into());
-    assert_eq!(knowledge.hear(&[id("there")]), [key("a")].into());
-    assert_eq!(knowledge.hear(&[id("there")]), [].into(), "no news");
+    assert_eq!(knowledge.set_advanced(&[id("there")]), [key("a")].into());
+    assert_eq!(knowledge.set_advanced(&[id("there")]), [].into(), "no news");
     assert_eq!(knowledge.unheard(), [id("third")].into());
     for stale in [Some(7_000), None] {
         read.clusters.get_mut(&id("third")).unwrap().stale = stale;

@@ -14,13 +14,13 @@ use cluster::{
 use model::{ServiceKey, addresses::Forbidden};
 
 /// What was last said, by export.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct LeftOut {
-    said: BTreeMap<ServiceKey, Said>,
+    said: BTreeMap<ServiceKey, Omitted>,
 }
 
-#[derive(Debug, Default)]
-struct Said {
+#[derive(Debug, Clone, Default)]
+struct Omitted {
     /// The ServiceExport: one that was deleted and made again at once is another one.
     uid: Box<str>,
     /// Addresses that can never be endpoints.
@@ -41,7 +41,7 @@ impl LeftOut {
         let Some(export) = export else { return Vec::new() };
         let before = before.filter(|before| before.uid == export.uid).unwrap_or_default();
         let (addresses, host_names) = (export::forbidden(slices), export::host_names(slices));
-        let now = Said { uid: export.uid.clone(), addresses, host_names };
+        let now = Omitted { uid: export.uid.clone(), addresses, host_names };
         let texts = [
             now.of_addresses(key).filter(|_| now.addresses != before.addresses),
             now.of_host_names(key).filter(|_| now.host_names != before.host_names),
@@ -58,7 +58,7 @@ impl LeftOut {
 }
 
 /// The texts have no numbers: an Event is not created anew with each address that comes or goes.
-impl Said {
+impl Omitted {
     fn of_addresses(&self, key: &ServiceKey) -> Option<String> {
         let (address, why) = self.addresses.first_key_value()?;
         Some(format!(

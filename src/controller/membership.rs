@@ -6,13 +6,14 @@ use tracing::{info, warn};
 
 use super::{
     Knowledge, Membership, Mode,
-    core::{Core, Now, SETTLE},
+    core::{Core, FIRST_READING, Now},
+    dirty::Fact,
+    knowledge::Concerned,
 };
 use api::conditions::{ImportCondition, find};
 use ledger::{
     Map,
     driver::{Status, local::Kept},
-    records,
     remote::{RemoteFigures, Remotes},
     writer::{Inherited, Stage},
 };
@@ -24,15 +25,42 @@ const WORDED: Duration = Duration::from_mins(1);
 /// The text while `cloudmap-mcs leave` holds.
 pub(super) const LEAVING: &str = "This cluster leaves its ClusterSet. To come back: cloudmap-mcs leave --undo.";
 
+/// What this leader has learned of its ledger since it leads.
+#[derive(Debug, Clone)]
+pub(super) struct Term {
+    pub(super) status: Arc<Status>,
+    /// Whether this cluster is in no ClusterSet, and has left its former ones.
+    pub(super) outside: bool,
+    /// Whether errors of the registry count as waiting.
+    pub(super) young: bool,
+    /// When unreadable clusters have had their time; `None` if they had it.
+    pub(super) first_reading_ends: Option<Duration>,
+    /// Until when the membership keeps its words while an error has others; `None` if that time is over.
+    pub(super) worded: Option<Duration>,
+}
+
+impl Term {
+    /// A term that begins.
+    pub(super) fn new(now: Duration) -> Self {
+        Self {
+            status: Arc::default(),
+            outside: false,
+            young: true,
+            first_reading_ends: Some(now + FIRST_READING),
+            worded: None,
+        }
+    }
+}
+
 impl Core {
     pub(super) fn ledger_changed(&mut self, status: Arc<Status>, now: Now) {
-        if status.reads != self.status.reads {
+        if status.reads != self.term.status.reads {
             let positions = status.remotes.iter().filter_map(|(id, remote)| Some((id, remote.position?)));
             self.claims.read(positions, now.mono);
         }
-        let before = std::mem::replace(&mut self.status, status);
-        self.hear(&before);
-        if self.mode == Mode::Member {
+        let before = std::mem::replace(&mut self.term.status, status);
+        self.positions_changed(&before);
+        if self.settings.mode == Mode::Member {
             self.judge_membership(now);
             self.judge_joining(now);
         }
@@ -40,41 +68,38 @@ impl Core {
 
     /// Whether this cluster may register.
     fn judge_joining(&mut self, now: Now) {
-        if self.status.judged && self.knowledge.set_barred(self.status.barred.clone(), now.seconds()) {
+        if self.term.status.judged && self.knowledge.set_barred(self.term.status.barred.clone(), now.seconds()) {
             info!(why = self.knowledge.barred(), "whether this cluster may register changed");
-            self.touch_all();
-            self.publish = true;
-            let names = self.names();
-            self.reconcile(names);
-            self.tell_held_up();
+            self.changed(Fact::Membership);
         }
     }
 
     /// Notes which clusters have written since the former status. Imports no longer say of them what an earlier leader
     /// said.
-    fn hear(&mut self, before: &Status) {
+    fn positions_changed(&mut self, before: &Status) {
         // Positions in the record may be far behind those of the first read.
         let former = |id: &Arc<str>| before.remotes.get(id).filter(|_| before.reads > 0)?.position;
         let advanced =
             |(id, remote): &(&Arc<str>, &RemoteFigures)| former(id).is_some_and(|at| remote.position > Some(at));
-        let heard = self.status.remotes.iter().filter(advanced).filter_map(|(id, _)| id.parse::<ClusterId>().ok());
-        let names = self.knowledge.hear(&heard.collect::<Vec<_>>());
+        let writing =
+            self.term.status.remotes.iter().filter(advanced).filter_map(|(id, _)| id.parse::<ClusterId>().ok());
+        let names = self.knowledge.set_advanced(&writing.collect::<Vec<_>>());
         let is_stale = |key: &ServiceKey| {
             let import = self.world.imports.get(key);
             import.is_some_and(|import| find(&import.status.conditions, ImportCondition::Stale.as_str()).is_some())
         };
         let stale: Vec<_> = names.into_iter().filter(is_stale).collect();
-        self.reconcile(stale);
+        self.changed_each(&stale, Fact::Import);
     }
 
     pub(super) fn judge_membership(&mut self, now: Now) {
-        let membership = membership(&self.status, self.young, self.knowledge.local());
+        let membership = membership(&self.term.status, self.term.young, self.knowledge.local());
         let known = self.knowledge.membership();
-        let keeps_words = self.worded.is_some_and(|until| now.mono < until) && differ_in_words(known, &membership);
+        let keeps_words = self.term.worded.is_some_and(|until| now.mono < until) && differ_in_words(known, &membership);
         if *known == membership || keeps_words {
             return;
         }
-        self.worded = Some(now.mono + WORDED);
+        self.term.worded = Some(now.mono + WORDED);
         if let Membership::Refused(why) = &membership {
             warn!(why, "this cluster does not take part in its ClusterSet");
         } else {
@@ -85,16 +110,12 @@ impl Core {
         }
         self.knowledge.set_membership(membership, now.seconds());
         self.check_membership();
-        self.touch_all();
-        self.publish = true;
-        let names = self.names();
-        self.reconcile(names);
-        self.tell_held_up();
+        self.changed(Fact::Membership);
     }
 
-    fn tell_held_up(&mut self) {
+    pub(super) fn report_held_up(&mut self) {
         for owner in self.annotated.owners() {
-            self.annotated.tell_held_up(&self.knowledge, &owner);
+            self.annotated.report_held_up(&self.knowledge, &owner);
         }
     }
 
@@ -108,10 +129,7 @@ impl Core {
         self.knowledge.not_before(heard);
         self.knowledge.resume(map, now.seconds());
         // Now it is known what is on record, and so who gets what.
-        let annotated = self.annotated.owners();
-        self.annotate(annotated, now);
-        self.touch_all();
-        self.publish = true;
+        self.changed(Fact::Resumed);
     }
 
     /// What is stored instead of a ledger is published and visible at once: there are no other clusters to see it.
@@ -124,22 +142,22 @@ impl Core {
             self.published(map.clone());
             self.read_back(map);
         }
-        if outside && !std::mem::replace(&mut self.outside, true) {
-            let names = self.names();
-            self.reconcile(names);
+        if outside && !std::mem::replace(&mut self.term.outside, true) {
+            self.changed(Fact::Outside);
         }
         self.annotated.set_unrecorded(error.as_deref());
-        self.tell_held_up();
+        self.changed(Fact::Recordable);
     }
 
     pub(super) fn published(&mut self, map: Option<Arc<Map>>) {
-        let concerned = self.knowledge.adopt_published(map);
-        self.touched.extend(concerned.targets);
-        self.reconcile(concerned.names);
+        let Concerned { names, targets } = self.knowledge.adopt_published(map);
+        self.changed_each(&names, Fact::Published);
+        self.changed_each(&targets, Fact::Record);
     }
 
     pub(super) fn read_back(&mut self, map: Option<Arc<Map>>) {
-        self.touched.extend(self.claims.set_visible(map));
+        let targets = self.claims.set_visible(map);
+        self.changed_each(&targets, Fact::Record);
     }
 
     pub(super) fn remotes_changed(&mut self, remotes: &Remotes, now: Now) {
@@ -147,49 +165,43 @@ impl Core {
             // Imports that keep what an unknown cluster exported say so. Nobody knows which names it exports.
             let silent: Vec<_> =
                 knowledge.silent().into_keys().filter(|cluster| knowledge.is_unread(cluster)).collect();
-            (knowledge.unknown(), knowledge.settling(), silent)
+            (knowledge.unknown(), knowledge.awaits_first_reading(), silent)
         };
         let before = waiting(&self.knowledge);
-        let concerned = self.knowledge.adopt_remotes(remotes);
+        let Concerned { names, targets } = self.knowledge.adopt_remotes(remotes);
         // The instances of a live cluster never bring back what it withdrew. Those of one that has left decide, once
         // they were read.
-        self.knowledge.forget_withdrawn(
-            |key, live| {
-                if live { !self.peers.reads(key) } else { self.peers.is_complete(key) }
-            },
-        );
+        self.knowledge.forget_withdrawn(|key, live| {
+            if live { !self.reads.peers.reads(key) } else { self.reads.peers.is_complete(key) }
+        });
         let known = waiting(&self.knowledge) != before;
         let others = remotes.clusters.values().any(|remote| !remote.left) || !remotes.unaccepted.is_empty();
         let sole = remotes.all_live_verified && !others;
-        if self.claims.set_clusters(sole, remotes.all_live_verified, now.mono) || known {
-            self.touched.extend(self.claims.waiting().cloned());
+        if self.claims.set_clusters(sole, remotes.all_live_verified, now.mono) {
+            self.changed(Fact::Clusters);
         }
-        let sided = self.knowledge.side_with_others(&concerned.targets);
-        self.freed(sided, now);
-        self.touched.extend(concerned.targets);
-        self.reconcile_here(concerned.names);
         if known {
-            // These names waited for a cluster to become known, or are kept because it is unknown.
-            let names = self.names();
-            self.reconcile(names);
+            self.changed(Fact::Unknown);
         }
+        let sided = self.knowledge.side_with_others(&targets);
+        self.changed_each(&sided, Fact::Freed);
+        self.changed_each(&targets, Fact::Record);
+        self.changed_each(&names, Fact::Remote);
     }
 
     /// Unreadable clusters have had their time, and failed calls another attempt.
-    pub(super) fn settle(&mut self, now: Now) {
-        self.young = false;
-        if self.mode == Mode::Member {
+    pub(super) fn end_first_reading(&mut self, now: Now) {
+        self.term.young = false;
+        if self.settings.mode == Mode::Member {
             self.judge_membership(now);
         }
         // Both must be called: what waits for either no longer waits.
-        if self.knowledge.settle() | self.peers.settle() {
+        if self.knowledge.end_first_reading() | self.reads.peers.end_first_reading() {
             info!("not all clusters could be read: their objects are kept, new imports wait no longer");
-            let names = self.names();
-            self.reconcile(names);
-            self.touched.extend(self.claims.waiting().cloned());
+            self.changed(Fact::Unknown);
         }
         // While the registry cannot be read at all, the time has not begun.
-        self.settles = self.knowledge.settling().then_some(now.mono + SETTLE);
+        self.term.first_reading_ends = self.knowledge.awaits_first_reading().then_some(now.mono + FIRST_READING);
     }
 }
 

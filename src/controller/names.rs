@@ -12,6 +12,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use super::{
     Membership, Mode,
     core::{Command, Core, Now},
+    dirty::Fact,
     work::{Report, Work},
 };
 use api::{
@@ -23,7 +24,7 @@ use cluster::{
     objects::ServiceExport,
 };
 use discovery::Picture;
-use export::{Facts, Publication, verdicts};
+use export::{ExportFacts, Publication, verdicts};
 use import::{DerivedServices, Observed, Plan, Source, There, TypeChange, Unknown};
 use model::{ClusterId, Conflict, ConflictReason, ServiceKey, merge};
 
@@ -38,7 +39,7 @@ impl Core {
     /// Everything that must be written for a name, according to what is known now.
     pub(super) fn work(&mut self, key: &ServiceKey, now: Now) -> Work {
         let shown = self.world.imports.get(key);
-        let (derived, misnamed) = self.derived.of(key, &self.world.services, shown.as_deref());
+        let (derived, misnamed) = self.world.derived.of(key, &self.world.services, shown.as_deref());
         let (import, there) = self.plan_import(key, derived, now);
         let change = match &import {
             Plan::Want(wanted) => wanted.change.clone(),
@@ -55,11 +56,11 @@ impl Core {
             Plan::Keep | Plan::Remove => false,
         };
         if is_blocked {
-            self.blocked.insert(key.clone(), now.mono + BLOCKED_AGAIN);
+            self.reports.blocked.insert(key.clone(), now.mono + BLOCKED_AGAIN);
         } else {
-            self.blocked.remove(key);
+            self.reports.blocked.remove(key);
         }
-        self.tell_unserved(key, now);
+        self.report_unserved(key, now);
         let mut notes = Vec::new();
         notes.extend(self.refused(key));
         notes.extend(misnamed.and_then(|text| {
@@ -86,27 +87,27 @@ impl Core {
     /// Lets it be said and counted again which imports are blocked.
     pub(super) fn look_at_blocked(&mut self, now: Now) {
         let mut due = Vec::new();
-        for (key, at) in self.blocked.iter_mut().filter(|(_, at)| **at <= now.mono) {
+        for (key, at) in self.reports.blocked.iter_mut().filter(|(_, at)| **at <= now.mono) {
             *at = now.mono + BLOCKED_AGAIN;
             due.push(key.clone());
         }
-        self.reconcile(due);
+        self.changed_each(&due, Fact::BlockedAgain);
     }
 
     fn plan_import(&mut self, key: &ServiceKey, derived: DerivedServices, now: Now) -> (Plan, There) {
-        let there = There { import: self.world.imports.get(key), derived, slices: self.imported.get(key) };
+        let there = There { import: self.world.imports.get(key), derived, slices: self.world.imported.get(key) };
         let nothing = match self.knowledge.membership() {
             Membership::Refused(_) => return (Plan::Keep, there),
             Membership::Leaving => true,
-            _ if self.outside => true,
+            _ if self.term.outside => true,
             Membership::Member { .. } | Membership::Joining(_) | Membership::Failing(_) => {
-                self.subscriptions.refuses(key)
+                self.reads.subscriptions.refuses(key)
             }
         };
         let (sources, unknown, discovered) = if nothing {
             (BTreeMap::new(), Unknown::Only(BTreeSet::new()), Picture::nothing())
         } else {
-            (self.sources(key), self.unknown(key), self.subscriptions.picture(key))
+            (self.sources(key), self.unknown(key), self.reads.subscriptions.picture(key))
         };
         let sources: BTreeMap<ClusterId, Source<'_>> = sources
             .iter()
@@ -120,15 +121,15 @@ impl Core {
             namespace: namespace.is_some_and(|namespace| !namespace.terminating),
             sources: &sources,
             unknown: &unknown,
-            settling: self.settling(),
-            families: &self.families,
+            first_reading: self.awaits_first_reading(),
+            families: &self.settings.families,
             silent: &silent,
             unheard: &unheard,
             discovered: &discovered,
             import: there.import.as_deref(),
             derived: &there.derived,
             slices: &there.slices,
-            notice: self.type_notice,
+            notice: self.settings.type_notice,
             now: now.wall,
         };
         let plan = import::plan(&observed, |address: IpAddr| self.is_cluster_ip(address));
@@ -137,7 +138,9 @@ impl Core {
 
     /// The Event for an export that no cluster may import, on the own ServiceExport or on the namespace.
     fn refused(&mut self, key: &ServiceKey) -> Option<EventRecord> {
-        if !self.subscriptions.refuses(key) || self.sources(key).is_empty() && !self.subscriptions.picture(key).exists {
+        if !self.reads.subscriptions.refuses(key)
+            || self.sources(key).is_empty() && !self.reads.subscriptions.picture(key).exists
+        {
             return None;
         }
         let export = self.world.exports.get(key).map(|export| events::export(key, &export.uid));
@@ -158,12 +161,12 @@ impl Core {
             export::unserved(key, &local.export.ports, &local.endpoints, has_selector)
         });
         let Some(text) = text else {
-            self.unserved.over(key);
+            self.reports.unserved.over(key);
             return None;
         };
         let begins = export::unserved_begins(key);
         let is_said = export.conditions.iter().any(|there| there.message.contains(&begins));
-        if let Some(rest) = self.unserved.wait(key, now.mono).filter(|_| !is_said) {
+        if let Some(rest) = self.reports.unserved.wait(key, now.mono).filter(|_| !is_said) {
             self.out.push(Command::ReconcileIn(key.clone(), rest));
             return None;
         }
@@ -173,10 +176,10 @@ impl Core {
     /// The conditions of this cluster's ServiceExport. `None` if the current ones are right, or if it is too early to
     /// tell.
     fn plan_report(&mut self, key: &ServiceKey, change: Option<&TypeChange>, now: Now) -> Option<Report> {
-        let member = self.mode == Mode::Member;
+        let member = self.settings.mode == Mode::Member;
         let Some(export) = self.world.exports.get(key).filter(|export| !export.deleting) else {
-            self.pending.over(key);
-            self.unserved.over(key);
+            self.reports.pending.over(key);
+            self.reports.unserved.over(key);
             return None;
         };
         // It is not planned yet. It is reconciled again as soon as it is.
@@ -186,8 +189,8 @@ impl Core {
         }
         let on_its_way = refusal.is_none() && member && self.knowledge.is_on_its_way(key);
         if !on_its_way {
-            self.pending.over(key);
-        } else if let Some(rest) = self.pending.wait(key, now.mono) {
+            self.reports.pending.over(key);
+        } else if let Some(rest) = self.reports.pending.wait(key, now.mono) {
             self.out.push(Command::ReconcileIn(key.clone(), rest));
             return None;
         }
@@ -206,7 +209,7 @@ impl Core {
         let unserved = self.unserved(key, &export, now);
         let refusal = self.knowledge.planned(key)?.as_ref().err();
         let traffic = self.traffic(&export);
-        let (knowledge, targets) = (&self.knowledge, &self.targets);
+        let (knowledge, targets) = (&self.knowledge, &self.exporting.targets);
         // What was registered is withdrawn, or nobody keeps it up to date.
         let ended = match &publication {
             Publication::Pending(why) if *knowledge.membership() == Membership::Leaving => Some(why),
@@ -214,7 +217,8 @@ impl Core {
             Publication::Outside(why) if !self.annotated.concerns(key) => Some(why),
             _ => None,
         };
-        let registered = targets.registered(knowledge, (&export, traffic), &self.claims, &self.statuses, &self.pods);
+        let registered =
+            targets.registered(knowledge, (&export, traffic), &self.claims, &self.instances.statuses, &self.pods);
         let registered = registered.map(|said| match (ended, said.0) {
             (Some(why), RegisteredReason::Registered | RegisteredReason::Pending) => {
                 (RegisteredReason::Pending, why.clone())
@@ -229,7 +233,7 @@ impl Core {
         });
         let news: Vec<_> = news.map(|text| (EventReason::PortNotServed, text.clone())).collect();
         let remarks: Vec<_> = export::remarks(&export).into_iter().chain(unserved).collect();
-        let verdicts = verdicts(&Facts {
+        let verdicts = verdicts(&ExportFacts {
             local: self.knowledge.local(),
             refusal,
             remarks: (!remarks.is_empty()).then(|| remarks.join(" ")),

@@ -7,7 +7,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::core::{Command, Core, Now};
+use super::{
+    core::{Command, Core, Now},
+    dirty::Fact,
+};
 use api::events::EventReason;
 use cluster::events::{self, EventRecord};
 use discovery::Remains;
@@ -19,7 +22,7 @@ use model::{ClaimOwner, ServiceKey};
 const SEEN: Duration = Duration::from_mins(1);
 
 /// Names that may have such instances.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Orphans {
     /// When to look again; `None`: people were told.
     due: BTreeMap<ServiceKey, Option<Duration>>,
@@ -29,20 +32,20 @@ impl Core {
     /// These names were read anew, or their exports changed.
     pub(super) fn note_orphans<'a>(&mut self, names: impl Iterator<Item = &'a ServiceKey>, now: Now) {
         for key in names {
-            if self.peers.remains(key).is_none() || self.world.exports.contains(key) {
-                self.orphans.due.remove(key);
-            } else if self.orphans.due.get(key).is_none_or(Option::is_none) {
-                self.orphans.due.insert(key.clone(), Some(now.mono + SEEN));
+            if self.reads.peers.remains(key).is_none() || self.world.exports.contains(key) {
+                self.reads.orphans.due.remove(key);
+            } else if self.reads.orphans.due.get(key).is_none_or(Option::is_none) {
+                self.reads.orphans.due.insert(key.clone(), Some(now.mono + SEEN));
             }
         }
     }
 
     /// Withdraws instances without a record that have been there for a while.
     pub(super) fn withdraw_orphans(&mut self, now: Now) {
-        let due = self.orphans.due.iter().filter(|(_, at)| at.is_some_and(|at| at <= now.mono));
+        let due = self.reads.orphans.due.iter().filter(|(_, at)| at.is_some_and(|at| at <= now.mono));
         for key in due.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             let again = self.withdraw_orphan(&key, now);
-            self.orphans.due.insert(key, again.then_some(now.mono + SEEN));
+            self.reads.orphans.due.insert(key, again.then_some(now.mono + SEEN));
         }
     }
 
@@ -54,11 +57,10 @@ impl Core {
         if known != Some(false) {
             return true;
         }
-        match self.peers.remains(key) {
+        match self.reads.peers.remains(key) {
             Some(remains) if !remains.ours.is_empty() => {
                 self.knowledge.retire(&target, &ClaimOwner::export(key), now.seconds());
-                self.publish = true;
-                self.touched.insert(target);
+                self.changed(Fact::Retired(&target));
                 true
             }
             Some(Remains { left, .. }) => {

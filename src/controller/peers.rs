@@ -15,18 +15,19 @@ use model::{ClusterId, Exported, ServiceKey};
 
 /// What is known about these clusters. As in that controller, every Kubernetes namespace imports the Cloud Map
 /// namespace with its name.
+#[derive(Clone)]
 pub(super) struct Peers {
     enabled: bool,
     /// Uids of the namespaces, by name.
     namespaces: BTreeMap<Arc<str>, Box<str>>,
     found: Arc<Discovered>,
     /// Whether unread instances had their time.
-    settled: bool,
+    has_read: bool,
 }
 
 /// The exports of a name, from instances.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct Told {
+pub(super) struct PeerExports {
     pub(super) exports: BTreeMap<ClusterId, Exported>,
     /// Whether everything was read, so that what is missing does not exist.
     pub(super) complete: bool,
@@ -34,7 +35,7 @@ pub(super) struct Told {
 
 impl Peers {
     pub(super) fn new(enabled: bool) -> Self {
-        Self { enabled, namespaces: BTreeMap::new(), found: Arc::default(), settled: !enabled }
+        Self { enabled, namespaces: BTreeMap::new(), found: Arc::default(), has_read: !enabled }
     }
 
     /// A Kubernetes namespace appeared, changed or disappeared.
@@ -95,11 +96,11 @@ impl Peers {
 
     /// The exports of a name, from instances. `is_live` returns whether a cluster has a live ledger. While a cluster
     /// moves, its ledger may not show yet what its instances, already taken over, still contain.
-    pub(super) fn told(&self, key: &ServiceKey, is_live: impl Fn(&ClusterId) -> bool) -> Told {
+    pub(super) fn exports_of(&self, key: &ServiceKey, is_live: impl Fn(&ClusterId) -> bool) -> PeerExports {
         let (reading, complete) = self.reading(key);
-        let told = reading.into_iter().flat_map(Reading::exported);
-        let exports = awsmcs::exports(told.filter(|told| !told.moved || is_live(&told.cluster)));
-        Told { exports, complete }
+        let exported = reading.into_iter().flat_map(Reading::exported);
+        let exports = awsmcs::exports(exported.filter(|exported| !exported.moved || is_live(&exported.cluster)));
+        PeerExports { exports, complete }
     }
 
     /// What was read of a name, if it has a Cloud Map service, and whether that is everything.
@@ -120,13 +121,13 @@ impl Peers {
     }
 
     /// Whether new imports do not wait (any longer) for unread instances.
-    pub(super) const fn is_settled(&self) -> bool {
-        self.settled
+    pub(super) const fn has_first_reading(&self) -> bool {
+        self.has_read
     }
 
     /// Unread instances had their time. Returns whether that is new.
-    pub(super) fn settle(&mut self) -> bool {
-        !std::mem::replace(&mut self.settled, true)
+    pub(super) fn end_first_reading(&mut self) -> bool {
+        !std::mem::replace(&mut self.has_read, true)
     }
 
     /// Names with instances that have one of these addresses.

@@ -56,7 +56,7 @@ fn mk_peers() -> Peers {
 }
 
 fn clusters(peers: &Peers, name: &str, live: bool) -> Vec<String> {
-    peers.told(&key(name), |_| live).exports.keys().map(ToString::to_string).collect()
+    peers.exports_of(&key(name), |_| live).exports.keys().map(ToString::to_string).collect()
 }
 
 #[test]
@@ -86,7 +86,12 @@ fn instances_of_the_clusterset_are_exports_of_their_clusters_and_nobody_elses() 
 fn nothing_follows_from_what_was_not_read() {
     let mut peers = mk_peers();
     assert!(!peers.is_complete(&key("web")), "nothing was read");
-    assert!(!peers.is_settled() && peers.settle() && !peers.settle() && peers.is_settled());
+    assert!(
+        !peers.has_first_reading()
+            && peers.end_first_reading()
+            && !peers.end_first_reading()
+            && peers.has_first_reading()
+    );
     peers.adopt(found(&[("web", None)], false, None));
     assert!(!peers.is_complete(&key("web")) && !peers.is_complete(&key("api")));
     let denied = || found(&[("web", Some(reading(&[])))], false, Some(Trouble::Failed("denied".to_owned())));
@@ -105,7 +110,7 @@ fn nothing_follows_from_what_was_not_read() {
 #[test]
 fn without_the_flag_nothing_is_read() {
     let peers = mk_with(false);
-    assert!(peers.subscribed().next().is_none() && peers.is_settled() && peers.is_complete(&key("web")));
+    assert!(peers.subscribed().next().is_none() && peers.has_first_reading() && peers.is_complete(&key("web")));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use super::left_out::LeftOut;
 use model::ServiceKey;
 
 /// How long an export may be on its way without a report. Publishing takes about two seconds.
@@ -11,8 +12,29 @@ pub(super) const ON_ITS_WAY: Duration = Duration::from_secs(3);
 /// second, and later where the API server is busy.
 pub(super) const UNSERVED: Duration = Duration::from_secs(10);
 
+/// What is reported once it has lasted, or only once.
+#[derive(Debug, Clone)]
+pub(super) struct Reports {
+    /// Exports that are on their way.
+    pub(super) pending: Pending,
+    /// Exports with a port that no endpoint serves, and annotated Services with such a port.
+    pub(super) unserved: Pending,
+    pub(super) unserved_annotated: Pending,
+    /// When names are looked at again whose imports somebody else's object blocks.
+    pub(super) blocked: BTreeMap<ServiceKey, Duration>,
+    pub(super) left_out: LeftOut,
+}
+
+impl Default for Reports {
+    fn default() -> Self {
+        let [unserved, unserved_annotated] = [UNSERVED; 2].map(Pending::new);
+        let (pending, blocked, left_out) = (Pending::new(ON_ITS_WAY), BTreeMap::new(), LeftOut::default());
+        Self { pending, unserved, unserved_annotated, blocked, left_out }
+    }
+}
+
 /// Since when it is so, by export or Service.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Pending {
     unsaid: Duration,
     since: BTreeMap<ServiceKey, Duration>,

@@ -17,10 +17,10 @@ use instances::custom::ByAddress;
 use model::{Endpoint, ServiceKey};
 
 /// For each registered Service. Empty without `--instance-labels` and `--readiness-gates`.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Pods(BTreeMap<ServiceKey, OfService>);
 
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct OfService {
     labels: Arc<ByAddress>,
     /// Addresses of pods that wait for the gate alone: they are fit, whatever their EndpointSlices say.

@@ -2,6 +2,8 @@
 //! so the removal of an endpoint is on its way to the registry within a millisecond, no matter what the workers are
 //! doing.
 
+mod inputs;
+
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::FutureExt;
@@ -12,6 +14,8 @@ use tokio::{
 };
 use tracing::warn;
 
+pub(super) use self::inputs::Watched;
+use self::inputs::{Channels, never, next};
 use super::{
     Membership, Mode, Targets,
     core::{Command, Core, Input, Now},
@@ -23,21 +27,17 @@ use super::{
     status_writer,
     subscriptions::ImportRules,
     work::{Part, Work},
-    world::Batch,
 };
-use annotations::{Directory, Known};
+use annotations::Directory;
 use base::{
     env,
     queue::{Queue, Turn},
 };
-use cluster::{Caches, ClusterWriter, apply::Error, cache, events::Outbox, objects, selector::NamespaceSelector};
-use cutover::{
-    Settle,
-    guard::{Judgements, Watcher},
-};
+use cluster::{Caches, ClusterWriter, apply::Error, events::Outbox, selector::NamespaceSelector};
+use cutover::{Settle, guard::Watcher};
 use discovery::Discovered;
 use export::Quota;
-use gates::{Answers, Lookups};
+use gates::Lookups;
 use import::DerivedNaming;
 use instances::{
     RegistrationPolicy,
@@ -45,9 +45,8 @@ use instances::{
 };
 use ledger::{
     Map,
-    driver::{self, Status, local},
+    driver::{self, local},
     remote::Remotes,
-    writer::Inherited,
 };
 use model::{ClusterId, IpFamily, ServiceKey, addresses::Range};
 
@@ -183,7 +182,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
     let said = notes.clone();
     let ledger = if let Records::Ledger(ledger) = &records { Some(ledger) } else { None };
     let local = if let Records::Local(local) = &records { Some(local) } else { None };
-    let registry = Registry {
+    let registry = Channels {
         own: ledger.map_or_else(never, driver::LedgerHandle::own),
         published: ledger.map_or_else(never, driver::LedgerHandle::published),
         read_back: ledger.map_or_else(never, driver::LedgerHandle::read_back),
@@ -213,14 +212,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         queue: Queue::default(),
         workers: JoinSet::new(),
         done,
-        records,
-        directory,
-        lookups,
-        guards,
-        gates,
-        cutovers,
-        instances,
-        subscribed,
+        outputs: Outputs { records, directory, lookups, guards, gates, cutovers, instances, subscribed },
         notes,
         failing: BTreeSet::new(),
         writer: Arc::clone(&writer),
@@ -237,131 +229,6 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
     }
 }
 
-/// A channel that never changes.
-fn never<T: Default>() -> watch::Receiver<T> {
-    watch::channel(T::default()).1
-}
-
-/// The changes in Kubernetes.
-pub(super) struct Watched {
-    slices: cache::Changes<objects::SourceSlice>,
-    exports: cache::Changes<objects::ServiceExport>,
-    services: cache::Changes<objects::Service>,
-    ingresses: cache::Changes<objects::Ingress>,
-    pods: cache::Changes<objects::Pod>,
-    gated: cache::Changes<objects::GatedPod>,
-    cutovers: cache::Changes<objects::Cutover>,
-    namespaces: cache::Changes<objects::Namespace>,
-    imported: cache::Changes<objects::OwnSlice>,
-    imports: cache::Changes<objects::ServiceImport>,
-}
-
-impl Watched {
-    pub(super) fn new(caches: &Caches) -> Self {
-        Self {
-            slices: caches.slices.subscribe(),
-            exports: caches.exports.subscribe(),
-            services: caches.services.subscribe(),
-            ingresses: caches.ingresses.subscribe(),
-            pods: caches.pods.subscribe(),
-            gated: caches.gated.subscribe(),
-            cutovers: caches.cutovers.subscribe(),
-            namespaces: caches.namespaces.subscribe(),
-            imported: caches.imported_slices.subscribe(),
-            imports: caches.imports.subscribe(),
-        }
-    }
-
-    /// All changes that there are. The first ones are everything in the caches, before anything else: an index that is only
-    /// half filled would read as "no endpoints", and exports that are not planned yet as withdrawn. The registry is not read
-    /// before this either, so nothing is deleted because a namespace does not seem to import anything.
-    pub(super) fn take(&mut self) -> Batch {
-        Batch {
-            exports: self.exports.take(),
-            services: self.services.take(),
-            ingresses: self.ingresses.take(),
-            slices: self.slices.take(),
-            imported: self.imported.take(),
-            namespaces: self.namespaces.take(),
-            imports: self.imports.take(),
-            pods: self.pods.take(),
-            gated: self.gated.take(),
-            cutovers: self.cutovers.take(),
-        }
-    }
-
-    /// Waits for changes, and takes those of all kinds. Cancel-safe.
-    async fn next(&mut self) -> Input {
-        tokio::select! {
-            biased;
-            () = self.slices.some() => {}
-            () = self.gated.some() => {}
-            () = self.exports.some() => {}
-            () = self.cutovers.some() => {}
-            () = self.services.some() => {}
-            () = self.ingresses.some() => {}
-            () = self.pods.some() => {}
-            () = self.namespaces.some() => {}
-            () = self.imported.some() => {}
-            () = self.imports.some() => {}
-        }
-        Input::Objects(Box::new(self.take()))
-    }
-}
-
-/// The changes in the registry and in the records of this cluster. Without a ledger or record, their channels never
-/// change.
-struct Registry {
-    own: watch::Receiver<Option<Arc<Inherited>>>,
-    published: watch::Receiver<Option<Arc<Map>>>,
-    read_back: watch::Receiver<Option<Arc<Map>>>,
-    remotes: watch::Receiver<Arc<Remotes>>,
-    status: watch::Receiver<Arc<Status>>,
-    kept: watch::Receiver<local::Kept>,
-    zones: watch::Receiver<Known>,
-    answers: watch::Receiver<Arc<Answers>>,
-    judged: watch::Receiver<Arc<Judgements>>,
-    statuses: watch::Receiver<Statuses>,
-    found: watch::Receiver<Arc<Discovered>>,
-    service_ranges: watch::Receiver<Arc<[Range]>>,
-}
-
-impl Registry {
-    fn ranges(&mut self) -> Input {
-        Input::Ranges(Arc::clone(&self.service_ranges.borrow_and_update()))
-    }
-
-    /// The next change. What others said comes before the own state that was read at the same time: they may have older claims.
-    /// Cancel-safe.
-    async fn next(&mut self) -> Input {
-        tokio::select! {
-            biased;
-            Ok(()) = self.own.changed() => Input::Resumed(self.own.borrow_and_update().clone()),
-            Ok(()) = self.remotes.changed() => Input::Remotes(Arc::clone(&self.remotes.borrow_and_update())),
-            Ok(()) = self.published.changed() => Input::Published(self.published.borrow_and_update().clone()),
-            Ok(()) = self.read_back.changed() => Input::ReadBack(self.read_back.borrow_and_update().clone()),
-            Ok(()) = self.status.changed() => Input::Ledger(Arc::clone(&self.status.borrow_and_update())),
-            Ok(()) = self.kept.changed() => Input::Kept(self.kept.borrow_and_update().clone()),
-            Ok(()) = self.zones.changed() => Input::Zones(self.zones.borrow_and_update().clone()),
-            Ok(()) = self.answers.changed() => Input::Answers(Arc::clone(&self.answers.borrow_and_update())),
-            Ok(()) = self.judged.changed() => Input::Judged(Arc::clone(&self.judged.borrow_and_update())),
-            Ok(()) = self.statuses.changed() => Input::Statuses(self.statuses.borrow_and_update().clone()),
-            Ok(()) = self.found.changed() => Input::Discovered(Arc::clone(&self.found.borrow_and_update())),
-            Ok(()) = self.service_ranges.changed() => self.ranges(),
-            else => std::future::pending().await,
-        }
-    }
-}
-
-/// The next change: Kubernetes and the registry take turns, so that neither starves. Cancel-safe.
-async fn next(objects: &mut Watched, registry: &mut Registry, turn: bool) -> Input {
-    if turn {
-        tokio::select! { biased; input = objects.next() => input, input = registry.next() => input }
-    } else {
-        tokio::select! { biased; input = registry.next() => input, input = objects.next() => input }
-    }
-}
-
 /// A worker is done with a name.
 struct Done {
     work: Box<Work>,
@@ -375,6 +242,18 @@ fn is_sound(ended: Result<(), JoinError>) -> bool {
     ended.inspect_err(|error| warn!(%error, "a worker of the controller ended")).is_ok()
 }
 
+/// Where the commands of the core go, beside the workers and the Events.
+struct Outputs {
+    records: Records,
+    directory: Option<Directory>,
+    lookups: Lookups,
+    guards: Watcher,
+    gates: watch::Sender<Arc<Openings>>,
+    cutovers: watch::Sender<Arc<Written>>,
+    instances: watch::Sender<Desired>,
+    subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+}
+
 struct Runtime {
     started: Instant,
     concurrency: usize,
@@ -384,14 +263,7 @@ struct Runtime {
     queue: Queue<ServiceKey>,
     workers: JoinSet<()>,
     done: mpsc::UnboundedSender<Done>,
-    records: Records,
-    directory: Option<Directory>,
-    lookups: Lookups,
-    guards: Watcher,
-    gates: watch::Sender<Arc<Openings>>,
-    cutovers: watch::Sender<Arc<Written>>,
-    instances: watch::Sender<Desired>,
-    subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+    outputs: Outputs,
     notes: Outbox,
     /// The names whose Events said that their writes fail.
     failing: BTreeSet<ServiceKey>,
@@ -402,7 +274,7 @@ struct Runtime {
 }
 
 impl Runtime {
-    async fn run(mut self, mut objects: Watched, mut registry: Registry, mut finished: mpsc::UnboundedReceiver<Done>) {
+    async fn run(mut self, mut objects: Watched, mut registry: Channels, mut finished: mpsc::UnboundedReceiver<Done>) {
         self.handle(Input::Ledger(Arc::clone(&registry.status.borrow_and_update())));
         self.handle(registry.ranges());
         self.handle(Input::Objects(Box::new(objects.take())));
@@ -496,11 +368,11 @@ impl Runtime {
     /// `pressed`: other names wait for a worker.
     fn obey(&mut self, command: Command, pressed: bool) {
         match command {
-            Command::Publish(map) => self.records.publish(map),
-            Command::Register(desired) => drop(self.instances.send_replace(desired)),
-            Command::Subscribe(namespaces) => drop(self.subscribed.send_replace(namespaces)),
+            Command::Publish(map) => self.outputs.records.publish(map),
+            Command::Register(desired) => drop(self.outputs.instances.send_replace(desired)),
+            Command::Subscribe(namespaces) => drop(self.outputs.subscribed.send_replace(namespaces)),
             Command::List(wanted) => {
-                if let Some(directory) = &self.directory {
+                if let Some(directory) = &self.outputs.directory {
                     directory.want(wanted);
                 }
             }
@@ -516,10 +388,10 @@ impl Runtime {
                     let _ = done.send(Done { work, part, outcome, begun });
                 }));
             }
-            Command::OpenGates(openings) => drop(self.gates.send_replace(openings)),
-            Command::WriteCutovers(written) => drop(self.cutovers.send_replace(written)),
-            Command::LookUp(asked) => self.lookups.ask(asked),
-            Command::Guard(asked) => self.guards.ask(asked),
+            Command::OpenGates(openings) => drop(self.outputs.gates.send_replace(openings)),
+            Command::WriteCutovers(written) => drop(self.outputs.cutovers.send_replace(written)),
+            Command::LookUp(asked) => self.outputs.lookups.ask(asked),
+            Command::Guard(asked) => self.outputs.guards.ask(asked),
             Command::Emit(note) => self.notes.send(note),
         }
     }

@@ -27,6 +27,7 @@ pub struct ImportRules {
 }
 
 /// What is known about subscriptions.
+#[derive(Clone)]
 pub(super) struct Subscriptions {
     rules: ImportRules,
     /// Why nothing can be imported, whatever the namespaces request.

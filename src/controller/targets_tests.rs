@@ -7,7 +7,7 @@ use crate::{
     knowledge::tests::mk_remotes,
 };
 use api::{
-    conditions::{Said, conditions},
+    conditions::{SharedCondition, conditions},
     names::ANNOTATION_TARGET_NAMESPACE,
 };
 use export::Exports;
@@ -209,7 +209,7 @@ fn what_the_leader_before_registered_holds_until_the_target_was_read() {
     assert_eq!(reason, RegisteredReason::Registered);
     let verdict = api::conditions::Verdict::new(reason, message);
     let said = conditions(&[], [verdict], None, k8s_openapi::jiff::Timestamp::UNIX_EPOCH);
-    export.conditions = said.iter().map(Said::from).collect();
+    export.conditions = said.iter().map(SharedCondition::from).collect();
     assert_eq!(registered(&export, Outcome::Pending).0, RegisteredReason::Registered);
     let mut of_another = export.clone();
     for said in &mut of_another.conditions {

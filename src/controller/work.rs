@@ -26,7 +26,7 @@ const SAID_AFTER: u32 = 3;
 const LASTING: u32 = 5;
 
 /// Everything that must be written for one name.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Work {
     pub(super) key: ServiceKey,
     pub(super) import: Plan,
@@ -44,7 +44,7 @@ pub(super) struct Work {
 }
 
 /// Conditions of a ServiceExport that must be written.
-#[derive(Debug)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Report {
     pub(super) uid: Box<str>,
     pub(super) conditions: Vec<Condition>,

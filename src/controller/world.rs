@@ -1,32 +1,36 @@
 //! The objects of this cluster as the core has taken them in. The caches of the watches may be ahead; nothing here reads them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
+use super::{
+    derived::Derived,
+    index::{SliceIndex, import_of},
+};
 use cluster::{
     Change,
     cache::Narrow,
     objects::{
         Cutover, GatedPod, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport, SourceSlice,
     },
+    watched_kinds,
 };
+use import::DerivedNaming;
+use model::addresses::Range;
 
-/// What changed since the last batch: all kinds at once, so that a decision sees an object and what belongs to it.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Batch {
-    pub(super) exports: Vec<Change<ServiceExport>>,
-    pub(super) services: Vec<Change<Service>>,
-    pub(super) ingresses: Vec<Change<Ingress>>,
-    pub(super) slices: Vec<Change<SourceSlice>>,
-    pub(super) imported: Vec<Change<OwnSlice>>,
-    pub(super) namespaces: Vec<Change<Namespace>>,
-    pub(super) imports: Vec<Change<ServiceImport>>,
-    pub(super) pods: Vec<Change<Pod>>,
-    pub(super) gated: Vec<Change<GatedPod>>,
-    pub(super) cutovers: Vec<Change<Cutover>>,
+macro_rules! batch {
+    ($($(#[$doc:meta])* $kind:ident: $type:ty,)*) => {
+        /// What changed since the last batch: all kinds at once, so that a decision sees an object and what belongs to it.
+        #[derive(Debug, Clone, Default)]
+        pub(super) struct Batch {
+            $(pub(super) $kind: Vec<Change<$type>>,)*
+        }
+    };
 }
 
+watched_kinds!(batch);
+
 /// The objects of one kind, by key. They are shared with the cache.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Objects<T: Narrow>(BTreeMap<T::Key, Arc<T>>);
 
 impl<T: Narrow> Default for Objects<T> {
@@ -49,6 +53,11 @@ impl<T: Narrow> Objects<T> {
         self.0.is_empty()
     }
 
+    /// All keys from this one on, sorted.
+    pub(super) fn keys_from<'a>(&'a self, first: &T::Key) -> impl Iterator<Item = &'a T::Key> + use<'a, T> {
+        self.0.range(first..).map(|(key, _)| key)
+    }
+
     /// All keys, sorted.
     pub(super) fn keys(&self) -> impl Iterator<Item = &T::Key> {
         self.0.keys()
@@ -69,8 +78,8 @@ impl<T: Narrow> Objects<T> {
     }
 }
 
-/// All objects but the EndpointSlices, which are in indexes of their own ([`SliceIndex`](super::index::SliceIndex)).
-#[derive(Debug, Default)]
+/// All objects, and what is found through them.
+#[derive(Debug, Clone)]
 pub(super) struct World {
     pub(super) exports: Objects<ServiceExport>,
     pub(super) services: Objects<Service>,
@@ -80,13 +89,51 @@ pub(super) struct World {
     pub(super) pods: Objects<Pod>,
     pub(super) gated: Objects<GatedPod>,
     pub(super) cutovers: Objects<Cutover>,
+    /// EndpointSlices by Service, and those of this project by import.
+    pub(super) slices: SliceIndex<SourceSlice>,
+    pub(super) imported: SliceIndex<OwnSlice>,
+    pub(super) derived: Derived,
+    /// How many Services have each cluster IP.
+    pub(super) cluster_ips: BTreeMap<IpAddr, usize>,
+    /// The ranges of cluster IPs, as far as they are known.
+    pub(super) ranges: Arc<[Range]>,
 }
 
 impl World {
-    /// Takes a batch in, before anything is decided by it.
+    /// A world without objects.
+    pub(super) fn new(naming: DerivedNaming) -> Self {
+        Self {
+            exports: Objects::default(),
+            services: Objects::default(),
+            ingresses: Objects::default(),
+            namespaces: Objects::default(),
+            imports: Objects::default(),
+            pods: Objects::default(),
+            gated: Objects::default(),
+            cutovers: Objects::default(),
+            slices: SliceIndex::new(|slice| slice.service.clone()),
+            imported: SliceIndex::new(import_of),
+            derived: Derived::new(naming),
+            cluster_ips: BTreeMap::new(),
+            ranges: Arc::default(),
+        }
+    }
+
+    /// Takes a batch in, before anything is decided by it: all but the EndpointSlices, because who is concerned by those also
+    /// depends on what they were.
     pub(super) fn fold(&mut self, batch: &Batch) {
-        let Batch { exports, services, ingresses, namespaces, imports, pods, gated, cutovers, slices: _, imported: _ } =
-            batch;
+        let Batch {
+            exports,
+            services,
+            ingresses,
+            namespaces,
+            imports,
+            pods,
+            gated,
+            cutovers,
+            slices: _,
+            imported_slices: _,
+        } = batch;
         self.exports.fold(exports);
         self.services.fold(services);
         self.ingresses.fold(ingresses);

@@ -27,7 +27,7 @@ impl Settle {
     pub const LONGEST: Self = Self(Self::MOST);
     /// Statuses have whole seconds, so that less could be nothing.
     const LEAST: Duration = Duration::from_secs(1);
-    /// Pools keep their connections for half an hour and less. Who is later has to be looked for, not waited for.
+    /// Connection pools keep a connection for half an hour at most. A client that uses one for longer must be found by a person.
     const MOST: Duration = Duration::from_hours(1);
 
     /// The time in seconds.

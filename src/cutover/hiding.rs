@@ -10,7 +10,7 @@ use k8s_openapi::{
 use super::{course::Settle, plan::Observed, standing::Facing};
 use api::{
     Cutover, CutoverSpec, CutoverStatus,
-    conditions::{CutoverCondition, HidingReason, Said, Status, Verdict, find},
+    conditions::{CutoverCondition, HidingReason, SharedCondition, Status, Verdict, find},
     names::ANNOTATION_MAY_REGISTER,
 };
 use instances::sync::{HidingTrouble, TargetTasks};
@@ -63,12 +63,12 @@ pub fn obstacle(cutover: &Cutover) -> Option<&Condition> {
         .find(|said| HidingReason::ALL.iter().any(|reason| hinders(reason) && reason.row().explains(said)))
 }
 
-/// What is to be said of hidden tasks, after a status with these conditions. `share`, in percent, is in force from now on.
+/// The condition about hidden tasks, after a status with these conditions. `share`, in percent, is in force from now on.
 pub(super) fn tasks(
     spec: &CutoverSpec,
     (status, share): (&CutoverStatus, Option<u8>),
     observed: &Observed<'_>,
-    before: &[Said],
+    before: &[SharedCondition],
 ) -> Tasks {
     let facing = observed.facing;
     let condition = CutoverCondition::TasksHidden.as_str();
@@ -84,7 +84,7 @@ pub(super) fn tasks(
         since: status.hidden_since.clone(),
     };
     let wished = spec.hide_tasks && share.is_some();
-    if !facing.is_known() || facing.places().is_empty() {
+    if !facing.is_known() || facing.targets().is_empty() {
         return if spec.hide_tasks { as_before() } else { Tasks::default() };
     }
     let all: Vec<&TargetTasks> = facing.tasks().collect();
@@ -105,7 +105,7 @@ pub(super) fn tasks(
         let (reason, text) = troubled(*trouble, why);
         said(reason, format!("Tasks that were hidden cannot be shown again yet. {text}"))
     } else if showing || !spec.hide_tasks {
-        // The engine may not have heard of it yet, and a task that is about to be shown must not be stopped.
+        // The engine may not know it yet, and a task that is about to be shown must not be stopped.
         said(
             HidingReason::Showing,
             "Tasks are being shown again. Pods are deregistered when clients find the tasks.".to_owned(),
@@ -125,7 +125,7 @@ pub(super) fn tasks(
         said(reason, text)
     } else if wished && (facing.follows(share) || all.iter().any(|tasks| tasks.to_hide > 0)) {
         said(HidingReason::Hiding, "Tasks are being hidden. Do not stop any yet.".to_owned())
-    } else if all.iter().any(|tasks| !tasks.settled) {
+    } else if all.iter().any(|tasks| !tasks.complete) {
         return Tasks { hidden: shown, since, ..as_before() };
     } else if let Some(Time(since)) = &since {
         said(HidingReason::Hidden, hidden_text(hidden, observed, *since))
@@ -182,17 +182,17 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::Place;
+    use crate::TargetStanding;
     use instances::{Share, Traffic, share::Reached, sync::TargetShare};
     use model::Target;
 
     fn facing(tasks: Option<TargetTasks>, others: usize) -> Facing {
         let reached = Reached { asked: Some(Share::percent(100)), ours: 2, ready: 2, others, hidden: 0, to_hide: 0 };
         let (addresses, http_name) = (Arc::default(), None);
-        let (registered, unready, settled, ttl, resolves) = (2, 0, true, 60, true);
-        let share = TargetShare { reached, registered, addresses, unready, settled, ttl, resolves, http_name, tasks };
+        let (registered, unready, complete, ttl, resolves) = (2, 0, true, 60, true);
+        let share = TargetShare { reached, registered, addresses, unready, complete, ttl, resolves, http_name, tasks };
         let target = Target { namespace: "internal".into(), service: "web".into() };
-        Facing::Places(vec![Place { target, share: Some(share), trouble: None }])
+        Facing::Targets(vec![TargetStanding { target, share: Some(share), trouble: None }])
     }
 
     fn said(
@@ -224,7 +224,7 @@ mod tests {
             waited: Duration::ZERO,
             now: Timestamp::from_second(1_000).unwrap(),
         };
-        let before: Vec<_> = status.conditions.iter().map(Said::from).collect();
+        let before: Vec<_> = status.conditions.iter().map(SharedCondition::from).collect();
         let share = status.share_of_traffic.and_then(|share| u8::try_from(share).ok());
         tasks(spec, (status, share), &observed, &before)
     }
@@ -236,11 +236,11 @@ mod tests {
 
     #[test]
     fn each_state_has_its_reason_and_each_obstacle_its_remedy() {
-        let settled = TargetTasks { settled: true, ..TargetTasks::default() };
+        let complete = TargetTasks { complete: true, ..TargetTasks::default() };
         let trouble = |trouble| TargetTasks { trouble: Some((trouble, "why".to_owned())), ..TargetTasks::default() };
         for (tasks, may, reason, part) in [
-            (TargetTasks { hidden: 3, ..settled.clone() }, true, HidingReason::Hidden, "3 tasks are hidden"),
-            (settled.clone(), true, HidingReason::NoneToHide, "for this share"),
+            (TargetTasks { hidden: 3, ..complete.clone() }, true, HidingReason::Hidden, "3 tasks are hidden"),
+            (complete.clone(), true, HidingReason::NoneToHide, "for this share"),
             (
                 TargetTasks { to_hide: 1, hidden: 2, ..TargetTasks::default() },
                 true,
@@ -248,7 +248,7 @@ mod tests {
                 "Do not stop",
             ),
             (TargetTasks { showing: true, hidden: 2, ..TargetTasks::default() }, false, HidingReason::Showing, "again"),
-            (settled, false, HidingReason::FlagMissing, "--hide-tasks"),
+            (complete, false, HidingReason::FlagMissing, "--hide-tasks"),
             (trouble(HidingTrouble::NoHealthCheck), true, HidingReason::NoHealthCheck, "spec.hideTasks"),
             (trouble(HidingTrouble::NotRecorded), true, HidingReason::NotRecorded, "cloudmap-mcs-hidden-tasks"),
             (trouble(HidingTrouble::RecordFull), true, HidingReason::NotRecorded, "full"),
@@ -262,7 +262,7 @@ mod tests {
             assert!(verdict.message.contains(part), "{}", verdict.message);
         }
         let (_, status) = wished();
-        let hidden = TargetTasks { hidden: 3, settled: true, ..TargetTasks::default() };
+        let hidden = TargetTasks { hidden: 3, complete: true, ..TargetTasks::default() };
         let shown = said(&CutoverSpec::default(), &status, (&facing(Some(hidden), 0), true), None);
         assert_eq!(shown.verdict.unwrap().reason, HidingReason::Showing.as_str(), "the engine has not heard of it yet");
         let none = said(&CutoverSpec::default(), &status, (&facing(None, 2), true), None);
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn tasks_may_be_stopped_when_no_client_uses_the_last_one() {
         let (spec, status) = wished();
-        let hidden = TargetTasks { hidden: 1, settled: true, ..TargetTasks::default() };
+        let hidden = TargetTasks { hidden: 1, complete: true, ..TargetTasks::default() };
         let facing = facing(Some(hidden), 2);
         let since = |known: Option<i64>, marked| {
             let hidden_since = known.map(|at| Time(Timestamp::from_second(at).unwrap()));
@@ -298,7 +298,7 @@ mod tests {
     #[test]
     fn hidden_tasks_may_be_stopped_when_the_last_client_may_have_noticed_it() {
         let (spec, status) = wished();
-        let hidden = TargetTasks { hidden: 1, settled: true, ..TargetTasks::default() };
+        let hidden = TargetTasks { hidden: 1, complete: true, ..TargetTasks::default() };
         let facing = facing(Some(hidden), 0);
         for (settle, wait) in [("1s", 91), ("15s", 105), ("30s", 120), ("1h", 3690)] {
             let verdict = said_with(settle.parse().unwrap(), &spec, &status, (&facing, true), None).verdict.unwrap();
@@ -334,17 +334,17 @@ mod tests {
     fn nothing_is_said_to_be_hidden_for_a_share_that_the_target_does_not_have_yet() {
         let (spec, status) = wished();
         for hidden in [0, 2] {
-            let settled = TargetTasks { settled: true, hidden, ..TargetTasks::default() };
-            let mut facing = facing(Some(settled), 2);
+            let complete = TargetTasks { complete: true, hidden, ..TargetTasks::default() };
+            let mut facing = facing(Some(complete), 2);
             let reason = |facing: &Facing| said(&spec, &status, (facing, true), None).verdict.unwrap().reason;
             assert_ne!(reason(&facing), HidingReason::Hiding.as_str());
-            let Facing::Places(places) = &mut facing else { unreachable!("it has places") };
-            let reached = &mut places[0].share.as_mut().unwrap().reached;
+            let Facing::Targets(targets) = &mut facing else { unreachable!("it has targets") };
+            let reached = &mut targets[0].share.as_mut().unwrap().reached;
             reached.asked = Some(Share::percent(25));
             let earlier = facing.clone();
             assert_eq!(reason(&earlier), HidingReason::Hiding.as_str(), "the engine counts the share before");
-            let Facing::Places(places) = &mut facing else { unreachable!("it has places") };
-            let reached = &mut places[0].share.as_mut().unwrap().reached;
+            let Facing::Targets(targets) = &mut facing else { unreachable!("it has targets") };
+            let reached = &mut targets[0].share.as_mut().unwrap().reached;
             (reached.asked, reached.ours) = (Some(Share::percent(100)), 1);
             assert_eq!(reason(&facing), HidingReason::Hiding.as_str(), "one pod is not registered yet");
         }
@@ -363,14 +363,14 @@ mod tests {
     #[test]
     fn what_is_not_read_yet_leaves_what_was_said() {
         let (spec, mut status) = wished();
-        let hidden = TargetTasks { hidden: 1, settled: true, ..TargetTasks::default() };
+        let hidden = TargetTasks { hidden: 1, complete: true, ..TargetTasks::default() };
         let before = said(&spec, &status, (&facing(Some(hidden), 0), true), Some(500));
-        let said_before = Said::from(
+        let said_before = SharedCondition::from(
             &api::conditions::conditions(&[], before.verdict.clone(), Some(1), Timestamp::from_second(500).unwrap())[0],
         );
         status.conditions = vec![(&said_before).into()];
         (status.hidden, status.hidden_since) = (before.hidden, before.since.clone());
-        for unknown in [Facing::NoObject, Facing::Places(Vec::new()), facing(Some(TargetTasks::default()), 0)] {
+        for unknown in [Facing::NoObject, Facing::Targets(Vec::new()), facing(Some(TargetTasks::default()), 0)] {
             let now = said(&spec, &status, (&unknown, true), None);
             let message = now.verdict.map(|verdict| verdict.message);
             assert_eq!(message, before.verdict.as_ref().map(|verdict| verdict.message.clone()), "{unknown:?}");

@@ -17,7 +17,7 @@ pub mod stopwatch;
 
 pub use course::{Course, Settle};
 pub use plan::{Observed, Planned, plan};
-pub use standing::{Facing, Place};
+pub use standing::{Facing, TargetStanding};
 pub use stopwatch::Stopwatch;
 
 #[cfg(test)]

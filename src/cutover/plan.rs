@@ -15,12 +15,12 @@ use super::{
 };
 use api::{
     CutoverPhase, CutoverSpec, CutoverStatus, GuardFailure,
-    conditions::{CutoverReason, Said, Verdict, conditions},
+    conditions::{CutoverReason, SharedCondition, Verdict, conditions},
     events::EventReason,
     names::ANNOTATION_SHARE_OF_TRAFFIC,
 };
 use instances::{Share, Traffic};
-use model::Target;
+use model::{Target, capitalized};
 
 /// The time that is counted is written this often at least, in parts of the interval.
 const PARTS: u32 = 4;
@@ -86,7 +86,7 @@ pub fn plan(spec: &CutoverSpec, status: &CutoverStatus, observed: &Observed<'_>)
         return None;
     }
     let verdict = Verdict::new(reason, message);
-    let before: Vec<_> = status.conditions.iter().map(Said::from).collect();
+    let before: Vec<_> = status.conditions.iter().map(SharedCondition::from).collect();
     let mut news: Vec<_> = verdict.news(&before).map(|event| (event, verdict.message.clone())).into_iter().collect();
     if let Some(next) = next.filter(|_| moved) {
         let before = share.map_or_else(String::new, |share| format!(", after {share} %"));
@@ -181,6 +181,20 @@ fn counted(status: &CutoverStatus, observed: &Observed<'_>, course: Option<&Cour
     if due { i64::try_from(waited.as_secs()).ok() } else { status.waited_seconds }
 }
 
+/// What keeps a Cutover from moving any traffic, as a sentence.
+fn obstacle(spec: &CutoverSpec, facing: &Facing, course: Result<&Course, &String>) -> Option<(CutoverReason, String)> {
+    match (facing, course) {
+        (Facing::NoObject, _) => {
+            let why = "There is no ServiceExport, and no annotated Service or Ingress, of this name in the namespace: create \
+                       one that names the Cloud Map service.";
+            Some((CutoverReason::NoObject, why.to_owned()))
+        }
+        (Facing::NotRegistered(why), _) => Some((CutoverReason::NotRegistered, sentence(why))),
+        (_, Err(why)) if !spec.roll_back => Some((CutoverReason::InvalidSpec, format!("{}.", capitalized(why)))),
+        _ => None,
+    }
+}
+
 fn next(
     spec: &CutoverSpec,
     status: &CutoverStatus,
@@ -189,7 +203,6 @@ fn next(
     course: Result<&Course, &String>,
 ) -> Next {
     let facing = observed.facing;
-    let blocked = |share, reason, message| Next { share, phase: CutoverPhase::Blocked, reason, message };
     // Down is possible whatever else is wrong: pods may be registered all the same.
     let down = if spec.roll_back || failure.is_some() {
         Some(0)
@@ -197,27 +210,12 @@ fn next(
         course.ok().and_then(|course| course.held).filter(|held| share.is_some_and(|share| *held <= share))
     };
     let share = down.or(share);
-    let counts = down.map_or_else(
-        || "The share stays as it is.".to_owned(),
-        |down| format!("{down} % of the traffic is requested all the same."),
-    );
-    match (facing, course) {
-        (Facing::NoObject, _) => {
-            let message = format!(
-                "There is no ServiceExport, and no annotated Service or Ingress, of this name in the namespace: create one that \
-                 names the Cloud Map service. {counts}"
-            );
-            return blocked(share, CutoverReason::NoObject, message);
-        }
-        (Facing::NotRegistered(why), _) => {
-            let message = format!("{} {counts}", sentence(why));
-            return blocked(share, CutoverReason::NotRegistered, message);
-        }
-        (_, Err(why)) if !spec.roll_back => {
-            let message = format!("{}. {counts}", capitalized(why));
-            return blocked(share, CutoverReason::InvalidSpec, message);
-        }
-        _ => {}
+    if let Some((reason, why)) = obstacle(spec, facing, course) {
+        let counts = down.map_or_else(
+            || "The share stays as it is.".to_owned(),
+            |down| format!("{down} % of the traffic is requested all the same."),
+        );
+        return Next { share, phase: CutoverPhase::Blocked, reason, message: format!("{why} {counts}") };
     }
     if spec.roll_back {
         let mut next = back(facing);
@@ -271,7 +269,7 @@ fn back(facing: &Facing) -> Next {
             let message = "No pod of this Service is registered any more.".to_owned();
             at(CutoverPhase::RolledBack, CutoverReason::RolledBack, message)
         }
-        Err(_) if facing.is_known() && !facing.places().is_empty() && facing.others() + facing.hidden() == 0 => {
+        Err(_) if facing.is_known() && !facing.targets().is_empty() && facing.others() + facing.hidden() == 0 => {
             let message =
                 "Nobody else has a healthy instance, and the name must not be empty: the registered pods keep the traffic. \
                            Start the tasks again."
@@ -401,11 +399,6 @@ fn numbered(course: &Course, share: u8) -> String {
 
 fn sentence(text: &str) -> String {
     if text.is_empty() || text.ends_with('.') { text.to_owned() } else { format!("{text}.") }
-}
-
-fn capitalized(text: &str) -> String {
-    let mut chars = text.chars();
-    chars.next().map_or_else(String::new, |first| first.to_uppercase().chain(chars).collect())
 }
 
 fn words(time: Duration) -> String {

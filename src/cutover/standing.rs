@@ -7,7 +7,7 @@ use instances::{
 };
 use model::Target;
 
-/// What the object is that a Cutover is about.
+/// The state of the object that a Cutover moves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Facing {
     /// There is none.
@@ -17,12 +17,12 @@ pub enum Facing {
     /// It is not known yet where it is registered. The text completes "waiting: ".
     Waits(String),
     /// It is registered there; at least one.
-    Places(Vec<Place>),
+    Targets(Vec<TargetStanding>),
 }
 
-/// A target of the object.
+/// A target of the object, and how its share stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct TargetStanding {
     /// The Cloud Map service.
     pub target: Target,
     /// What became of its share; `None` if it has none yet, or was not read yet.
@@ -33,9 +33,9 @@ pub struct Place {
 
 impl Facing {
     /// Its targets.
-    pub fn places(&self) -> &[Place] {
+    pub fn targets(&self) -> &[TargetStanding] {
         match self {
-            Self::Places(places) => places,
+            Self::Targets(targets) => targets,
             Self::NoObject | Self::NotRegistered(_) | Self::Waits(_) => &[],
         }
     }
@@ -45,7 +45,7 @@ impl Facing {
         match self {
             Self::NoObject | Self::NotRegistered(_) => true,
             Self::Waits(_) => false,
-            Self::Places(places) => places.iter().all(|place| place.share.is_some()),
+            Self::Targets(targets) => targets.iter().all(|standing| standing.share.is_some()),
         }
     }
 
@@ -55,7 +55,7 @@ impl Facing {
     }
 
     fn shares(&self) -> impl Iterator<Item = &TargetShare> {
-        self.places().iter().filter_map(|place| place.share.as_ref())
+        self.targets().iter().filter_map(|standing| standing.share.as_ref())
     }
 
     /// The smallest share that the registered pods have, and that can be reached, of all targets.
@@ -90,12 +90,12 @@ impl Facing {
         })
     }
 
-    /// What is requested and chosen, for people.
+    /// The requested and the reached share, for people.
     pub fn text(&self) -> String {
-        let places = self.places();
-        let said = places.iter().filter_map(|place| {
-            let text = place.share.as_ref()?.reached.text();
-            Some(if places.len() > 1 { format!("Cloud Map service {}: {text}", place.target) } else { text })
+        let targets = self.targets();
+        let said = targets.iter().filter_map(|standing| {
+            let text = standing.share.as_ref()?.reached.text();
+            Some(if targets.len() > 1 { format!("Cloud Map service {}: {text}", standing.target) } else { text })
         });
         said.collect::<Vec<_>>().join(". ")
     }
@@ -107,8 +107,8 @@ impl Facing {
     pub fn stands_at(&self, percent: u8) -> Result<(), (CutoverReason, String)> {
         let asked = Share::percent(percent);
         let waits = |why: &str| Err((CutoverReason::Registering, format!("Waiting: {why}.")));
-        let places = match self {
-            Self::Places(places) => places,
+        let targets = match self {
+            Self::Targets(targets) => targets,
             Self::Waits(why) | Self::NotRegistered(why) => return waits(why),
             Self::NoObject => return waits("there is no object of this name"),
         };
@@ -120,11 +120,11 @@ impl Facing {
             );
             return Err((CutoverReason::PodsNotReady, text));
         }
-        for Place { target, share, trouble } in places {
+        for TargetStanding { target, share, trouble } in targets {
             if let Some(trouble) = trouble {
                 return waits(trouble);
             }
-            let Some(TargetShare { reached, settled, .. }) = share else {
+            let Some(TargetShare { reached, complete, .. }) = share else {
                 return waits(&format!("Cloud Map service {target} is not read yet"));
             };
             if !asked.is_none() && reached.ready == 0 {
@@ -134,7 +134,7 @@ impl Facing {
             }
             let wanted = asked.number(reached.others).min(reached.ready);
             let near = if asked.is_none() { reached.ours == 0 } else { reached.ours >= wanted };
-            if reached.asked != Some(asked) || !near || !settled {
+            if reached.asked != Some(asked) || !near || !complete {
                 return waits(&format!("{}, and Cloud Map service {target} does not have it yet", reached.text()));
             }
         }

@@ -1,3 +1,6 @@
+mod guarded;
+mod steps;
+
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::jiff::Timestamp;
@@ -26,26 +29,26 @@ fn spec() -> CutoverSpec {
 }
 
 /// A target in which `ours` of `ready` pods are registered beside `others`, for a share of `asked` percent.
-fn place(asked: u8, ours: usize, ready: usize, others: usize) -> Place {
+fn standing(asked: u8, ours: usize, ready: usize, others: usize) -> TargetStanding {
     let reached = Reached { asked: Some(Share::percent(asked)), ours, ready, others, hidden: 0, to_hide: 0 };
     let share = TargetShare {
         reached,
         registered: ours,
         addresses: Arc::default(),
         unready: 0,
-        settled: true,
+        complete: true,
         ttl: 60,
         resolves: true,
         http_name: None,
         tasks: None,
     };
     let target = Target { namespace: "internal".into(), service: "orders".into() };
-    Place { target, share: Some(share), trouble: None }
+    TargetStanding { target, share: Some(share), trouble: None }
 }
 
 /// The same where the number is the nearest from below.
-fn near(asked: u8, ready: usize, others: usize) -> Place {
-    place(asked, Share::percent(asked).number(others).min(ready), ready, others)
+fn near(asked: u8, ready: usize, others: usize) -> TargetStanding {
+    standing(asked, Share::percent(asked).number(others).min(ready), ready, others)
 }
 
 fn at(share: impl Into<Option<i64>>) -> CutoverStatus {
@@ -65,8 +68,8 @@ struct Case {
 }
 
 impl Case {
-    fn new(status: CutoverStatus, place: Place) -> Self {
-        let facing = Facing::Places(vec![place]);
+    fn new(status: CutoverStatus, standing: TargetStanding) -> Self {
+        let facing = Facing::Targets(vec![standing]);
         Self {
             spec: spec(),
             status,
@@ -108,26 +111,26 @@ impl Case {
 
 #[test]
 fn a_step_follows_when_the_one_before_was_reached_for_its_interval() {
-    for (status, place, waited, expected) in [
+    for (status, standing, waited, expected) in [
         // The first one begins at once.
         (at(None), near(5, 10, 12), 0, (Shifting, Some(5), "Registering")),
         (at(5), near(5, 10, 12), 119, (Shifting, Some(5), "Shifting")),
         (at(5), near(5, 10, 12), 120, (Shifting, Some(25), "Registering")),
         // The share is not that of the target yet, or not all pods are there.
         (at(25), near(5, 10, 12), 999, (Shifting, Some(25), "Registering")),
-        (at(25), place(25, 3, 10, 12), 999, (Shifting, Some(25), "Registering")),
-        (at(25), place(25, 4, 10, 12), 999, (Shifting, Some(50), "Registering")),
+        (at(25), standing(25, 3, 10, 12), 999, (Shifting, Some(25), "Registering")),
+        (at(25), standing(25, 4, 10, 12), 999, (Shifting, Some(50), "Registering")),
         // It needs more pods than there are: that is as near as possible.
-        (at(50), place(50, 2, 2, 12), 120, (Shifting, Some(100), "Registering")),
+        (at(50), standing(50, 2, 2, 12), 120, (Shifting, Some(100), "Registering")),
         // There are none.
-        (at(50), place(50, 0, 0, 12), 999, (Shifting, Some(50), "PodsNotReady")),
+        (at(50), standing(50, 0, 0, 12), 999, (Shifting, Some(50), "PodsNotReady")),
         // All pods are registered, because nobody else is.
-        (at(25), place(25, 10, 10, 0), 120, (Shifting, Some(50), "Registering")),
-        (at(100), place(100, 10, 10, 12), 0, (Finished, Some(100), "OthersServe")),
-        (at(100), place(100, 10, 10, 0), 0, (Finished, Some(100), "Finished")),
-        (at(100), place(100, 9, 10, 12), 0, (Shifting, Some(100), "Registering")),
+        (at(25), standing(25, 10, 10, 0), 120, (Shifting, Some(50), "Registering")),
+        (at(100), standing(100, 10, 10, 12), 0, (Finished, Some(100), "OthersServe")),
+        (at(100), standing(100, 10, 10, 0), 0, (Finished, Some(100), "Finished")),
+        (at(100), standing(100, 9, 10, 12), 0, (Shifting, Some(100), "Registering")),
     ] {
-        let case = Case { waited, ..Case::new(status, place) };
+        let case = Case { waited, ..Case::new(status, standing) };
         let (phase, share, reason, message) = case.next();
         assert_eq!((phase, share, &*reason), expected, "{message}");
     }
@@ -140,7 +143,7 @@ fn who_may_delete_a_cutover_is_told_to_remove_the_annotation_before() {
     for (annotation, removes) in
         [(Traffic::All, false), (share(100), false), (share(0), true), (share(25), true), (Traffic::Unclear, true)]
     {
-        let case = Case { annotation, ..Case::new(at(100), place(100, 10, 10, 0)) };
+        let case = Case { annotation, ..Case::new(at(100), standing(100, 10, 10, 0)) };
         let (_, _, reason, message) = case.next();
         assert_eq!((&*reason, message.contains("share-of-traffic")), ("Finished", removes), "{message}");
     }
@@ -149,30 +152,30 @@ fn who_may_delete_a_cutover_is_told_to_remove_the_annotation_before() {
 /// AWS may throttle the registrations of the others.
 #[test]
 fn the_share_that_is_reached_is_that_of_the_pods_that_are_registered() {
-    let mut place = place(50, 6, 10, 6);
-    place.share.as_mut().unwrap().registered = 2;
-    assert_eq!(Facing::Places(vec![place]).reached().unwrap().0, Share::percent(25));
+    let mut standing = standing(50, 6, 10, 6);
+    standing.share.as_mut().unwrap().registered = 2;
+    assert_eq!(Facing::Targets(vec![standing]).reached().unwrap().0, Share::percent(25));
 }
 
 #[test]
 fn pods_that_fail_hold_the_step() {
-    let mut place = place(25, 2, 2, 2);
-    place.share.as_mut().unwrap().unready = 8;
-    let (phase, share, reason, message) = Case { waited: 999, ..Case::new(at(25), place) }.next();
+    let mut standing = standing(25, 2, 2, 2);
+    standing.share.as_mut().unwrap().unready = 8;
+    let (phase, share, reason, message) = Case { waited: 999, ..Case::new(at(25), standing) }.next();
     assert_eq!((phase, share, &*reason), (Shifting, Some(25), "PodsNotReady"));
     assert!(message.contains("8 pods are not ready") && message.contains("Step 2 of 4"), "{message}");
 }
 
 #[test]
 fn all_targets_of_an_object_must_have_the_share() {
-    let case = |other: Place| Case {
+    let case = |other: TargetStanding| Case {
         waited: 999,
-        facing: Facing::Places(vec![near(25, 10, 12), other]),
+        facing: Facing::Targets(vec![near(25, 10, 12), other]),
         ..Case::new(at(25), near(25, 10, 12))
     };
     assert_eq!(case(near(25, 4, 4)).next().1, Some(50));
     assert_eq!(case(near(5, 4, 4)).next().1, Some(25));
-    let trouble = Place { trouble: Some("AWS throttles".to_owned()), ..near(25, 4, 4) };
+    let trouble = TargetStanding { trouble: Some("AWS throttles".to_owned()), ..near(25, 4, 4) };
     let (_, share, reason, message) = case(trouble).next();
     assert_eq!((share, &*reason), (Some(25), "Registering"));
     assert!(message.contains("AWS throttles"), "{message}");
@@ -180,8 +183,8 @@ fn all_targets_of_an_object_must_have_the_share() {
 
 #[test]
 fn what_the_user_says_counts_at_once() {
-    let of = |change: fn(&mut CutoverSpec), status: CutoverStatus, place: Place| {
-        let mut case = Case { waited: 999, ..Case::new(status, place) };
+    let of = |change: fn(&mut CutoverSpec), status: CutoverStatus, standing: TargetStanding| {
+        let mut case = Case { waited: 999, ..Case::new(status, standing) };
         change(&mut case.spec);
         let (phase, share, reason, _) = case.next();
         (phase, share, reason)
@@ -195,7 +198,7 @@ fn what_the_user_says_counts_at_once() {
     assert_eq!(of(down, at(50), near(50, 10, 12)), (Holding, Some(10), "Held".to_owned()));
     let all = |spec: &mut CutoverSpec| spec.share_of_traffic = Some(100);
     assert_eq!(of(all, at(25), near(25, 10, 12)), (Holding, Some(100), "Held".to_owned()));
-    assert_eq!(of(all, at(100), place(100, 10, 10, 2)), (Finished, Some(100), "OthersServe".to_owned()));
+    assert_eq!(of(all, at(100), standing(100, 10, 10, 2)), (Finished, Some(100), "OthersServe".to_owned()));
     // Without it, the steps go on from there.
     assert_eq!(of(|_| {}, at(60), near(60, 99, 12)), (Shifting, Some(100), "Registering".to_owned()));
     let fewer = |spec: &mut CutoverSpec| spec.steps = vec![5, 25];
@@ -214,19 +217,19 @@ fn back_is_possible_from_anywhere_and_leaves_an_instance_where_nobody_else_is() 
         let (phase, share, reason, _) = case.next();
         (phase, share, reason)
     };
-    let in_place = |place: Place| Facing::Places(vec![place]);
+    let in_place = |standing: TargetStanding| Facing::Targets(vec![standing]);
     let finished = CutoverStatus { phase: Some(Finished), ..at(100) };
     assert_eq!(of(finished, in_place(near(100, 10, 12)), false), (RollingBack, Some(0), "RollingBack".to_owned()));
-    assert_eq!(of(at(0), in_place(place(0, 1, 10, 0)), true), (RollingBack, Some(0), "LastInstance".to_owned()));
-    assert_eq!(of(at(0), in_place(place(0, 1, 10, 2)), false), (RollingBack, Some(0), "RollingBack".to_owned()));
-    assert_eq!(of(at(0), in_place(place(0, 0, 10, 2)), true), (RolledBack, Some(0), "RolledBack".to_owned()));
+    assert_eq!(of(at(0), in_place(standing(0, 1, 10, 0)), true), (RollingBack, Some(0), "LastInstance".to_owned()));
+    assert_eq!(of(at(0), in_place(standing(0, 1, 10, 2)), false), (RollingBack, Some(0), "RollingBack".to_owned()));
+    assert_eq!(of(at(0), in_place(standing(0, 0, 10, 2)), true), (RolledBack, Some(0), "RolledBack".to_owned()));
     assert_eq!(of(at(50), Facing::NoObject, false), (Blocked, Some(0), "NoObject".to_owned()));
-    let mut last = Case::new(at(0), place(0, 10, 10, 0));
+    let mut last = Case::new(at(0), standing(0, 10, 10, 0));
     last.spec.roll_back = true;
     let (_, _, reason, message) = last.next();
     assert!(reason == "LastInstance" && message.contains("the registered pods keep the traffic"), "{message}");
     // Afterwards it begins anew.
-    assert_eq!(Case::new(at(0), place(0, 0, 10, 2)).next().1, Some(5));
+    assert_eq!(Case::new(at(0), standing(0, 0, 10, 2)).next().1, Some(5));
 }
 
 #[test]
@@ -282,99 +285,6 @@ fn what_takes_traffic_from_the_pods_counts_while_the_object_is_refused_as_well()
 }
 
 #[test]
-fn a_guard_holds_what_it_does_not_know_and_takes_back_what_is_wrong() {
-    let of = |status: CutoverStatus, place: Place, judgement, waited| {
-        let mut case = Case { guard: Some(judgement), waited, ..Case::new(status, place) };
-        case.spec.guard = Some(CutoverGuard::default());
-        let (phase, share, reason, message) = case.next();
-        ((phase, share, &*reason.leak()), message)
-    };
-    let unknown = || Judgement::Unknown("DNS is silent".to_owned());
-    let failed = || Judgement::Failed("the pod is ill".to_owned());
-    for (status, place, judgement, waited, expected) in [
-        (at(None), near(5, 10, 12), unknown(), 0, (Shifting, None, "GuardUnclear")),
-        (at(None), near(5, 10, 12), Judgement::Passed, 0, (Shifting, Some(5), "Registering")),
-        (at(5), near(5, 10, 12), unknown(), 999, (Shifting, Some(5), "GuardUnclear")),
-        (at(5), near(5, 10, 12), Judgement::Passed, 120, (Shifting, Some(25), "Registering")),
-        (at(25), near(25, 10, 12), failed(), 0, (RollingBack, Some(0), "GuardFailed")),
-        (at(25), place(25, 0, 10, 12), failed(), 0, (RollingBack, Some(0), "GuardFailed")),
-        // The last step lasts as well.
-        (at(100), place(100, 10, 10, 12), Judgement::Passed, 119, (Shifting, Some(100), "Shifting")),
-        (at(100), place(100, 10, 10, 12), Judgement::Passed, 120, (Finished, Some(100), "OthersServe")),
-    ] {
-        let (said, message) = of(status, place, judgement, waited);
-        assert_eq!(said, expected, "{message}");
-    }
-    let (_, message) = of(at(5), near(5, 10, 12), unknown(), 0);
-    assert!(message.contains("DNS is silent. The share stays"), "{message}");
-}
-
-#[test]
-fn what_the_guard_found_counts_until_the_spec_changes() {
-    let guard_failure = Some(GuardFailure { generation: 1, message: "the pod is ill".to_owned() });
-    let status = CutoverStatus { guard_failure, ..at(0) };
-    let guarded = CutoverSpec { guard: Some(CutoverGuard::default()), ..spec() };
-    let mut case = Case { spec: guarded.clone(), ..Case::new(status.clone(), place(0, 0, 10, 2)) };
-    let (phase, share, reason, message) = case.next();
-    assert_eq!((phase, share, &*reason), (RolledBack, Some(0), "GuardFailed"));
-    assert!(message.contains("the pod is ill. ") && message.contains("cutover resume"), "{message}");
-    assert!(!message.contains("rollBack"), "nobody has set it: {message}");
-    assert_eq!(plan::looks(&guarded, &status, Some(1), 60, Settle::default()), None, "nothing is left to look at");
-    let other = GuardFailure { generation: 0, ..status.guard_failure.clone().unwrap() };
-    case.status.guard_failure = Some(other);
-    assert_eq!(case.next().1, Some(5), "the spec changed");
-    assert_eq!(case.planned().unwrap().status.guard_failure, None);
-    case.status = status.clone();
-    case.spec.roll_back = true;
-    assert_eq!((case.next().2, case.planned().unwrap().status.guard_failure), ("RolledBack".to_owned(), None));
-
-    // It looks only while the steps go on by themselves.
-    let looks = |change: fn(&mut CutoverSpec), status: CutoverStatus| {
-        let mut spec = guarded.clone();
-        change(&mut spec);
-        plan::looks(&spec, &status, Some(1), 60, Settle::default()).is_some()
-    };
-    assert!(looks(|_| {}, at(None)) && looks(|_| {}, at(100)));
-    assert!(!looks(|_| {}, CutoverStatus { phase: Some(Finished), ..at(100) }));
-    // It was finished, and the export was away for a moment. Pods that fail now must not give the traffic to nobody.
-    let blocked = |share, waited| CutoverStatus { phase: Some(Blocked), waited_seconds: Some(waited), ..at(share) };
-    assert!(!looks(|_| {}, blocked(100, 120)) && looks(|_| {}, blocked(100, 119)) && looks(|_| {}, blocked(50, 120)));
-    // `cutover finish` brought it there, and no step has lasted.
-    let held = CutoverSpec { share_of_traffic: Some(100), ..guarded.clone() };
-    let finished = Case { spec: held, ..Case::new(at(100), place(100, 10, 10, 2)) }.planned().unwrap().status;
-    assert_eq!(finished.phase, Some(Finished));
-    assert!(!looks(|_| {}, CutoverStatus { phase: Some(Blocked), ..finished }));
-    for change in [
-        (|spec| spec.paused = true) as fn(&mut CutoverSpec),
-        |spec| spec.roll_back = true,
-        |spec| spec.share_of_traffic = Some(20),
-        |spec| spec.guard = None,
-    ] {
-        assert!(!looks(change, at(25)));
-    }
-}
-
-#[test]
-fn a_guard_is_read_or_says_what_is_wrong() {
-    let of = |path: Option<&str>, port, query: Option<&str>, max: Option<&str>| {
-        let text = |text: Option<&str>| text.map(str::to_owned);
-        Guard::read(&CutoverGuard { path: text(path), port, query: text(query), max: text(max) })
-    };
-    assert_eq!(of(None, None, None, None), Ok(Guard::default()));
-    let read = of(Some("/healthz"), Some(8080), Some("up"), Some("-0.5")).unwrap();
-    assert_eq!((read.port, read.query.unwrap().max), (Some(8080), -0.5));
-    for (guard, said) in [
-        (of(Some("healthz"), None, None, None), "spec.guard.path is \"healthz\""),
-        (of(None, Some(0), None, None), "spec.guard.port"),
-        (of(None, None, Some("up"), None), "only one of query and max"),
-        (of(None, None, Some("up"), Some("much")), "spec.guard.max is \"much\""),
-    ] {
-        let error = guard.unwrap_err();
-        assert!(error.contains(said), "{error}");
-    }
-}
-
-#[test]
 fn a_wave_waits_for_lower_ones_wherever_it_is() {
     for (status, expected) in [(at(None), None), (at(25), Some(25))] {
         let case = Case { awaits: Some("carts"), waited: 999, ..Case::new(status, near(25, 10, 12)) };
@@ -401,9 +311,9 @@ fn what_the_annotation_requested_stays_until_the_next_step() {
 #[test]
 fn an_interval_is_not_shorter_than_clients_use_an_answer_and_that_is_said() {
     let with = |waited, ttl: u32| {
-        let mut place = near(5, 10, 12);
-        place.share.as_mut().unwrap().ttl = ttl;
-        let mut case = Case { waited, ..Case::new(at(5), place) };
+        let mut standing = near(5, 10, 12);
+        standing.share.as_mut().unwrap().ttl = ttl;
+        let mut case = Case { waited, ..Case::new(at(5), standing) };
         case.spec.interval = Some("10s".to_owned());
         case.next()
     };
@@ -457,9 +367,9 @@ fn a_time_of_parts_of_seconds_or_of_hours_is_no_setting() {
 #[test]
 fn what_is_finished_stays_so_while_pods_come_and_go() {
     let status = CutoverStatus { phase: Some(Finished), ..at(100) };
-    let mut place = place(100, 1, 2, 2);
-    place.share.as_mut().unwrap().unready = 3;
-    let mut case = Case::new(status, place);
+    let mut standing = standing(100, 1, 2, 2);
+    standing.share.as_mut().unwrap().unready = 3;
+    let mut case = Case::new(status, standing);
     assert_eq!(case.next().0, Finished);
     // Also if somebody did not wait for the steps, as `cutover finish` does.
     case.spec.share_of_traffic = Some(100);
@@ -471,9 +381,9 @@ fn what_is_finished_stays_so_while_pods_come_and_go() {
 #[test]
 fn nobody_is_told_to_wait_for_a_time_to_stop_tasks_that_are_being_shown_again() {
     for (showing, said) in [(false, "from when on the tasks may be stopped"), (true, "are being shown again")] {
-        let mut place = place(100, 10, 10, 2);
-        place.share.as_mut().unwrap().tasks = Some(TargetTasks { hidden: 2, showing, ..TargetTasks::default() });
-        let (phase, _, _, message) = Case::new(at(100), place).next();
+        let mut standing = standing(100, 10, 10, 2);
+        standing.share.as_mut().unwrap().tasks = Some(TargetTasks { hidden: 2, showing, ..TargetTasks::default() });
+        let (phase, _, _, message) = Case::new(at(100), standing).next();
         assert_eq!(phase, Finished);
         assert!(message.contains(said), "{message}");
     }
@@ -500,7 +410,7 @@ fn a_status_is_written_only_when_something_changes_and_says_it_once() {
     let case = Case { waited: 120, ..Case::new(status, near(5, 10, 12)) };
     assert_eq!(case.planned().unwrap().news[0].1, "25 % of the traffic is requested, after 5 %.");
     // While a new leader has not read the target, everything stays.
-    let unread = Place { share: None, ..near(5, 10, 12) };
+    let unread = TargetStanding { share: None, ..near(5, 10, 12) };
     let status = CutoverStatus { phase: Some(Shifting), ..at(5) };
     assert_eq!(Case::new(status, unread).planned(), None);
 }
@@ -520,129 +430,4 @@ fn only_time_in_which_a_share_is_reached_counts_and_another_leader_goes_on() {
     let mut other = Stopwatch::default();
     assert_eq!(other.look(&inherited, true, s(3)), s(90));
     assert_eq!(other.look(&inherited, true, s(5)), s(92));
-}
-
-/// Something that happens between two looks.
-#[derive(Debug, Clone)]
-enum Happening {
-    /// Seconds pass, on a wall clock that jumps.
-    Time(u64, i64),
-    /// Pods that are ready, and that are not.
-    Pods(usize, usize),
-    Tasks(usize),
-    /// Cloud Map has what was requested, or stands still.
-    CloudMap(bool),
-    Pause(bool),
-    Hold(Option<u8>),
-    Back(bool),
-    Wave(bool),
-    Guard(u8),
-    Leader,
-    /// The status is written late.
-    Lost,
-}
-
-fn happening() -> impl Strategy<Value = Happening> {
-    prop_oneof![
-        6 => (1..200_u64, -5000..5000_i64).prop_map(|(time, jump)| Happening::Time(time, jump)),
-        2 => (0..12_usize, 0..2_usize).prop_map(|(ready, unready)| Happening::Pods(ready, unready)),
-        2 => (0..12_usize).prop_map(Happening::Tasks),
-        3 => any::<bool>().prop_map(Happening::CloudMap),
-        1 => any::<bool>().prop_map(Happening::Pause),
-        1 => prop::option::of(0..=100_u8).prop_map(Happening::Hold),
-        1 => prop::bool::weighted(0.3).prop_map(Happening::Back),
-        1 => prop::bool::weighted(0.3).prop_map(Happening::Wave),
-        1 => (0..4_u8).prop_map(Happening::Guard),
-        1 => Just(Happening::Leader),
-        1 => Just(Happening::Lost),
-    ]
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
-    /// Whatever happens: no step is left out or too short, the share falls only because the user said so, and pods get no
-    /// more traffic while some fail.
-    #[test]
-    fn no_step_is_left_out_and_none_is_too_short(all in prop::collection::vec(happening(), 1..80)) {
-        let (mut spec, mut status, mut watch) = (spec(), CutoverStatus::default(), Stopwatch::default());
-        let (mut ready, mut unready, mut tasks, mut follows, mut awaits) = (5_usize, 0, 5_usize, true, false);
-        let (mut mono, mut wall, mut lost) = (0_u64, 1_000_000_i64, false);
-        let (mut asked, mut reached_for) = (None::<u8>, 0_u64);
-        let (mut finding, mut generation) = (Judgement::Passed, 1);
-        let [unknown, failed] = [Judgement::Unknown(String::new()), Judgement::Failed("ill".to_owned())];
-        for what in all {
-            let mut time = 1;
-            match what {
-                Happening::Time(seconds, jump) => (time, wall) = (seconds, wall + jump),
-                Happening::Pods(some, others) => (ready, unready) = (some, others),
-                Happening::Tasks(count) => tasks = count,
-                Happening::CloudMap(works) => follows = works,
-                Happening::Pause(paused) => spec.paused = paused,
-                Happening::Hold(share) => spec.share_of_traffic = share.map(i64::from),
-                Happening::Back(back) => spec.roll_back = back,
-                Happening::Wave(waits) => awaits = waits,
-                Happening::Guard(finds) => {
-                    spec.guard = (finds > 0).then(CutoverGuard::default);
-                    finding = [Judgement::Passed, Judgement::Passed, unknown.clone(), failed.clone()][usize::from(finds)].clone();
-                    generation += 1;
-                }
-                Happening::Leader => (watch, mono) = (Stopwatch::default(), 0),
-                Happening::Lost => lost = true,
-            }
-            for _ in 0..time {
-                (mono, wall) = (mono + 1, wall + 1);
-                let share = status.share_of_traffic.and_then(|share| u8::try_from(share).ok());
-                if follows {
-                    asked = share;
-                }
-                let mut place = near(asked.unwrap_or_default(), ready, tasks);
-                let there = place.share.as_mut().unwrap();
-                (there.unready, there.settled) = (unready, follows);
-                if asked.is_none() {
-                    there.reached.asked = None;
-                }
-                let facing = Facing::Places(vec![place]);
-                let settle = Settle::default();
-                let guard = plan::looks(&spec, &status, Some(generation), facing.ttl(), settle).map(|_| &finding);
-                let is_good = guard.map_or(spec.guard.is_none(), |finding| *finding == Judgement::Passed);
-                let is_reached = is_good && share.is_some_and(|share| facing.stands_at(share).is_ok());
-                reached_for += u64::from(is_reached);
-                let observed = Observed {
-                    generation: Some(generation),
-                    annotation: Traffic::All,
-                    facing: &facing,
-                    awaits: awaits.then_some("other"),
-                    guard,
-                    may_hide: false,
-                    ungranted: None,
-                    settle,
-                    hidden_since: None,
-                    waited: watch.look(&status, is_reached, Duration::from_secs(mono)),
-                    now: Timestamp::from_second(wall).unwrap(),
-                };
-                let Some(Planned { status: next, .. }) = plan(&spec, &status, &observed) else { continue };
-                let after = next.share_of_traffic.map(|share| u8::try_from(share).unwrap());
-                if std::mem::take(&mut lost) {
-                    continue;
-                }
-                if after != share {
-                    let found = next.guard_failure.is_some() && after == Some(0);
-                    prop_assert!(!found || spec.guard.is_some(), "the share fell without a guard");
-                    prop_assert!(found || guard != Some(&unknown), "a step began although the guard does not know");
-                    let said = found || spec.roll_back || spec.share_of_traffic.is_some();
-                    let before = share.unwrap_or_default();
-                    let course = Course::read(&spec).unwrap();
-                    prop_assert!(said || after == course.next(before), "{share:?} -> {after:?}");
-                    prop_assert!(said || before == 0 || reached_for >= 120, "{share:?} after {reached_for} s");
-                    prop_assert!(said || before == 0 || unready == 0 && ready > 0);
-                    prop_assert!(said || !spec.paused && !awaits);
-                    reached_for = 0;
-                }
-                if next.phase == Some(RolledBack) {
-                    prop_assert!(facing.stands_at(0).is_ok());
-                }
-                status = next;
-            }
-        }
-    }
 }

@@ -7,18 +7,21 @@ use super::{
     reader::DiscoverySettings,
     reading::Reading,
 };
-use cloudmap::{CloudMap, Discovery, Error, Instance, Lane};
+use cloudmap::{Discovery, Error, Instance, Lane, Listings};
 
 /// Number of instances on a page of a listing.
 const PAGE: usize = 100;
 
 /// Makes a call. All calls only read.
-pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, settings: Arc<DiscoverySettings>, call: Call) -> Event {
+pub(super) async fn perform(
+    cloudmap: Arc<dyn cloudmap::Read>,
+    listings: Arc<Listings>,
+    settings: Arc<DiscoverySettings>,
+    call: Call,
+) -> Event {
     match call {
-        Call::Namespaces => Event::Namespaces(cloudmap.list_namespaces(Lane::Instances).await),
-        Call::Services { namespace, id } => {
-            Event::Services { result: cloudmap.list_services(&id, Lane::Instances).await, namespace }
-        }
+        Call::Namespaces => Event::Namespaces(listings.namespaces().await),
+        Call::Services { namespace, id } => Event::Services { namespace, result: listings.services(&id).await },
         Call::Instances(key, look) => {
             let (mut further_calls, mut unlisted) = (0, None);
             let result = look_at(&*cloudmap, &settings, &key, &look, &mut further_calls, &mut unlisted).await;
@@ -36,7 +39,7 @@ pub(super) async fn perform(cloudmap: Arc<dyn CloudMap>, settings: Arc<Discovery
 ///
 /// If the control plane does not answer, `unlisted` says so, and the reading contains what may be gone.
 async fn look_at(
-    cloudmap: &dyn CloudMap,
+    cloudmap: &dyn cloudmap::Read,
     settings: &DiscoverySettings,
     (namespace, _): &ServiceKey,
     look: &Look,

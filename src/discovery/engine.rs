@@ -70,10 +70,10 @@ pub(super) struct Look {
 
 #[derive(Debug)]
 pub(super) enum Event {
-    Namespaces(Result<Vec<Namespace>, Error>),
+    Namespaces(Result<Arc<[Namespace]>, Error>),
     Services {
         namespace: Arc<str>,
-        result: Result<Vec<Service>, Error>,
+        result: Result<Arc<[Service]>, Error>,
     },
     Instances {
         key: ServiceKey,
@@ -257,7 +257,7 @@ impl Engine {
         }
     }
 
-    fn namespaces_listed(&mut self, result: Result<Vec<Namespace>, Error>, now: Instant) {
+    fn namespaces_listed(&mut self, result: Result<Arc<[Namespace]>, Error>, now: Instant) {
         let all = match result {
             Ok(all) => all,
             Err(error) => {
@@ -309,7 +309,7 @@ impl Engine {
         self.namespaces_due = now + if missing { MISSING } else { NAMESPACES };
     }
 
-    fn services_listed(&mut self, name: &Arc<str>, result: Result<Vec<Service>, Error>, now: Instant) {
+    fn services_listed(&mut self, name: &Arc<str>, result: Result<Arc<[Service]>, Error>, now: Instant) {
         let listed = self.namespaces.values().filter(|entry| entry.namespace.is_some());
         let pages: usize = listed.map(|entry| entry.pages).sum();
         let period = LISTING.max(Duration::from_secs_f64(pages as f64 / LISTED_PAGES_PER_SECOND));
@@ -337,7 +337,7 @@ impl Engine {
         entry.listings = entry.listings.saturating_add(1);
         entry.due = now + if entry.listings < LISTINGS { SECOND_LISTING } else { period };
         let mut listed = BTreeSet::new();
-        for service in services {
+        for service in &*services {
             let label: Arc<str> = name::label(&service.name).into();
             listed.insert(label.clone());
             let key = (name.clone(), label.clone());
@@ -348,8 +348,8 @@ impl Engine {
                 Held { service: Arc::new(service.clone()), missing: 0, failed: 0, found, gone: BTreeMap::new() }
             });
             held.missing = 0;
-            if *held.service != service {
-                held.service = Arc::new(service);
+            if *held.service != *service {
+                held.service = Arc::new(service.clone());
             }
         }
         for (label, held) in entry.services.iter_mut().filter(|(label, _)| !listed.contains(*label)) {
@@ -458,68 +458,5 @@ fn retry(failed: u32) -> Duration {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::call;
-    use cloudmap::{CloudMap as _, Lane, NamespaceKind, fake::Fake};
-    use instances::Owner;
-
-    fn settings() -> DiscoverySettings {
-        let cluster = "c1".parse().unwrap();
-        DiscoverySettings::new(Owner { clusterset: None, cluster, cluster_uid: "u".into() })
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn services_of_a_missing_namespace_leave_the_budget_to_others() {
-        let (fake, now) = (Fake::new(), Instant::now());
-        let settings = DiscoverySettings { calls_per_second: 1.0, ..settings() };
-        let mut engine = Engine::new(&settings, now);
-        engine.subscribe(&BTreeSet::from(["gone", "there"].map(Arc::from)), now);
-        for name in ["gone", "there"] {
-            let id = fake.registry().add_namespace(name, NamespaceKind::Http);
-            fake.registry().add_service(&id, "web", "ecs", "");
-        }
-        let mut namespaces = fake.list_namespaces(Lane::Instances).await.unwrap();
-        engine.done(Event::Namespaces(Ok(namespaces.clone())), now);
-        for namespace in &namespaces {
-            let result = fake.list_services(&namespace.id, Lane::Instances).await;
-            engine.done(Event::Services { namespace: namespace.name.clone(), result }, now);
-        }
-        namespaces.retain(|namespace| *namespace.name == *"there");
-        engine.done(Event::Namespaces(Ok(namespaces)), now);
-        let call = engine.next(now);
-        assert!(matches!(&call, Some(Call::Instances((name, _), _)) if **name == *"there"), "{call:?}");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn subscriptions_that_come_and_go_leave_nothing_behind() {
-        let fake = Fake::new();
-        let settings = Arc::new(settings());
-        let mut engine = Engine::new(&settings, Instant::now());
-        for round in 0..20 {
-            let name: Arc<str> = format!("shop-{round}").into();
-            let namespace = fake.registry().add_namespace(&name, NamespaceKind::Http);
-            let services = ["web", "api"].map(|s| fake.registry().add_service(&namespace, s, "ecs", ""));
-            for subscribed in [[name.clone(), "absent".into()].into(), BTreeSet::new()] {
-                engine.subscribe(&subscribed, Instant::now());
-                let end = Instant::now() + Duration::from_mins(2);
-                while Instant::now() < end {
-                    match engine.next(Instant::now()) {
-                        Some(call) => {
-                            let event = call::perform(Arc::new(fake.clone()), settings.clone(), call).await;
-                            engine.done(event, Instant::now());
-                        }
-                        None => tokio::time::sleep(Duration::from_millis(100)).await,
-                    }
-                }
-            }
-            for service in services {
-                fake.delete_service(&service).await.unwrap();
-            }
-            engine.take_changed();
-            let Engine { namespaces, schedule, found, changed, .. } = &engine;
-            assert_eq!((namespaces.len(), schedule.len(), found.namespaces.len(), changed.len()), (0, 0, 0, 0));
-        }
-        assert!(fake.list_namespaces(Lane::Instances).await.unwrap().len() == 20 && engine.looking == 0);
-    }
-}
+#[path = "engine_tests.rs"]
+mod tests;

@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{backend::NoEndpoint, call, engine::Engine, reading::Discovered};
 use base::env;
-use cloudmap::CloudMap;
+use cloudmap::Listings;
 use instances::Owner;
 use model::ClusterSetId;
 
@@ -93,18 +93,20 @@ impl DiscoveryHandle {
 /// that channel is closed.
 pub fn spawn(
     settings: DiscoverySettings,
-    cloudmap: Arc<dyn CloudMap>,
+    cloudmap: Arc<dyn cloudmap::Read>,
+    listings: Arc<Listings>,
     subscribed: watch::Receiver<Arc<BTreeSet<Arc<str>>>>,
 ) -> DiscoveryHandle {
     let (found, found_receiver) = watch::channel(Arc::default());
     let (figures, figures_receiver) = watch::channel(DiscoveryFigures::default());
-    env::spawn(run(settings, cloudmap, subscribed, found, figures));
+    env::spawn(run(settings, cloudmap, listings, subscribed, found, figures));
     DiscoveryHandle { found: found_receiver, figures: figures_receiver }
 }
 
 async fn run(
     settings: DiscoverySettings,
-    cloudmap: Arc<dyn CloudMap>,
+    cloudmap: Arc<dyn cloudmap::Read>,
+    listings: Arc<Listings>,
     mut subscribed: watch::Receiver<Arc<BTreeSet<Arc<str>>>>,
     found: watch::Sender<Arc<Discovered>>,
     figures: watch::Sender<DiscoveryFigures>,
@@ -117,7 +119,7 @@ async fn run(
     loop {
         let now = Instant::now();
         while let Some(call) = engine.next(now) {
-            calls.push(call::perform(cloudmap.clone(), settings.clone(), call));
+            calls.push(call::perform(cloudmap.clone(), listings.clone(), settings.clone(), call));
         }
         if now >= publish
             && let Some(changed) = engine.take_changed()

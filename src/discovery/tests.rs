@@ -10,7 +10,7 @@ use tokio::{sync::watch, time::Instant};
 
 use super::*;
 use cloudmap::{
-    ErrorKind, NamespaceKind, Operation,
+    ErrorKind, Listings, NamespaceKind, Operation,
     fake::{Fake, Fault},
 };
 use instances::Owner;
@@ -32,7 +32,8 @@ impl World {
             cluster_uid: "u".into(),
         };
         let (sender, receiver) = watch::channel(set(subscribed));
-        let handle = spawn(DiscoverySettings::new(identity), Arc::new(fake), receiver);
+        let fake = Arc::new(fake);
+        let handle = spawn(DiscoverySettings::new(identity), fake.clone(), Listings::new(fake), receiver);
         Self { subscribed: sender, handle }
     }
 

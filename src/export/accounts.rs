@@ -15,8 +15,8 @@ use super::quota::{Exceeded, Extent, Limit, Quota, Resource, Usage};
 use base::steps;
 use model::{ClaimOwner, Target};
 
-/// An export (without a target), or a target of an annotated object.
-type Part = Option<Target>;
+/// Which need of an owner: that of its export (`None`), or that of a target of an annotated object.
+type NeedKey = Option<Target>;
 
 /// What an export, or a target of an annotated object, needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,7 +46,7 @@ impl Need {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Answer {
     /// What is admitted.
-    pub admitted: BTreeSet<Part>,
+    pub admitted: BTreeSet<NeedKey>,
     /// Why the rest is not, if there is a rest.
     pub refused: Option<Exceeded>,
 }
@@ -60,11 +60,11 @@ struct Refused {
     least: Usage,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct Account {
     /// Instead of the default.
     quota: Option<Quota>,
-    admitted: BTreeMap<(ClaimOwner, Part), Need>,
+    admitted: BTreeMap<(ClaimOwner, NeedKey), Need>,
     /// What all of these need, and what they have with the current level.
     full: Usage,
     used: Usage,
@@ -91,7 +91,7 @@ impl Account {
         self.full.excess(&Usage { names: usize::MAX, ..*limit })
     }
 
-    fn put(&mut self, key: (ClaimOwner, Part), need: Need) {
+    fn put(&mut self, key: (ClaimOwner, NeedKey), need: Need) {
         if let Some(before) = self.admitted.insert(key, need) {
             self.subtract(&before);
         }
@@ -102,7 +102,7 @@ impl Account {
         (self.full, self.used) = (self.full.minus(need.at(None)), self.used.minus(need.at(self.level)));
     }
 
-    fn parts(&self, owner: &ClaimOwner) -> Vec<Part> {
+    fn parts(&self, owner: &ClaimOwner) -> Vec<NeedKey> {
         let there = self.admitted.range((owner.clone(), None)..).take_while(|((other, _), _)| other == owner);
         there.map(|((_, part), _)| part.clone()).collect()
     }
@@ -166,7 +166,7 @@ impl Used {
 }
 
 /// The accounts of all Kubernetes namespaces.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Accounts {
     default: Quota,
     by_namespace: BTreeMap<Arc<str>, Account>,
@@ -175,7 +175,7 @@ pub struct Accounts {
     /// Namespaces in which something is refused because the cluster has no room, and how much room there was then.
     crowded: BTreeSet<Arc<str>>,
     room_then: Usage,
-    /// Owners that have had too much since the last [`Accounts::settle`].
+    /// Owners that have had too much since the last [`Accounts::rebalance`].
     cut: BTreeSet<ClaimOwner>,
 }
 
@@ -216,7 +216,7 @@ impl Accounts {
 
     /// Forgets who uses what, but not the limits. The owners are going to ask again, and what is `recorded` is admitted
     /// before.
-    pub fn restart(&mut self, recorded: impl IntoIterator<Item = (ClaimOwner, Part, Need)>) {
+    pub fn restart(&mut self, recorded: impl IntoIterator<Item = (ClaimOwner, NeedKey, Need)>) {
         for account in self.by_namespace.values_mut() {
             *account = Account { quota: account.quota, retiring: account.retiring, ..Account::default() };
         }
@@ -235,7 +235,7 @@ impl Accounts {
     }
 
     /// An owner that was created at `created` (seconds since 1970) needs this now. `room` is what the cluster has left.
-    pub fn ask(&mut self, owner: &ClaimOwner, created: i64, needs: Vec<(Part, Need)>, room: Usage) -> Answer {
+    pub fn ask(&mut self, owner: &ClaimOwner, created: i64, needs: Vec<(NeedKey, Need)>, room: Usage) -> Answer {
         let namespace = &owner.namespace;
         if needs.is_empty() && !self.by_namespace.contains_key(namespace) {
             return Answer::default();
@@ -327,7 +327,7 @@ impl Accounts {
 
     /// Cuts what exceeds, and finds who may get more. Returns the owners that must ask again, in this order. `room` is what
     /// the cluster has left.
-    pub fn settle(&mut self, room: Usage) -> Vec<ClaimOwner> {
+    pub fn rebalance(&mut self, room: Usage) -> Vec<ClaimOwner> {
         if !self.crowded.is_empty() && room.excess(&self.room_then).is_some() {
             self.unsettled.append(&mut self.crowded);
         }

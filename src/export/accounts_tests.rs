@@ -45,17 +45,17 @@ fn who_comes_when_the_quota_is_used_up_waits_and_the_oldest_of_those_that_wait_i
     // An older object that comes later takes nothing from those that are there.
     assert!(!ask(&mut accounts, 1, 1));
     assert_eq!(admitted(&accounts, 10), [5, 6]);
-    assert_eq!(accounts.settle(ROOM), [], "nothing changed");
+    assert_eq!(accounts.rebalance(ROOM), [], "nothing changed");
     let why = accounts.exceeded(&owner("shop", 1)).unwrap();
     assert_eq!(why, Exceeded { limit: Limit::Namespace(Resource::Names), extent: Extent::Whole });
     gone(&mut accounts, 5);
-    assert_eq!(accounts.settle(ROOM), [owner("shop", 1)]);
+    assert_eq!(accounts.rebalance(ROOM), [owner("shop", 1)]);
     assert!(ask(&mut accounts, 1, 1));
     assert_eq!((admitted(&accounts, 10), accounts.refused()), (vec![1, 6], 2));
     gone(&mut accounts, 7);
     gone(&mut accounts, 9);
     gone(&mut accounts, 6);
-    assert_eq!((accounts.settle(ROOM), accounts.refused()), (vec![], 0), "who is gone waits for nothing");
+    assert_eq!((accounts.rebalance(ROOM), accounts.refused()), (vec![], 0), "who is gone waits for nothing");
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn one_that_never_fits_stands_in_nobodys_way() {
     assert!(ask(&mut accounts, 2, 100));
     assert!(!ask(&mut accounts, 3, 5) && ask(&mut accounts, 4, 0));
     gone(&mut accounts, 2);
-    assert_eq!(accounts.settle(ROOM), [owner("shop", 3)]);
+    assert_eq!(accounts.rebalance(ROOM), [owner("shop", 3)]);
 }
 
 #[test]
@@ -82,13 +82,17 @@ fn what_grows_beyond_the_quota_is_cut_and_no_name_becomes_empty() {
     assert_eq!(why, Exceeded { limit: Limit::Namespace(Resource::Instances), extent: Extent::Endpoints });
     assert!(!ask(&mut accounts, 4, 0), "nobody new comes in while others are cut");
     ask(&mut accounts, 3, 500);
-    assert_eq!(accounts.settle(ROOM), [owner("shop", 2), owner("shop", 3)], "who has less, or more, is planned again");
+    assert_eq!(
+        accounts.rebalance(ROOM),
+        [owner("shop", 2), owner("shop", 3)],
+        "who has less, or more, is planned again"
+    );
     assert_eq!(accounts.level("shop"), Some(45));
     ask(&mut accounts, 2, 20);
-    accounts.settle(ROOM);
+    accounts.rebalance(ROOM);
     assert_eq!(accounts.level("shop"), Some(70));
     gone(&mut accounts, 3);
-    assert_eq!(accounts.settle(ROOM), [owner("shop", 4)], "and who waits comes in");
+    assert_eq!(accounts.rebalance(ROOM), [owner("shop", 4)], "and who waits comes in");
     assert_eq!(accounts.level("shop"), None);
 }
 
@@ -100,7 +104,7 @@ fn the_next_leader_comes_to_the_same_result_in_whatever_order_it_hears_of_the_ob
         ask(&mut before, (n * 37) % 80, *endpoints);
     }
     ask(&mut before, 3, 300);
-    before.settle(ROOM);
+    before.rebalance(ROOM);
     let held = admitted(&before, 80);
     assert!(
         held.len() > 30 && held.len() < 60 && before.level("shop").is_some(),
@@ -118,7 +122,7 @@ fn the_next_leader_comes_to_the_same_result_in_whatever_order_it_hears_of_the_ob
             let endpoints = (0..80).find(|m| (m * 37) % 80 == n).map_or(0, |m| needs[m]);
             ask(&mut after, n, if n == 3 { 300 } else { endpoints });
         }
-        after.settle(ROOM);
+        after.rebalance(ROOM);
         assert_eq!((admitted(&after, 80), after.level("shop")), (held.clone(), before.level("shop")), "{step}");
         assert_eq!(after.refused(), before.refused());
     }
@@ -130,11 +134,11 @@ fn a_smaller_quota_takes_nothing_away_and_lets_nobody_in() {
     (0..5).for_each(|n| assert!(ask(&mut accounts, n, 1)));
     let quota = |names| Some(Quota(Usage { names, ..Usage::UNLIMITED }));
     assert!(accounts.set_quota(&"shop".into(), quota(2)) && !accounts.set_quota(&"shop".into(), quota(2)));
-    accounts.settle(ROOM);
+    accounts.rebalance(ROOM);
     (0..5).for_each(|n| assert!(ask(&mut accounts, n, 2), "{n} may grow"));
     assert!(!ask(&mut accounts, 9, 1));
     accounts.set_quota(&"shop".into(), quota(6));
-    assert_eq!(accounts.settle(ROOM), [owner("shop", 9)]);
+    assert_eq!(accounts.rebalance(ROOM), [owner("shop", 9)]);
     accounts.set_quota(&"shop".into(), None);
     assert_eq!(accounts.quota("shop").0.names, 5);
 }
@@ -145,9 +149,9 @@ fn names_that_are_being_withdrawn_count_until_their_instances_are_gone() {
     assert!(ask(&mut accounts, 1, 1) && ask(&mut accounts, 2, 1) && !ask(&mut accounts, 3, 1));
     gone(&mut accounts, 1);
     accounts.retire(&"shop".into(), true);
-    assert_eq!(accounts.settle(ROOM), []);
+    assert_eq!(accounts.rebalance(ROOM), []);
     accounts.retire(&"shop".into(), false);
-    assert_eq!(accounts.settle(ROOM), [owner("shop", 3)]);
+    assert_eq!(accounts.rebalance(ROOM), [owner("shop", 3)]);
 }
 
 #[test]
@@ -179,11 +183,11 @@ fn a_cluster_without_room_lets_nobody_in_until_there_is_some() {
     };
     assert_eq!(ask("shop", 1, 3), None);
     assert_eq!((ask("shop", 2, 0), ask("bank", 3, 2)), (Some(Limit::Cluster), Some(Limit::Cluster)));
-    assert_eq!(accounts.settle(room(2)), []);
+    assert_eq!(accounts.rebalance(room(2)), []);
     // Not enough for both: the older one comes first, whichever its namespace.
-    assert_eq!(accounts.settle(room(5)), [owner("shop", 2)]);
-    assert_eq!(accounts.settle(room(5)), [], "nothing changed");
-    assert_eq!(accounts.settle(room(8)), [owner("bank", 3)]);
+    assert_eq!(accounts.rebalance(room(5)), [owner("shop", 2)]);
+    assert_eq!(accounts.rebalance(room(5)), [], "nothing changed");
+    assert_eq!(accounts.rebalance(room(8)), [owner("bank", 3)]);
 }
 
 #[test]
@@ -205,7 +209,7 @@ fn the_steps_for_many_objects_of_a_tenant_are_in_proportion_to_their_number() {
         for round in 0..3 {
             for n in 0..objects {
                 ask(&mut accounts, n, round);
-                for next in accounts.settle(ROOM) {
+                for next in accounts.rebalance(ROOM) {
                     accounts.ask(&next, 1, vec![(None, need(round))], ROOM);
                 }
             }
@@ -213,7 +217,7 @@ fn the_steps_for_many_objects_of_a_tenant_are_in_proportion_to_their_number() {
         assert_eq!(admitted(&accounts, objects).len(), 1_000);
         for n in 0..objects {
             gone(&mut accounts, n);
-            for next in accounts.settle(ROOM) {
+            for next in accounts.rebalance(ROOM) {
                 let of = next.name.strip_prefix("web-").unwrap().parse::<i64>().unwrap();
                 accounts.ask(&next, of, vec![(None, need(1))], ROOM);
             }

@@ -13,11 +13,13 @@ use super::{
 };
 use ledger::{
     Map, Value,
-    chunks::{assign, is_served},
     limits::{MAX_PAIRS, MAX_STATE_BYTES},
-    records::{self, TooLarge},
 };
 use model::{ClaimOwner, ClaimState, Exported, Registration, ServiceKey, Target};
+use records::{
+    TooLarge,
+    chunks::{Places, assign, is_served, places},
+};
 
 /// Why the newest version of an export is not in the map, or not all of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -34,6 +36,7 @@ pub enum Shortened {
 #[derive(Debug)]
 pub struct Encoded {
     pairs: BTreeMap<Arc<str>, Value>,
+    places: Places,
     refusal: Option<Shortened>,
     /// The record of the export fits, or an earlier one stays.
     has_record: bool,
@@ -70,11 +73,13 @@ fn claim_bytes(owner: &ClaimOwner, target: &Target) -> usize {
 ///
 /// It starts from the own ledger as the previous leader left it: endpoints stay in their chunks, claims keep their
 /// dates, and targets that nobody wants any more stay known until their instances were seen to be gone.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Exports {
     map: Map,
     /// Of all keys and values in it.
     bytes: usize,
+    /// In which chunk of the map each endpoint is, by the name in the map.
+    places: BTreeMap<ServiceKey, Places>,
     /// The largest map.
     capacity: Usage,
     registrations: Registrations,
@@ -88,14 +93,15 @@ pub struct Exports {
 impl Exports {
     /// The exports in the ledger map of the previous leader.
     pub fn resume(own: &Map) -> Self {
-        let catalog = records::Catalog::decode(own);
-        let registrations = Registrations::resume(catalog.registrations, catalog.waiting);
+        let registrations = Registrations::resume(records::registrations(own), records::waiting(own));
         let held = registrations.held().values().filter(|held| held.is_retiring());
         let retiring: BTreeMap<_, _> =
             held.map(|held| (held.target.clone(), Arc::clone(&held.owner.namespace))).collect();
+        let names = records::changed_services(&Map::new(), own);
         Self {
             map: own.clone(),
             bytes: own.iter().map(|(key, value)| key.len() + value.len()).sum(),
+            places: names.into_iter().map(|key| (key.clone(), records::places(own, &key))).collect(),
             capacity: Usage { records: MAX_PAIRS, bytes: MAX_STATE_BYTES, ..Usage::UNLIMITED },
             retired: retiring.values().map(|namespace| (Arc::clone(namespace), true)).collect(),
             registrations,
@@ -137,7 +143,7 @@ impl Exports {
 
     /// Every name in the ledger, even if it is no longer exported.
     pub fn names(&self) -> BTreeSet<ServiceKey> {
-        records::changed_services(&Map::new(), &self.map)
+        self.places.keys().cloned().collect()
     }
 
     /// The map to publish.
@@ -209,7 +215,7 @@ impl Exports {
             self.remove_service(key);
             return freed;
         };
-        match self.say_all(key, encoded) {
+        match self.put_all(key, encoded) {
             None => self.refused.remove(key),
             Some(why) => self.refused.insert(key.clone(), why),
         };
@@ -280,7 +286,7 @@ impl Exports {
         for target in &records {
             let held = self.registrations.held().get(target);
             if let Some((key, value)) = held.and_then(|held| records::encode_registration(held).ok()) {
-                self.say(key, value, Usage::default());
+                self.put_record(key, value, Usage::default());
             }
             self.note_retiring(target);
         }
@@ -289,7 +295,7 @@ impl Exports {
             if let Some(waiting) = self.registrations.waits(&target, &owner)
                 && let Ok((key, value)) = records::encode_waiting(&waiting)
             {
-                self.say(key, value, Usage::default());
+                self.put_record(key, value, Usage::default());
             }
         }
         freed
@@ -313,30 +319,31 @@ impl Exports {
     pub fn encode(&self, key: &ServiceKey, local: &Exported) -> Encoded {
         let Exported { export, endpoints } = local;
         let (mut refusal, mut pairs) = (None, BTreeMap::new());
-        let previous = records::chunks(&self.map, key);
         match records::encode_export(key, export) {
             Ok(pair) => pairs.extend([pair]),
             Err(too_large) => refusal = Some(Shortened::from(too_large)),
         }
         let has_record = refusal.is_none() || self.map.contains_key(&records::export_key(key));
         if !has_record {
-            return Encoded { pairs, refusal, has_record };
+            return Encoded { pairs, places: Places::default(), refusal, has_record };
         }
         // Chunks refer to the ports of the record that others read.
         let ports = if refusal.is_none() { &export.ports } else { &records::ports(&self.map, key) };
         let served = by_addresses(endpoints.iter().filter(|endpoint| is_served(endpoint, ports)));
-        for chunk in assign(&previous, &served) {
-            match records::encode_chunk(key, &chunk, ports) {
+        let previous = self.places.get(key).map(|places| &**places);
+        let chunks = assign(previous.unwrap_or_default(), &served);
+        for chunk in &chunks {
+            match records::encode_chunk(key, chunk, ports) {
                 Ok(pair) => pairs.extend([pair]),
                 Err(too_large) => refusal = refusal.or(Some(too_large.into())),
             }
         }
-        Encoded { pairs, refusal, has_record }
+        Encoded { pairs, places: places(&chunks), refusal, has_record }
     }
 
     /// Puts the records of an export into the map, in place of those that are there. Removals always have room.
-    fn say_all(&mut self, key: &ServiceKey, encoded: Encoded) -> Option<Shortened> {
-        let Encoded { pairs, mut refusal, has_record } = encoded;
+    fn put_all(&mut self, key: &ServiceKey, encoded: Encoded) -> Option<Shortened> {
+        let Encoded { pairs, places, mut refusal, has_record } = encoded;
         if !has_record {
             return refusal;
         }
@@ -348,10 +355,12 @@ impl Exports {
         // First the export itself, without which its endpoints belong to nothing, and then what is there already.
         let (there, new): (Vec<_>, Vec<_>) = pairs.into_iter().partition(|(key, _)| self.map.contains_key(key));
         for (key, value) in there.into_iter().chain(new) {
-            if !self.say(key, value, self.reserve()) {
+            if !self.put_record(key, value, self.reserve()) {
                 refusal = refusal.or(Some(Shortened::Full));
             }
         }
+        let is_there = |(index, _): &_| refusal.is_none() || self.map.contains_key(&records::chunk_key(key, *index));
+        self.places.insert(key.clone(), places.into_iter().filter(is_there).collect());
         if !self.map.contains_key(&records::export_key(key)) {
             self.remove_service(key);
         }
@@ -360,7 +369,7 @@ impl Exports {
 
     /// Puts a record into the map, unless the map would then have less left than the `reserve`. One that says the same
     /// stays, with what it shares with earlier states. One that says something else must not stay.
-    fn say(&mut self, key: Arc<str>, value: Value, reserve: Usage) -> bool {
+    fn put_record(&mut self, key: Arc<str>, value: Value, reserve: Usage) -> bool {
         if self.map.get(&key) == Some(&value) {
             return true;
         }
@@ -383,6 +392,7 @@ impl Exports {
     }
 
     fn remove_service(&mut self, key: &ServiceKey) {
+        self.places.remove(key);
         self.take_back(&records::export_key(key));
         for chunk in records::chunk_keys(&self.map, key) {
             self.take_back(&chunk);

@@ -22,6 +22,18 @@ fn set(exports: &mut Exports, name: &str, local: Option<Arc<Exported>>, now: i64
     exports.set(&key(name), local, target.into_iter().collect(), now)
 }
 
+/// What is known beside the map, as whoever reads the map knows it.
+fn assert_as_in_the_map(exports: &Exports) {
+    let known = |exports: &Exports| {
+        let mut places = exports.places.clone();
+        for places in places.values_mut() {
+            places.sort_by_key(|(index, _)| *index);
+        }
+        (places, exports.bytes)
+    };
+    assert_eq!(known(exports), known(&Exports::resume(&exports.map())));
+}
+
 #[test]
 fn a_reader_decodes_what_was_set() {
     let mut exports = Exports::resume(&Map::new());
@@ -75,6 +87,7 @@ fn endpoints_of_a_service_with_many_ports_are_kept_up_to_date() {
             set(&mut exports, "a", Some(local.clone()), 7);
             assert_eq!(exports.refusal(&key("a")), None, "{ports} ports of {width}");
             assert_eq!(exports.said(&key("a")).unwrap(), *local, "{ports} ports of {width}");
+            assert_as_in_the_map(&exports);
         }
     }
 }
@@ -95,6 +108,7 @@ fn an_endpoint_that_can_never_fit_delays_no_other_and_no_removal() {
         let text = exports.refusal(&key("a")).unwrap().to_string();
         assert!(text.contains("EndpointSlices list one address") && !text.contains("labels"), "{text}");
         assert_eq!(exports.said(&key("a")).unwrap().endpoints, local.endpoints[1..]);
+        assert_as_in_the_map(&exports);
     }
     set(&mut exports, "a", Some(mk_many_ports(1, 4, 30)), 7);
     assert_eq!(exports.refusal(&key("a")), None);
@@ -158,6 +172,7 @@ fn an_export_that_is_too_large_leaves_the_last_good_record() {
         let read = records::decode_service(&exports.map(), &key("a"), &mut Vec::new()).unwrap();
         assert_eq!(read, *mk_local(endpoints, None));
         assert!(exports.refusal(&key("a")).is_some());
+        assert_as_in_the_map(&exports);
     }
     set(&mut exports, "a", Some(mk_local(1, None)), 10);
     assert!(exports.refusal(&key("a")).is_none());
@@ -199,8 +214,9 @@ fn exports_that_come_and_go_leave_nothing_behind() {
             set(&mut exports, name, None, 10);
         }
         exports.retired(&t);
-        let Exports { map, bytes, capacity: _, registrations, refused, retiring, retired: _ } = &exports;
+        let Exports { map, bytes, places, capacity: _, registrations, refused, retiring, retired: _ } = &exports;
         assert_eq!((map.len(), *bytes, refused.len(), registrations.len(), retiring.len()), (0, 0, 0, 0, 0));
+        assert_eq!(places.len(), 0);
         assert_eq!(exports.take_retired().iter().map(|(_, begins)| *begins).collect::<Vec<_>>(), [true, false]);
     }
 }
@@ -254,6 +270,7 @@ fn a_full_ledger_takes_nothing_new_and_publishes_every_removal_and_every_change(
     let shortened = exports.shortened().count();
     assert!(shortened > 0 && shortened < n, "{shortened} of {n}");
     assert_eq!(exports.map().len(), records - records / 64);
+    assert_as_in_the_map(&exports);
     let text = exports.refusal(&key(&web(n - 1))).unwrap().to_string();
     assert!(text.contains("no room") && text.contains("fewer"), "{text}");
     assert!((0..n).all(|n| exported(&exports, n) >= Some(1)), "no name is empty");
@@ -272,7 +289,5 @@ fn a_full_ledger_takes_nothing_new_and_publishes_every_removal_and_every_change(
     assert!(exports.map().len() < before);
     set(&mut exports, &web(n - 1), Some(mk_local(200, None)), 9);
     assert_eq!(exports.refusal(&key(&web(n - 1))), None);
-    let bytes: usize = exports.map().iter().map(|(key, value)| key.len() + value.len()).sum();
-    assert_eq!(exports.bytes, bytes);
-    assert_eq!(Exports::resume(&exports.map()).bytes, bytes);
+    assert_as_in_the_map(&exports);
 }

@@ -18,4 +18,4 @@ pub use plan::{Refusal, hand_over, permit, plan, remarks};
 pub use ports::{Served, partly_served, port_text, unserved, unserved_begins, unserved_in};
 pub use quota::{Exceeded, Extent, Limit, Quota, Resource, Usage};
 pub use registrations::Dates;
-pub use status::{Facts, Publication, verdicts};
+pub use status::{ExportFacts, Publication, verdicts};

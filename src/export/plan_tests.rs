@@ -1,7 +1,7 @@
 use serde_json::json;
 
 use super::*;
-use api::conditions::{Heading, Said};
+use api::conditions::{Heading, SharedCondition};
 use cluster::cache::Narrow;
 use instances::policy::mk_namespace;
 
@@ -108,7 +108,7 @@ fn labels_and_annotations_that_are_too_large_are_cut_in_the_cache_and_refused_al
         let size: usize = pairs.map(|(name, value)| name.len() + value.len()).sum();
         assert!(size < 20_000, "{size} bytes");
         let export = planned(&request, &json!({"clusterIP": "10.0.0.1"})).unwrap().export;
-        assert!(ledger::records::encode_export(&request.key, &export).is_err());
+        assert!(records::encode_export(&request.key, &export).is_err());
     }
     let request = mk_export(&json!({"exportedAnnotations": {"cloudmap-mcs/x": &left_out, "note": "kept"}}));
     let export = planned(&request, &json!({"clusterIP": "10.0.0.1"})).unwrap().export;
@@ -141,7 +141,7 @@ fn an_export_of_ours_goes_on_with_the_finalizer_of_the_aws_controller_also_while
         (&[("Valid", "True"), ("Ready", "False"), ("Registered", "True")], true),
         (&[("Valid", "True"), ("Ready", "False"), ("Registered", "False")], true),
     ] {
-        let said = |(type_, status): &(&str, &str)| Said {
+        let said = |(type_, status): &(&str, &str)| SharedCondition {
             heading: Heading { type_: (*type_).into(), status: (*status).into(), reason: "Any".into() }.into(),
             message: "".into(),
             observed_generation: None,

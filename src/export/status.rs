@@ -6,7 +6,7 @@ use model::{ClusterId, Conflict};
 
 /// What is known about a ServiceExport.
 #[derive(Debug, Clone)]
-pub struct Facts<'a> {
+pub struct ExportFacts<'a> {
     /// This cluster.
     pub local: &'a ClusterId,
     /// Why nothing is exported, if so.
@@ -35,7 +35,7 @@ pub enum Publication {
 }
 
 /// The conditions: those of KEP-1645 with its reasons, and this project's own `Registered`.
-pub fn verdicts(facts: &Facts<'_>) -> Vec<Verdict> {
+pub fn verdicts(facts: &ExportFacts<'_>) -> Vec<Verdict> {
     let mut verdicts = Vec::with_capacity(4);
     verdicts.push(match facts.refusal {
         Some(Refusal::Invalid { reason, message }) => Verdict::new(*reason, message),
@@ -86,9 +86,9 @@ mod tests {
         "here".parse().unwrap()
     }
 
-    fn said(change: impl FnOnce(&mut Facts<'_>)) -> Vec<Verdict> {
+    fn said(change: impl FnOnce(&mut ExportFacts<'_>)) -> Vec<Verdict> {
         let here = here();
-        let mut facts = Facts {
+        let mut facts = ExportFacts {
             local: &here,
             refusal: None,
             remarks: None,

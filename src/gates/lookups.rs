@@ -10,7 +10,7 @@ use std::{
 use tokio::time::Instant;
 
 use base::inquiry::{Inquiry, Planner};
-use cloudmap::{CloudMap, Discovery, Error, Lane};
+use cloudmap::{Discovery, Error, Lane};
 use cluster::objects::TargetId;
 use model::Target;
 
@@ -56,7 +56,7 @@ pub struct Answers {
 pub type Lookups = Inquiry<Agenda>;
 
 /// Starts the task.
-pub fn spawn(cloudmap: Arc<dyn CloudMap>) -> Lookups {
+pub fn spawn(cloudmap: Arc<dyn cloudmap::Read>) -> Lookups {
     Lookups::start(move |target: Target, question: Question| {
         let cloudmap = Arc::clone(&cloudmap);
         async move {

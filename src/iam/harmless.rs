@@ -11,8 +11,7 @@ use tokio::time::timeout;
 
 use super::{Statement, statement::Values};
 use cloudmap::{
-    CloudMap, CreateService, Error, ErrorKind, Instance, Lane, NewService, Operation, OperationId, ServiceChange,
-    quotas,
+    CreateService, Error, ErrorKind, Instance, Lane, NewService, Operation, OperationId, Permit, ServiceChange, quotas,
 };
 
 /// AWS gives out ids of letters and digits after the prefix.
@@ -47,7 +46,7 @@ pub enum Answer {
     NotDenied,
     /// The role lacks it, in AWS's words.
     Denied(String),
-    /// It cannot be told, and why.
+    /// It is not known, and why.
     Unknown(String),
 }
 
@@ -61,7 +60,13 @@ pub fn operations(statement: &Statement) -> Vec<Operation> {
 }
 
 /// Tries whether the role has the permission for an operation that a statement gives. Changes nothing.
-pub async fn try_out(cloudmap: &dyn CloudMap, statement: &Statement, operation: Operation, known: &Known) -> Answer {
+pub async fn try_out(
+    cloudmap: &dyn cloudmap::Write,
+    permit: &Permit,
+    statement: &Statement,
+    operation: Operation,
+    known: &Known,
+) -> Answer {
     let tag = value_of(statement, "aws:ResourceTag/").map(|(key, _)| key);
     let service = tag.and_then(|key| known.tagged.get(key)).or_else(|| match tag {
         None => known.tagged.values().next(),
@@ -70,7 +75,7 @@ pub async fn try_out(cloudmap: &dyn CloudMap, statement: &Statement, operation: 
     let target = service.map_or(NO_SERVICE, |id| &**id);
     // Nobody has a permission by tag on something that does not exist.
     let inconclusive = tag.is_some() && (service.is_none() || only_on_nothing(operation));
-    let Ok(answer) = timeout(PATIENCE, call(cloudmap, statement, operation, known, target)).await else {
+    let Ok(answer) = timeout(PATIENCE, call(cloudmap, permit, statement, operation, known, target)).await else {
         return Answer::Unknown(format!("no answer within {} s", PATIENCE.as_secs()));
     };
     match answer {
@@ -87,9 +92,11 @@ pub async fn try_out(cloudmap: &dyn CloudMap, statement: &Statement, operation: 
                 Answer::Unknown("it holds for services with a tag, and could be tried on none".to_owned())
             }
             ErrorKind::AccessDenied => Answer::Denied(error.message),
-            ErrorKind::Throttled | ErrorKind::NoCredentials | ErrorKind::Unknown | ErrorKind::Other => {
-                Answer::Unknown(error.message)
-            }
+            ErrorKind::Throttled
+            | ErrorKind::NoCredentials
+            | ErrorKind::NoPermit
+            | ErrorKind::Unknown
+            | ErrorKind::Other => Answer::Unknown(error.message),
         },
     }
 }
@@ -107,7 +114,8 @@ fn value_of<'a>(statement: &'a Statement, prefix: &str) -> Option<(&'a str, &'a 
 
 /// `Err(None)`: the call cannot be made.
 async fn call(
-    cloudmap: &dyn CloudMap,
+    cloudmap: &dyn cloudmap::Write,
+    permit: &Permit,
     statement: &Statement,
     operation: Operation,
     known: &Known,
@@ -142,7 +150,7 @@ async fn call(
         Operation::CreateHttpNamespace => {
             let (_, value) = wanted.unwrap_or_default();
             let name = ledger::namespace_name(value.trim_start_matches("clusterset/"));
-            cloudmap.create_http_namespace(&name, NO_OPERATION, NO_OPERATION, &too_many).await.map(drop)?;
+            cloudmap.create_http_namespace(permit, &name, NO_OPERATION, NO_OPERATION, &too_many).await.map(drop)?;
         }
         Operation::CreateService => {
             let new = NewService {
@@ -154,27 +162,27 @@ async fn call(
                 custom_health_check: false,
                 tags: too_many,
             };
-            match cloudmap.create_service(&new, Lane::Instances).await? {
+            match cloudmap.create_service(permit, &new, Lane::Instances).await? {
                 CreateService::Created(_) | CreateService::Exists { .. } => {}
             }
         }
-        Operation::TagResource => cloudmap.tag(nothing.as_deref().ok_or(None)?, &tags).await?,
+        Operation::TagResource => cloudmap.tag(permit, nothing.as_deref().ok_or(None)?, &tags).await?,
         Operation::RegisterInstance => {
             let instance = Instance { id: NO_INSTANCE.into(), attributes: BTreeMap::new() };
-            cloudmap.register_instance(service, &instance, Lane::Instances).await.map(drop)?;
+            cloudmap.register_instance(permit, service, &instance, Lane::Instances).await.map(drop)?;
         }
         Operation::DeregisterInstance => {
-            cloudmap.deregister_instance(service, NO_INSTANCE, Lane::Instances).await.map(drop)?;
+            cloudmap.deregister_instance(permit, service, NO_INSTANCE, Lane::Instances).await.map(drop)?;
         }
         Operation::UpdateInstanceCustomHealthStatus => {
-            cloudmap.set_custom_health(service, NO_INSTANCE, true).await?;
+            cloudmap.set_custom_health(permit, service, NO_INSTANCE, true).await?;
         }
         Operation::UpdateService => {
             let change = ServiceChange { description: None, records: Vec::new(), health_check: None };
-            cloudmap.update_service(NO_SERVICE, &change).await.map(drop)?;
+            cloudmap.update_service(permit, NO_SERVICE, &change).await.map(drop)?;
         }
-        Operation::DeleteService => cloudmap.delete_service(NO_SERVICE).await?,
-        Operation::DeleteNamespace => cloudmap.delete_namespace(NO_NAMESPACE).await.map(drop)?,
+        Operation::DeleteService => cloudmap.delete_service(permit, NO_SERVICE).await?,
+        Operation::DeleteNamespace => cloudmap.delete_namespace(permit, NO_NAMESPACE).await.map(drop)?,
     }
     Ok(())
 }

@@ -8,10 +8,11 @@
 
 pub mod harmless;
 mod modes;
+mod permissions;
 mod statement;
 
 pub use modes::{Mode, Needed, statements};
-pub use statement::{Conditions, Effect, Facts, Policy, Statement, Values, domain, partition};
+pub use statement::{Conditions, Effect, Policy, Scope, Statement, Values, domain, partition};
 
 #[cfg(test)]
 mod tests;

@@ -9,7 +9,7 @@ use model::{ClusterId, ClusterSetId};
 
 /// Where the registry is, and what is in it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Facts {
+pub struct Scope {
     /// AWS region.
     pub region: String,
     /// Id of the account.
@@ -61,7 +61,7 @@ pub fn domain(region: &str) -> &'static str {
     }
 }
 
-impl Facts {
+impl Scope {
     /// ARN of something in Cloud Map.
     pub(super) fn arn(&self, what: &str) -> String {
         format!("arn:{}:servicediscovery:{}:{}:{what}", partition(&self.region), self.region, self.account)

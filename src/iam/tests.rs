@@ -2,13 +2,13 @@ use std::collections::BTreeSet;
 
 use clap::ValueEnum as _;
 
-use super::{Effect, Facts, Mode, Policy, Statement, domain, modes, partition, statement::joined, statements};
+use super::{Effect, Mode, Policy, Scope, Statement, domain, modes, partition, statement::joined, statements};
 use cloudmap::Operation;
 
 /// Every fact, with ids as long as AWS makes them.
-fn facts() -> Facts {
+fn scope() -> Scope {
     let some = |prefix: &str, count: usize| (0..count).map(|n| format!("{prefix}{n:016}")).collect::<Vec<_>>();
-    Facts {
+    Scope {
         region: "us-gov-northwest-1".to_owned(),
         account: "111122223333".to_owned(),
         clusterset: Some("x".repeat(63).parse().unwrap()),
@@ -24,7 +24,7 @@ fn facts() -> Facts {
 }
 
 fn operations(modes: &[Mode], effect: Effect) -> BTreeSet<String> {
-    let all = statements(modes, &facts()).unwrap();
+    let all = statements(modes, &scope()).unwrap();
     let actions =
         all.into_iter().filter(|statement| statement.effect == effect).flat_map(|statement| statement.action.0);
     actions.filter_map(|action| action.strip_prefix("servicediscovery:").map(str::to_owned)).collect()
@@ -36,7 +36,7 @@ fn the_statements_allow_what_can_be_called_and_nothing_else() {
     assert_eq!(operations(Mode::value_variants(), Effect::Allow), known, "in the statements, and in the port");
     let writes: BTreeSet<_> = operations(&[Mode::Deny], Effect::Deny);
     assert!(writes.iter().all(|action| known.contains(action)), "{writes:?}");
-    for statement in statements(Mode::value_variants(), &facts()).unwrap() {
+    for statement in statements(Mode::value_variants(), &scope()).unwrap() {
         assert!(statement.action.0.iter().all(|action| !action.contains('*')), "{statement:?}");
     }
 }
@@ -50,7 +50,7 @@ fn any_modes_together_have_unique_names_and_fit_into_a_policy_or_several() {
     for chosen in 1..1usize << all.len() {
         let modes: Vec<_> =
             all.iter().enumerate().filter(|(at, _)| chosen & (1 << at) != 0).map(|(_, mode)| **mode).collect();
-        let statements = statements(&modes, &facts()).unwrap();
+        let statements = statements(&modes, &scope()).unwrap();
         let names: BTreeSet<_> = statements.iter().map(|statement| statement.sid.clone()).collect();
         assert_eq!(names.len(), statements.len(), "{modes:?}");
         let count = statements.len();
@@ -61,13 +61,13 @@ fn any_modes_together_have_unique_names_and_fit_into_a_policy_or_several() {
     }
     assert_eq!(longest, 2);
     let usual = [Mode::Instances, Mode::Imports, Mode::Joining, Mode::Deny];
-    assert_eq!(Policy::fitting(statements(&usual, &facts()).unwrap()).unwrap().len(), 1);
+    assert_eq!(Policy::fitting(statements(&usual, &scope()).unwrap()).unwrap().len(), 1);
 }
 
 #[test]
 fn people_who_move_services_may_stop_tasks_in_the_named_clusters_only() {
-    let facts = Facts { ecs_clusters: vec!["prod".to_owned()], ..facts() };
-    let all = statements(&[Mode::Cutover], &facts).unwrap();
+    let scope = Scope { ecs_clusters: vec!["prod".to_owned()], ..scope() };
+    let all = statements(&[Mode::Cutover], &scope).unwrap();
     let (stops, looks): (Vec<_>, Vec<_>) =
         all.into_iter().partition(|statement| statement.action.0.contains(&"ecs:UpdateService".to_owned()));
     assert_eq!(stops[0].resource.0, ["arn:aws-us-gov:ecs:us-gov-northwest-1:111122223333:service/prod/*"]);
@@ -80,7 +80,7 @@ fn people_who_move_services_may_stop_tasks_in_the_named_clusters_only() {
 #[test]
 fn a_long_statement_is_several_that_say_the_same() {
     let ids: Vec<_> = (0..800).map(|n| format!("srv-{n:016}")).collect();
-    let many = Facts { services: ids.clone(), ..facts() };
+    let many = Scope { services: ids.clone(), ..scope() };
     for mode in [Mode::Joining, Mode::Hiding] {
         let policies = Policy::fitting(statements(&[mode], &many).unwrap()).unwrap();
         assert!(policies.iter().all(|policy| policy.length() <= Policy::LONGEST));
@@ -94,7 +94,7 @@ fn a_long_statement_is_several_that_say_the_same() {
     }
     // The same for the values of a condition of which any one is enough.
     let namespaces = (0..400).map(|n| format!("namespace-{n:016}")).collect();
-    let policies = Policy::fitting(statements(&[Mode::Gates], &Facts { namespaces, ..facts() }).unwrap()).unwrap();
+    let policies = Policy::fitting(statements(&[Mode::Gates], &Scope { namespaces, ..scope() }).unwrap()).unwrap();
     let values = |statement: &Statement| statement.condition["StringEquals"].values().next().unwrap().0.len();
     assert_eq!(policies.iter().flat_map(|policy| &policy.statement).map(values).sum::<usize>(), 400);
 }
@@ -111,23 +111,23 @@ fn a_statement_that_cannot_be_cut_is_named() {
 
 #[test]
 fn services_of_others_are_those_that_are_named_or_those_with_the_tag() {
-    let of = |facts: &Facts| {
-        let all = statements(&[Mode::Hiding], facts).unwrap();
+    let of = |scope: &Scope| {
+        let all = statements(&[Mode::Hiding], scope).unwrap();
         serde_json::to_value(&all[0]).unwrap()
     };
-    let set = Facts { services: Vec::new(), clusterset: Some("prod".parse().unwrap()), ..facts() };
-    let alone = Facts { clusterset: None, ..set.clone() };
-    for (facts, by) in [(&set, "prod"), (&alone, "0b7a6c3e-0000-4000-8000-000000000000")] {
-        let statement = of(facts);
+    let set = Scope { services: Vec::new(), clusterset: Some("prod".parse().unwrap()), ..scope() };
+    let alone = Scope { clusterset: None, ..set.clone() };
+    for (scope, by) in [(&set, "prod"), (&alone, "0b7a6c3e-0000-4000-8000-000000000000")] {
+        let statement = of(scope);
         assert_eq!(statement["Condition"], serde_json::json!({"StringEquals": {"aws:ResourceTag/joined-by": by}}));
         assert!(statement["Resource"].as_str().unwrap().ends_with(":service/*"), "{statement}");
     }
-    assert!(of(&facts()).get("Condition").is_none());
+    assert!(of(&scope()).get("Condition").is_none());
 }
 
 #[test]
 fn a_creation_in_a_namespace_is_allowed_for_the_namespace_and_the_service() {
-    let all = statements(&[Mode::AwsMcs], &facts()).unwrap();
+    let all = statements(&[Mode::AwsMcs], &scope()).unwrap();
     let create = all.iter().find(|statement| statement.sid == "CreateInItsNamespaces").unwrap();
     for kind in [":namespace/ns-", ":service/*"] {
         assert!(create.resource.0.iter().any(|arn| arn.contains(kind)), "{create:?}");
@@ -137,8 +137,8 @@ fn a_creation_in_a_namespace_is_allowed_for_the_namespace_and_the_service() {
 #[test]
 fn a_role_of_one_cluster_may_write_its_own_part_of_the_ledger_and_the_heads_of_all() {
     let condition = |clusters: &[&str], sid: &str| {
-        let facts = Facts { clusters: clusters.iter().map(|id| id.parse().unwrap()).collect(), ..facts() };
-        let all = statements(&[Mode::Ledger], &facts).unwrap();
+        let scope = Scope { clusters: clusters.iter().map(|id| id.parse().unwrap()).collect(), ..scope() };
+        let all = statements(&[Mode::Ledger], &scope).unwrap();
         let statement = all.into_iter().find(|statement| statement.sid == sid).unwrap();
         serde_json::to_value(statement.condition).unwrap().get("StringEqualsIfExists").cloned()
     };
@@ -154,11 +154,11 @@ fn a_role_of_one_cluster_may_write_its_own_part_of_the_ledger_and_the_heads_of_a
 fn a_mode_without_its_facts_says_which_flag_gives_them() {
     // Nobody else has to do with any ledger.
     for mode in Mode::value_variants().iter().filter(|mode| **mode != Mode::DenyOthers) {
-        let needed = statements(&[*mode], &Facts::default()).unwrap_err();
+        let needed = statements(&[*mode], &Scope::default()).unwrap_err();
         let said = needed.to_string();
         assert!(said.starts_with("--mode ") && said.contains(" needs --"), "{said}");
     }
-    let needed = statements(&[Mode::Dns], &Facts::default()).unwrap_err().to_string();
+    let needed = statements(&[Mode::Dns], &Scope::default()).unwrap_err().to_string();
     assert_eq!(needed, "--mode dns needs --hosted-zones");
 }
 
@@ -167,7 +167,7 @@ fn modes_bring_what_they_build_on() {
     let of = |mode| operations(&[mode], Effect::Allow);
     assert!(of(Mode::AwsMcs).is_superset(&of(Mode::Instances)));
     assert!(of(Mode::Imports).is_superset(&of(Mode::Ledger)));
-    assert_eq!(statements(&[Mode::Ledger, Mode::Instances], &facts()), statements(&[Mode::Instances], &facts()));
+    assert_eq!(statements(&[Mode::Ledger, Mode::Instances], &scope()), statements(&[Mode::Instances], &scope()));
 }
 
 #[test]
@@ -200,8 +200,8 @@ fn each_region_has_its_partition_and_domain() {
 fn arns_begin_with_the_partition_of_the_region() {
     for (region, expected) in [("eu-central-1", "aws"), ("cn-north-1", "aws-cn"), ("us-gov-west-1", "aws-us-gov")] {
         assert_eq!(partition(region), expected);
-        let facts = Facts { region: region.to_owned(), ..facts() };
-        let arns = modes::statements(&[Mode::Joining, Mode::Dns], &facts).unwrap();
+        let scope = Scope { region: region.to_owned(), ..scope() };
+        let arns = modes::statements(&[Mode::Joining, Mode::Dns], &scope).unwrap();
         let arns: Vec<_> =
             arns.into_iter().flat_map(|statement| statement.resource.0).filter(|arn| arn != "*").collect();
         assert!(arns.iter().all(|arn| arn.starts_with(&format!("arn:{expected}:"))), "{arns:?}");

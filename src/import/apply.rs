@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::{
     derived::DerivedServices,
     objects::{
-        Facts, derived_service, derived_service_matches, endpoint_slice, import_status, prefer_dual_stack,
+        ImportFacts, derived_service, derived_service_matches, endpoint_slice, import_status, prefer_dual_stack,
         service_import, service_import_matches, silence_status,
     },
     order::{KeptSlice, Order, Outcome, SliceStep, Step},
@@ -48,9 +48,9 @@ pub enum Extent {
     All,
 }
 
-fn facts<'a>(wanted: &'a Wanted, pending: Option<&'a str>, slices: bool) -> Facts<'a> {
+fn facts<'a>(wanted: &'a Wanted, pending: Option<&'a str>, slices: bool) -> ImportFacts<'a> {
     let (silent, change) = (wanted.silent.as_ref(), wanted.change.as_ref());
-    Facts { pending, silent, out_of_reach: &wanted.out_of_reach, slices, change }
+    ImportFacts { pending, silent, out_of_reach: &wanted.out_of_reach, slices, change }
 }
 
 /// The derived Service that an import names, and the addresses that it shows.
@@ -177,7 +177,7 @@ async fn write_slice(
         drop_node_hints(&mut object);
     }
     let says = OwnSlice::narrow(object.clone());
-    if existing.zip(says.as_ref()).is_some_and(|(there, wanted)| there.says_the_same(wanted)) {
+    if existing.zip(says.as_ref()).is_some_and(|(there, wanted)| there.has_same_content(wanted)) {
         return Ok(false);
     }
     object.metadata.uid = existing.map(|there| there.uid.to_string());
@@ -297,7 +297,7 @@ async fn announce(
     there: &There,
     service: &ClusterSetService,
     (address, fresh): (&Address<'_>, bool),
-    facts: Option<&Facts<'_>>,
+    facts: Option<&ImportFacts<'_>>,
     now: Timestamp,
 ) -> Result<(), Error> {
     let derived = address.derived.filter(|_| there.derived.serves(service.service_type));

@@ -19,7 +19,8 @@ use api::{
     ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,
     ServiceImportStatus, ServiceImportType, SessionAffinityConfig,
     conditions::{
-        ImportCondition, ImportReadyReason, ImportStaleReason, ImportTypeReason, Said, Verdict, conditions, find,
+        ImportCondition, ImportReadyReason, ImportStaleReason, ImportTypeReason, SharedCondition, Verdict, conditions,
+        find,
     },
     names,
 };
@@ -199,9 +200,9 @@ pub(super) fn service_import_matches(there: &objects::ServiceImport, wanted: &Se
         && same(&there.annotations, wanted.metadata.annotations.as_ref())
 }
 
-/// What determines the status of an import besides its spec.
+/// What determines the conditions of an import, besides its spec.
 #[derive(Debug)]
-pub struct Facts<'a> {
+pub struct ImportFacts<'a> {
     /// Why the service cannot be used yet, if so.
     pub pending: Option<&'a str>,
     /// Exporting clusters that have been silent for long, and since when (milliseconds since 1970). `None` if this is not
@@ -217,10 +218,10 @@ pub struct Facts<'a> {
 
 /// The status of the import, given the conditions that it has. `service` has the IP families that are served here.
 pub fn import_status(
-    current: &[Said],
+    current: &[SharedCondition],
     service: &ClusterSetService,
     import: &ServiceImport,
-    facts: &Facts<'_>,
+    facts: &ImportFacts<'_>,
     generation: Option<i64>,
     now: Timestamp,
 ) -> ServiceImportStatus {
@@ -255,7 +256,7 @@ pub(crate) fn silence_status(
 ) -> Option<ServiceImportStatus> {
     let objects::ImportStatus { clusters, conditions: current, endpoint_slice_objects } = &import.status;
     let stale = conditions(current, silence(silent), import.generation, now);
-    if stale.first().map(Said::from).as_ref() == find(current, ImportCondition::Stale.as_str()) {
+    if stale.first().map(SharedCondition::from).as_ref() == find(current, ImportCondition::Stale.as_str()) {
         return None;
     }
     let ready = find(current, ImportCondition::Ready.as_str()).map(Condition::from);

@@ -232,14 +232,14 @@ fn status_of(
     now: i64,
 ) -> ServiceImportStatus {
     let silent = silent.iter().map(|(cluster, since)| (cluster.parse().unwrap(), *since)).collect();
-    let facts = Facts {
+    let facts = ImportFacts {
         pending,
         silent: Some(&silent),
         out_of_reach: &BTreeMap::new(),
         slices: pending.is_none(),
         change: None,
     };
-    let current: Vec<_> = current.conditions.iter().map(Said::from).collect();
+    let current: Vec<_> = current.conditions.iter().map(SharedCondition::from).collect();
     import_status(&current, service, import, &facts, Some(3), Timestamp::from_second(now).unwrap())
 }
 
@@ -250,7 +250,8 @@ fn clusters_that_no_family_here_reaches_are_named() {
         .into();
     let message = |ips: &[IpAddr]| {
         let import = service_import(&key(), Some(DERIVED), &mk_service(), ips);
-        let facts = Facts { pending: None, silent: None, out_of_reach: &out_of_reach, slices: true, change: None };
+        let facts =
+            ImportFacts { pending: None, silent: None, out_of_reach: &out_of_reach, slices: true, change: None };
         let status = import_status(&[], &mk_service(), &import, &facts, None, Timestamp::UNIX_EPOCH);
         status.conditions[0].message.clone()
     };
@@ -299,8 +300,8 @@ fn what_was_said_of_silence_stays_while_it_is_not_known() {
     let import = service_import(&key(), Some(DERIVED), &mk_service(), &["10.96.0.7".parse().unwrap()]);
     let silent = [("blue", 1_700_000_000_000)];
     let stale = status_of(&ServiceImportStatus::default(), &mk_service(), &import, None, &silent, 10);
-    let current: Vec<_> = stale.conditions.iter().map(Said::from).collect();
-    let facts = Facts { pending: None, silent: None, out_of_reach: &BTreeMap::new(), slices: true, change: None };
+    let current: Vec<_> = stale.conditions.iter().map(SharedCondition::from).collect();
+    let facts = ImportFacts { pending: None, silent: None, out_of_reach: &BTreeMap::new(), slices: true, change: None };
     let now = Timestamp::from_second(20).unwrap();
     assert_eq!(import_status(&current, &mk_service(), &import, &facts, Some(3), now), stale);
 }
@@ -354,9 +355,9 @@ fn an_endpoint_slice_reads_back_as_it_was_written() {
     let mut object = endpoint_slice(&key(), Some(DERIVED), &source, &slice);
     object.metadata.uid = Some("assigned".to_owned());
     let read = OwnSlice::narrow(object).unwrap();
-    assert!(read.says_the_same(&written));
+    assert!(read.has_same_content(&written));
     assert_eq!(read.service.as_deref(), Some(DERIVED));
-    assert!(!read.says_the_same(&narrow(&slice, None)));
+    assert!(!read.has_same_content(&narrow(&slice, None)));
     let edits: [fn(&mut SliceEndpoint); 7] = [
         |e| e.address = "10.0.0.2".parse().unwrap(),
         |e| e.conditions.ready = true,
@@ -369,7 +370,7 @@ fn an_endpoint_slice_reads_back_as_it_was_written() {
     for edit in edits {
         let before = slice.clone();
         edit(&mut slice.endpoints[0]);
-        assert!(!read.says_the_same(&narrow(&slice, Some(DERIVED))), "{slice:?}");
+        assert!(!read.has_same_content(&narrow(&slice, Some(DERIVED))), "{slice:?}");
         slice = before;
     }
 }

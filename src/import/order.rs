@@ -1,4 +1,4 @@
-//! The order in which the objects of an import are written: a state machine that makes no calls, and is told what
+//! The order in which the objects of an import are written: a state machine that makes no calls, and is given what
 //! became of each write. After every write, whichever of them are refused,
 //!
 //! - an address that was an endpoint and stays one is in a slice;
@@ -68,7 +68,7 @@ pub(super) enum Outcome {
 
 /// Steps of one kind. Stale slices come after all of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Part {
+enum StepKind {
     /// Former Services that the import does not show, and their slices. A quota may have no room for them and for what is
     /// to come.
     Unused,
@@ -109,9 +109,9 @@ pub(super) struct Order<'a> {
     there: &'a There,
     /// The former Service whose address the import shows.
     shown: Option<&'a str>,
-    before: VecDeque<Part>,
+    before: VecDeque<StepKind>,
     /// What waits for the success of everything before it.
-    after: VecDeque<Part>,
+    after: VecDeque<StepKind>,
     service: Option<&'a ClusterSetService>,
     import: Option<&'a ClusterSetService>,
     unused: VecDeque<Step<'a>>,
@@ -136,16 +136,16 @@ impl<'a> Order<'a> {
         };
         let derives = there.derived.serves(service_type);
         let existing = there.derived.there.as_deref().filter(|derived| derived.managed);
-        let [of_former, present] = [Whose::Former, Whose::Present].map(Part::Slices);
-        let (mut before, after): (VecDeque<Part>, VecDeque<Part>) = match existing {
+        let [of_former, present] = [Whose::Former, Whose::Present].map(StepKind::Slices);
+        let (mut before, after): (VecDeque<StepKind>, VecDeque<StepKind>) = match existing {
             // A Service gets its slices when it is there.
-            None => ([Part::Service, of_former, present].into(), [Part::Import, Part::Former].into()),
+            None => ([StepKind::Service, of_former, present].into(), [StepKind::Import, StepKind::Former].into()),
             // A Service becomes headless by being made anew. Clients use its address until the import shows none.
             Some(existing) if service_type == ServiceType::Headless && !existing.headless => {
-                ([of_former, present].into(), [Part::Import, Part::Service, Part::Former].into())
+                ([of_former, present].into(), [StepKind::Import, StepKind::Service, StepKind::Former].into())
             }
             // kube-proxy refuses connections to a port that no slice has.
-            Some(_) => ([of_former, present, Part::Service].into(), [Part::Import, Part::Former].into()),
+            Some(_) => ([of_former, present, StepKind::Service].into(), [StepKind::Import, StepKind::Former].into()),
         };
         let shown = wanted.former.as_ref().map(|former| &*former.derived);
         // While clients use a former Service, the present one may be there, too.
@@ -171,7 +171,7 @@ impl<'a> Order<'a> {
         let stale = stale.filter(|slice| wanted.stale.contains(&slice.key.name));
         let (of_unused, stale): (VecDeque<&OwnSlice>, VecDeque<&OwnSlice>) =
             stale.partition(|slice| slice.service.as_deref().is_some_and(is_unused));
-        before.push_front(Part::Unused);
+        before.push_front(StepKind::Unused);
         Self {
             there,
             shown,
@@ -192,11 +192,11 @@ impl<'a> Order<'a> {
     pub(super) fn next(&mut self) -> Option<Step<'a>> {
         while let Some(part) = self.before.front().or_else(|| self.after.front()).copied() {
             let step = match part {
-                Part::Unused => self.unused.pop_front(),
-                Part::Service => self.next_service(),
-                Part::Slices(whose) => self.next_slice(whose),
-                Part::Import => self.import.take().map(Step::Import),
-                Part::Former => self.former.pop_front().map(Step::Former),
+                StepKind::Unused => self.unused.pop_front(),
+                StepKind::Service => self.next_service(),
+                StepKind::Slices(whose) => self.next_slice(whose),
+                StepKind::Import => self.import.take().map(Step::Import),
+                StepKind::Former => self.former.pop_front().map(Step::Former),
             };
             if step.is_some() {
                 return step;
@@ -218,7 +218,9 @@ impl<'a> Order<'a> {
             }
             // Slices that nobody uses wait for their Service. But endpoints that clients use must not stay as they were
             // because a Service was refused.
-            (Step::Service(_), _) if !self.in_use => self.before.retain(|part| *part == Part::Slices(Whose::Former)),
+            (Step::Service(_), _) if !self.in_use => {
+                self.before.retain(|kind| *kind == StepKind::Slices(Whose::Former));
+            }
             (Step::Slice(step), Outcome::Written) => {
                 let home = &mut self.homes[step.nth];
                 (home.written, home.over) = (true, step.whole);

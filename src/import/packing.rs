@@ -89,7 +89,7 @@ impl<'a> Packing<'a> {
     }
 }
 
-/// The names of ports that have others in a former Service, and those. Nobody writes it any more.
+/// The ports that have other names in a former Service, with these names. That Service is written no more.
 fn renamed(former: &Service, ports: &[ServicePort]) -> BTreeMap<Arc<str>, Arc<str>> {
     let renamed = |port: &ServicePort| {
         let there = former.ports.iter().find(|there| (there.port, there.protocol) == (port.port, port.protocol))?;

@@ -51,12 +51,12 @@ pub struct Observed<'a> {
     /// deleted, and nothing may change that their export may have decided.
     pub unknown: &'a Unknown,
     /// Whether the registry is still being read for the first time, so unknown clusters may become known at any moment.
-    pub settling: bool,
+    pub first_reading: bool,
     /// The IP families of this cluster.
     pub families: &'a [IpFamily],
     /// Clusters that have been silent for long, and since when (milliseconds since 1970). Their last exports count.
     pub silent: &'a BTreeMap<ClusterId, u64>,
-    /// Clusters that were neither heard nor silent for long in this term. An earlier leader may know more of them.
+    /// Clusters that were neither read nor silent for long in this term. An earlier leader may know more of them.
     pub unheard: &'a BTreeSet<ClusterId>,
     /// The discovered instances of the name.
     pub discovered: &'a Picture,
@@ -128,7 +128,8 @@ pub struct Wanted {
     /// that object. What clients use already stays, and its slices follow their endpoints; there are no others.
     pub obstacle: Option<String>,
     /// The exporting clusters among [`Observed::silent`], with those that the import names and of which nothing is known;
-    /// `None` if there are none, but some among [`Observed::unheard`]: what the import says of silence stays.
+    /// `None` if there are none, and the import says nothing of silence, or some are among [`Observed::unheard`]: what it
+    /// says stays.
     pub silent: Option<BTreeMap<ClusterId, u64>>,
     /// The Service to which the slices belong, if any.
     pub derived: Option<Arc<str>>,
@@ -164,24 +165,27 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         observed.sources.iter().map(|(id, source)| (id.clone(), source.export)).collect();
     let exported = merge(&exports);
     let is_exported = exported.is_some();
-    let Some(mut service) = exported.or_else(|| registered::service(observed)) else {
-        let ours = observed.import.is_some_and(|import| import.managed)
-            || observed.derived.ours().next().is_some()
-            || !observed.slices.is_empty();
-        let stays = concerns_unknown(observed) || registered::stays(observed);
-        return match (ours, stays) {
-            (true, false) => Plan::Remove,
-            (true, true) if observed.namespace => without_endpoints(observed, is_cluster_ip),
-            _ => Plan::Keep,
-        };
+    let Some(service) = exported.or_else(|| registered::service(observed)) else {
+        return without_exports(observed, is_cluster_ip);
     };
     if !observed.namespace {
         // Namespace sameness: without the namespace there is no import. A terminating namespace takes our objects
         // along.
         return Plan::Keep;
     }
+    plan_import(observed, service, is_exported, &exports, is_cluster_ip)
+}
+
+/// The plan of a name that has an import: `service` is what its exports, or else the discovered instances, make of it.
+fn plan_import(
+    observed: &Observed<'_>,
+    mut service: ClusterSetService,
+    is_exported: bool,
+    exports: &BTreeMap<ClusterId, &Export>,
+    is_cluster_ip: impl Fn(IpAddr) -> bool + Copy,
+) -> Plan {
     service.ip_families = service.families_in(observed.families);
-    let change = type_notice::waiting(observed, &exports);
+    let change = type_notice::waiting(observed, exports);
     if let Some(change) = &change {
         service.service_type = change.from;
     }
@@ -207,7 +211,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
         let nothing = Wanted { service, obstacle, silent, out_of_reach, change, ..Wanted::default() };
         return Plan::Want(Box::new(nothing));
     }
-    // What is in the way of another type leaves clients the import that they have.
+    // While something is in the way of another type, clients keep the import that they have.
     let kept = observed.import.map(|import| &import.spec).filter(|_| obstacle.is_some() && !is_foreign);
     let service_type = kept.map_or(service_type, type_of);
     let unnamed_alias = (service_type == ServiceType::ClusterSetIp).then_some(UNNAMED_PORT);
@@ -215,15 +219,7 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     let makes = derives && decided && !service.ip_families.is_empty();
     let mut packing = Packing::new(observed, derives, makes, &service.ports);
     if let Some(spec) = present {
-        if !spec.ip_families.is_empty() {
-            service.ip_families = spec.ip_families.to_vec();
-        }
-        let identity = |port: &ServicePort| (port.name.clone(), port.protocol, port.port);
-        let there: BTreeSet<_> = spec.ports.iter().map(identity).collect();
-        for (cluster, source) in observed.sources {
-            let kept = source.export.ports.iter().filter(|port| there.contains(&identity(port)));
-            service.clusters.entry(cluster.clone()).or_default().extend(kept.map(|port| port.name.clone()));
-        }
+        keep_form(observed, spec, &mut service);
     }
     let distribution = present.map_or(&service.traffic_distribution, |spec| &spec.traffic_distribution);
     let proximity = Proximity::of(distribution.as_deref());
@@ -262,6 +258,32 @@ pub fn plan(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Co
     Plan::Want(Box::new(Wanted { service, lost, obstacle, derived, slices, former, stale, ..reports }))
 }
 
+/// The plan of a name that nobody exports, as far as is known.
+fn without_exports(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Copy) -> Plan {
+    let ours = observed.import.is_some_and(|import| import.managed)
+        || observed.derived.ours().next().is_some()
+        || !observed.slices.is_empty();
+    let stays = concerns_unknown(observed) || registered::stays(observed);
+    match (ours, stays) {
+        (true, false) => Plan::Remove,
+        (true, true) if observed.namespace => without_endpoints(observed, is_cluster_ip),
+        _ => Plan::Keep,
+    }
+}
+
+/// Gives the merged Service the IP families and the ports of the import that exists.
+fn keep_form(observed: &Observed<'_>, spec: &ImportSpec, service: &mut ClusterSetService) {
+    if !spec.ip_families.is_empty() {
+        service.ip_families = spec.ip_families.to_vec();
+    }
+    let identity = |port: &ServicePort| (port.name.clone(), port.protocol, port.port);
+    let there: BTreeSet<_> = spec.ports.iter().map(identity).collect();
+    for (cluster, source) in observed.sources {
+        let kept = source.export.ports.iter().filter(|port| there.contains(&identity(port)));
+        service.clusters.entry(cluster.clone()).or_default().extend(kept.map(|port| port.name.clone()));
+    }
+}
+
 /// The import of a name that no known cluster exports, and of which no registered instance is known to exist: a cluster that
 /// is unknown may export it, or a service of others is empty or was not read. What is known to be gone goes.
 fn without_endpoints(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> bool + Copy) -> Plan {
@@ -277,9 +299,7 @@ fn without_endpoints(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> 
     let Packing { derived, slices, former, .. } = packing;
     let lost = lost(observed);
     let silent = silent(observed, &BTreeMap::new());
-    let said = observed.import.and_then(|import| find(&import.status.conditions, ImportCondition::Stale.as_str()));
-    let is_said = silent.as_ref().is_none_or(|silent| silent.is_empty() && said.is_none());
-    if lost.is_none() && slices.is_empty() && stale.is_empty() && is_said {
+    if lost.is_none() && slices.is_empty() && stale.is_empty() && silent.is_none() {
         return Plan::Keep;
     }
     Plan::Want(Box::new(Wanted { lost, silent, derived, slices, former, stale, skipped, ..Wanted::default() }))
@@ -297,7 +317,11 @@ fn silent(observed: &Observed<'_>, known: &BTreeMap<ClusterId, Vec<Arc<str>>>) -
     let silent = observed.silent.iter().filter(|&(cluster, _)| counts(cluster));
     let silent: BTreeMap<_, _> = silent.map(|(cluster, since)| (cluster.clone(), *since)).collect();
     let is_heard = *observed.unknown != Unknown::All && !observed.unheard.iter().any(counts);
-    (is_heard || !silent.is_empty()).then_some(silent)
+    let is_said = || {
+        let conditions = observed.import.map(|import| &*import.status.conditions).unwrap_or_default();
+        find(conditions, ImportCondition::Stale.as_str()).is_some()
+    };
+    (!silent.is_empty() || is_heard && is_said()).then_some(silent)
 }
 
 fn out_of_reach(observed: &Observed<'_>, served: &[IpFamily]) -> OutOfReach {
@@ -340,7 +364,7 @@ fn carried_ports(endpoints: &[Endpoint]) -> Vec<Arc<str>> {
 /// Whether an unknown cluster may still export the name, as far as the objects show.
 fn concerns_unknown(observed: &Observed<'_>) -> bool {
     import_concerns_unknown(observed)
-        || tells_no_cluster(observed) && !observed.unknown.is_none()
+        || names_no_cluster(observed) && !observed.unknown.is_none()
         || observed
             .slices
             .iter()
@@ -353,16 +377,16 @@ fn concerns_unknown(observed: &Observed<'_>) -> bool {
 fn import_concerns_unknown(observed: &Observed<'_>) -> bool {
     match (observed.import.filter(|import| import.managed), observed.unknown) {
         (_, Unknown::All) => true,
-        (Some(import), unknown) if !tells_no_cluster(observed) => {
+        (Some(import), unknown) if !names_no_cluster(observed) => {
             import.status.clusters.iter().any(|cluster| unknown.contains(cluster))
         }
-        (_, unknown) => observed.settling && !unknown.is_none(),
+        (_, unknown) => observed.first_reading && !unknown.is_none(),
     }
 }
 
 /// Whether the import exists but does not name its clusters: another controller created it, and somebody gave it this
 /// project's label.
-fn tells_no_cluster(observed: &Observed<'_>) -> bool {
+fn names_no_cluster(observed: &Observed<'_>) -> bool {
     observed.import.is_some_and(|import| import.managed && import.status.clusters.is_empty())
 }
 

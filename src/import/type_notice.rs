@@ -26,7 +26,7 @@ pub struct TypeChange {
 }
 
 impl TypeChange {
-    /// What is said of it.
+    /// The message of the condition.
     pub fn text(&self) -> String {
         let Self { from, to, by, at } = self;
         format!(

@@ -198,15 +198,15 @@ pub fn unneeded(adopted: &Adopted, desired: &[InstanceSpec], own: &Own) -> Vec<A
     adopted.iter().filter(|(_, addresses)| goes(addresses)).map(|(id, _)| id.clone()).collect()
 }
 
-/// Which registered instances have another health status than their pods. `told` is the last status that was set for
+/// Which registered instances have another health status than their pods. `last` is the last status that was set for
 /// each. Only for services with a custom health check.
-pub fn ill_told<'a>(
+pub fn last_ill<'a>(
     desired: &'a [InstanceSpec],
     own: &'a Own,
-    told: impl Fn(&str) -> Option<bool>,
+    last: impl Fn(&str) -> Option<bool>,
 ) -> impl Iterator<Item = (Arc<str>, bool)> {
     let registered = desired.iter().filter(|spec| matches!(own.get(spec.id()), Some(Some(_))));
-    let differ = registered.filter(move |spec| told(spec.id()) != Some(spec.is_ready()));
+    let differ = registered.filter(move |spec| last(spec.id()) != Some(spec.is_ready()));
     differ.map(|spec| (spec.id().clone(), spec.is_ready()))
 }
 

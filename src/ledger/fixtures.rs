@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     hash::Summary,
     head::{FORMAT, Head, Presence, Root},
-    record::Position,
+    record::{Position, StoredRegistration},
 };
 
 /// The first head of the cluster `blue`, not signed.
@@ -23,5 +23,18 @@ pub fn head() -> Head {
         lease: Duration::from_mins(5),
         written: 0,
         signer: None,
+    }
+}
+
+/// A claim to a service of the Cloud Map namespace `ns`.
+pub fn claim(service: &str) -> StoredRegistration {
+    StoredRegistration {
+        namespace: "ns".into(),
+        service: service.into(),
+        owner: ["ServiceExport", "ns", service].map(Into::into),
+        claimed: 1_700_000_000,
+        retiring: false,
+        unable: false,
+        waiting: false,
     }
 }

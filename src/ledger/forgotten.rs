@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use prost::Message as _;
 
-use super::{Map, Value, records::capped, wire};
+use super::{Map, Value, capped, wire};
 use crate::record::{Accepted, Gone, Position};
 
 /// Begins the key of such a statement; the id of the cluster follows.
@@ -26,7 +26,8 @@ impl Forgotten {
         self.uid == uid && self.position >= position
     }
 
-    pub(super) fn decode(value: &[u8]) -> Option<Self> {
+    /// The statement in a value; `None` if it is unreadable.
+    pub fn decode(value: &[u8]) -> Option<Self> {
         let wire::Forgotten { uid, epoch, seq } = wire::Forgotten::decode(capped(value)?).ok()?;
         Some(Self { uid, position: Position { epoch, seq } })
     }

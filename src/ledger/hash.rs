@@ -12,7 +12,14 @@ use std::{
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Map, Value, codec::Error, reader::cost, tree, writer::WriterIdentity};
+use super::{
+    Map, Value, claims,
+    codec::Error,
+    diff::{Changed, Diff},
+    reader::cost,
+    tree,
+    writer::WriterIdentity,
+};
 use crate::record::Version;
 use base::shared_map::SharedMap;
 
@@ -21,9 +28,6 @@ pub const BUCKETS: u16 = 1 << BUCKET_BITS;
 const BUCKET_BITS: u32 = 10;
 /// Buckets of a group.
 const GROUP: u16 = 32;
-
-/// The first character of the keys of registration records, which the hash of the claims covers.
-const CLAIM: char = '!';
 
 /// SHA-256 of a state, or of a part of one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -137,20 +141,26 @@ impl Hashed {
         self.keys.get(&bucket).map(|keys| &**keys).unwrap_or_default()
     }
 
-    /// Another state of the same cluster.
-    pub fn set(&mut self, map: Arc<Map>) {
-        let before = std::mem::replace(&mut self.map, map);
-        if Arc::ptr_eq(&before, &self.map) {
-            return;
-        }
+    /// Another state of the same cluster. Returns what differs.
+    pub fn set(&mut self, map: Arc<Map>) -> Arc<Diff> {
+        self.step(map).take()
+    }
+
+    /// What would become of another state of the same cluster. Nothing changes before [`Step::take`].
+    pub fn step(&mut self, map: Arc<Map>) -> Step<'_> {
+        Step { diff: Diff::between(self.map.clone(), map), hashed: self }
+    }
+
+    fn follow(&mut self, diff: &Diff) {
+        self.map = diff.to().clone();
         let (mut touched, mut claimed) = (BTreeSet::new(), BTreeSet::new());
         let mut moved = BTreeMap::<u16, Vec<&Arc<str>>>::new();
-        for (key, was, is) in before.difference(&self.map) {
+        for Changed { key, was, is } in diff.changed() {
             let number = bucket_of(key);
             touched.insert(number);
-            let cost = |value: Option<&Value>| value.map_or(0, |value| cost(key, value));
+            let cost = |value: &Option<Value>| value.as_ref().map_or(0, |value| cost(key, value));
             self.bytes = self.bytes + cost(is) - cost(was);
-            if key.starts_with(CLAIM) {
+            if key.starts_with(claims::HOLDS) {
                 claimed.insert(number);
             }
             if was.is_some() != is.is_some() {
@@ -175,7 +185,7 @@ impl Hashed {
             return;
         }
         self.pairs.update(&self.map, &self.keys, &touched, |_| true);
-        self.claims.update(&self.map, &self.keys, &claimed, |key| key.starts_with(CLAIM));
+        self.claims.update(&self.map, &self.keys, &claimed, |key| key.starts_with(claims::HOLDS));
         self.hash();
     }
 
@@ -184,6 +194,26 @@ impl Hashed {
             state: self.pairs.hash("cloudmap-mcs state", &self.owner),
             claims: self.claims.hash("cloudmap-mcs claims", &self.owner),
         };
+    }
+}
+
+/// What leads from a state to another one. It is only for the state that it came from, which cannot change meanwhile.
+#[derive(Debug)]
+pub struct Step<'a> {
+    hashed: &'a mut Hashed,
+    diff: Diff,
+}
+
+impl Step<'_> {
+    /// What differs.
+    pub const fn diff(&self) -> &Diff {
+        &self.diff
+    }
+
+    /// Goes to the other state.
+    pub fn take(self) -> Arc<Diff> {
+        self.hashed.follow(&self.diff);
+        Arc::new(self.diff)
     }
 }
 

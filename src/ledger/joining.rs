@@ -13,7 +13,7 @@ use std::{
 
 use prost::Message as _;
 
-use super::{Map, Value, records::capped, wire};
+use super::{Map, Value, capped, wire};
 use crate::record::{Accepted, Gone};
 use model::PublicKey;
 

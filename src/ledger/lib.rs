@@ -39,8 +39,9 @@ use base::shared_map::SharedMap;
 use model::ClusterSetId;
 
 pub mod call;
-pub mod chunks;
+pub mod claims;
 pub mod codec;
+pub mod diff;
 pub mod driver;
 mod fetch;
 #[cfg(any(test, feature = "testing"))]
@@ -56,11 +57,8 @@ pub mod news;
 mod pace;
 pub mod page;
 pub mod reader;
-mod received;
 pub mod record;
-pub mod records;
 pub mod remote;
-
 pub mod runs;
 pub mod show;
 pub mod stream;
@@ -73,12 +71,20 @@ pub mod verify;
 mod wire;
 pub mod writer;
 
-/// The state of one cluster in the ledger: opaque values by key. `<ns>/<name>` is an export, `<ns>/<name>#<i>` a chunk
-/// of its endpoints, `!<id>` a registration record.
+/// The state of one cluster in the ledger: opaque values by key. Of what they mean, the ledger knows only what its own rules
+/// are about: [`claims`], who is [`forgotten`], and who may join ([`joining`]).
 pub type Map = SharedMap<Arc<str>, Value>;
 
-/// An encoded record.
+/// What a key of a state has.
 pub type Value = Arc<[u8]>;
+
+/// Maximum size of a value in bytes. It must fit into a page, and into a delta with others.
+pub const MAX_VALUE: usize = 2_500;
+
+/// Nobody writes a larger value, so nobody reads one.
+pub fn capped(value: &[u8]) -> Option<&[u8]> {
+    (value.len() <= MAX_VALUE).then_some(value)
+}
 
 /// The service with the heads of all clusters.
 pub const CLUSTERS: &str = "clusters";

@@ -1,7 +1,9 @@
 //! The reader: the state of the other clusters, as a pure state machine. The rules R1 to R10 are those of the module
 //! documentation of [`super`].
 
+mod accept;
 mod budget;
+mod gone;
 mod keys;
 mod recent;
 mod states;
@@ -15,9 +17,8 @@ use std::{
 
 use super::{
     Map,
-    call::{Call, CallId, Created, Outbox},
+    call::{CallId, Created, Outbox},
     fetch::Fetch,
-    forgotten,
     hash::{Hashed, Hashes, Summary},
     head::{Delta, Head, Root},
     limits::{MAX_CLUSTERS, Timing},
@@ -26,14 +27,12 @@ use super::{
     writer::{Heads, Now, WriterIdentity},
 };
 use crate::record::{Accepted, Gone, Position};
+use accept::Low;
 use budget::Refused;
 pub use budget::TOO_LARGE;
 pub(super) use budget::cost;
 use keys::Announcement;
 use recent::Recent;
-
-/// How often a lower head must advance before it counts (R3).
-const LOW_ADVANCES: u32 = 2;
 
 /// The reader of one cluster, from election to the loss of the Lease.
 #[derive(Debug)]
@@ -51,13 +50,7 @@ pub struct Reader {
     ignored: BTreeMap<Arc<str>, String>,
     /// Ids of other clusters whose heads exist but were never accepted.
     unaccepted: BTreeSet<Arc<str>>,
-    /// Time in which the heads could be read (R1).
-    read_clock: Duration,
-    last_read: Option<Duration>,
-    /// Time in which this cluster's own head was seen to advance (R7).
-    own_clock: Duration,
-    own: Option<OwnHead>,
-    recovered: Duration,
+    clocks: Clocks,
     /// Completed reads of the heads.
     reads: u64,
     /// Whether the last one was completed.
@@ -80,10 +73,41 @@ struct Creator {
     next: Duration,
 }
 
+/// Time that passes only while the registry can be read.
+#[derive(Debug, Default)]
+struct Clocks {
+    /// Time in which the heads could be read (R1).
+    read: Duration,
+    /// When they were read last.
+    last: Option<Duration>,
+    /// Time in which this cluster's own head was seen to advance (R7).
+    own: Duration,
+    head: Option<OwnHead>,
+    /// When that last began anew, on the read clock.
+    recovered: Duration,
+}
+
 #[derive(Debug, Default)]
 struct Peer {
     accepted: Option<Accepted>,
     head: Option<Arc<Head>>,
+    held: Held,
+    reading: Reading,
+    /// Whether its state is too large.
+    refused: Option<Refused>,
+    times: Times,
+    copy: CopyCall,
+    /// Whether the accepted position was lowered on purpose (R3), so that the record must follow.
+    escaped: bool,
+    applied: Option<Applied>,
+    candidate: Option<Applied>,
+    stale: Option<u64>,
+    lag: Option<Duration>,
+}
+
+/// What is held of a cluster's states, so that the next one need not be read whole.
+#[derive(Debug, Default)]
+struct Held {
     verified: Option<Base>,
     /// The newest state that came by stream, or the last one that was compared with the hashes of its head since.
     hashed: Option<Hashed>,
@@ -91,33 +115,58 @@ struct Peer {
     streamed: Recent,
     /// What the last state of a head takes, in bytes.
     state_bytes: usize,
-    /// Whether it is too large.
-    refused: Option<Refused>,
     /// The head for whose state the last one and its delta are not enough.
     tried: Option<Arc<Head>>,
+}
+
+/// Reading the pages of a cluster's state.
+#[derive(Debug, Default)]
+struct Reading {
     fetch: Option<Fetch>,
     back_off: Option<Duration>,
     retry_at: Duration,
-    /// On the own clock, and on the read clock.
+    /// Why it failed last.
+    problem: Option<String>,
+    begun: u64,
+    failed: u64,
+}
+
+/// When a cluster's head was seen.
+#[derive(Debug, Default)]
+struct Times {
+    /// When it advanced last, on the own clock.
     advanced: Duration,
+    /// When it was at the accepted position or above, on the read clock.
     at_or_above: Duration,
-    /// When its head was last present, whatever it contained, on the read clock.
+    /// When it was last present, whatever it contained, on the read clock.
     seen: Duration,
-    /// When that was last so of the successor that its head names, or when it named none.
+    /// When that was last so of the successor that it names, or when it named none.
     succeeded: Duration,
     low: Option<Low>,
-    /// The call that reads a copy of its head, and when the next one may.
-    copy: Option<CallId>,
-    copy_next: Duration,
-    /// Whether the accepted position was lowered on purpose (R3), so that the record must follow.
-    escaped: bool,
-    applied: Option<Applied>,
-    candidate: Option<Applied>,
-    stale: Option<u64>,
-    problem: Option<String>,
-    lag: Option<Duration>,
-    fetches: u64,
-    failed_fetches: u64,
+}
+
+/// The call that reads a copy of a head, and when the next one may.
+#[derive(Debug, Default)]
+struct CopyCall {
+    call: Option<CallId>,
+    next: Duration,
+}
+
+impl Reading {
+    /// It failed. The next attempt waits longer than the last one.
+    fn fails(&mut self, now: Now, timing: &Timing, why: &str) {
+        self.fetch = None;
+        self.failed += 1;
+        self.problem = Some(why.to_owned());
+        let back_off = self.back_off.unwrap_or(timing.backoff_min);
+        self.retry_at = now.mono + back_off;
+        self.back_off = Some((back_off * 2).min(timing.backoff_max));
+    }
+
+    /// It is complete.
+    fn succeeds(&mut self, now: Now) {
+        *self = Self { retry_at: now.mono, begun: self.begun, failed: self.failed, ..Self::default() };
+    }
 }
 
 impl Peer {
@@ -131,33 +180,23 @@ impl Peer {
     /// Whether nothing is left to do for its head, and the last read had the accepted head and no other.
     fn is_at_rest(&self, read_clock: Duration) -> bool {
         let Some(accepted) = &self.accepted else { return false };
-        if self.candidate.is_some() || self.low.is_some() {
+        if self.candidate.is_some() || self.times.low.is_some() {
             return false;
         }
         let applies = self.applied.as_ref().is_some_and(|applied| applied.accepted == *accepted);
-        let there = self.at_or_above == read_clock || accepted.gone.is_some_and(Gone::is_left);
-        let busy = self.fetch.is_some() || self.copy.is_some() || self.problem.is_some();
+        let there = self.times.at_or_above == read_clock || accepted.gone.is_some_and(Gone::is_left);
+        let busy = self.reading.fetch.is_some() || self.copy.call.is_some() || self.reading.problem.is_some();
         self.stale.is_some() || applies && there && !busy
     }
 
     /// The hashes of a state of the head's cluster. What changes since the last one counts alone.
     fn hashes(&mut self, me: &WriterIdentity, head: &Head, state: &Arc<Map>) -> Hashes {
         let owner = head.owner(&me.clusterset);
-        let hashed = self.hashed.take().filter(|hashed| *hashed.owner() == owner);
-        let hashed = self.hashed.insert(hashed.unwrap_or_else(|| Hashed::new(owner)));
+        let hashed = self.held.hashed.take().filter(|hashed| *hashed.owner() == owner);
+        let hashed = self.held.hashed.insert(hashed.unwrap_or_else(|| Hashed::new(owner)));
         hashed.set(state.clone());
         hashed.hashes()
     }
-}
-
-/// A head below the accepted position (R3).
-#[derive(Debug, Clone, Copy)]
-struct Low {
-    position: Position,
-    /// How often it was seen to advance.
-    advances: u32,
-    /// When this position was read last, on the read clock.
-    read: Duration,
 }
 
 /// The own head, as it was read back last.
@@ -222,11 +261,7 @@ impl Reader {
             creators: BTreeMap::new(),
             ignored: BTreeMap::new(),
             unaccepted: BTreeSet::new(),
-            read_clock: Duration::ZERO,
-            last_read: None,
-            own_clock: Duration::ZERO,
-            own: None,
-            recovered: Duration::ZERO,
+            clocks: Clocks::default(),
             reads: 0,
             complete: false,
             all_live_verified: false,
@@ -251,7 +286,8 @@ impl Reader {
             if let Some(own) = own.filter(|_| gone(accepted) && !unchanged) {
                 let newest = if own.position > accepted.position { own } else { accepted };
                 let forgotten = Accepted { gone: accepted.gone, ..newest.clone() };
-                *peer = Peer { accepted: Some(forgotten), seen: peer.seen, ..Peer::default() };
+                let times = Times { seen: peer.times.seen, ..Times::default() };
+                *peer = Peer { accepted: Some(forgotten), times, ..Peer::default() };
                 continue;
             }
             let taken_back = before.is_some() && peer.is_rejected() && accepted.gone != Some(Gone::Rejected);
@@ -262,7 +298,7 @@ impl Reader {
                 peer.head = None;
                 peer.candidate = None;
                 peer.escaped = false;
-                peer.low = None;
+                peer.times.low = None;
                 // Another process of this cluster applied something newer, so this one's state is outdated.
                 peer.applied = None;
             }
@@ -272,14 +308,14 @@ impl Reader {
     /// One tick: the heads of one discovery, or `None` if it failed or was partial, which pauses all timers (R1). Of the time
     /// since the last one, `max_step` counts at most.
     pub(super) fn tick(&mut self, now: Now, max_step: Duration, heads: Option<&Heads>, out: &mut Outbox) {
-        let step = self.last_read.map_or(Duration::ZERO, |last| now.mono.saturating_sub(last));
-        self.last_read = Some(now.mono);
+        let step = self.clocks.last.map_or(Duration::ZERO, |last| now.mono.saturating_sub(last));
+        self.clocks.last = Some(now.mono);
         self.complete = heads.is_some();
         self.revision += 1;
         let Some(heads) = heads else { return };
-        self.read_clock += step.min(max_step);
+        self.clocks.read += step.min(max_step);
         self.reads += 1;
-        self.hear_own(heads);
+        self.own_head_read(heads);
         self.watch_successors(heads);
         let ignored = std::mem::take(&mut self.ignored);
         for (id, head) in heads {
@@ -312,7 +348,7 @@ impl Reader {
         }
         for id in heads.keys() {
             if let Some(peer) = self.peers.get_mut(id) {
-                peer.seen = self.read_clock;
+                peer.times.seen = self.clocks.read;
             }
         }
         // Whose heads are gone is asked for again should they come back.
@@ -359,25 +395,26 @@ impl Reader {
     }
 
     /// R7: the own clock advances only between two advances of the own head as read back.
-    fn hear_own(&mut self, heads: &Heads) {
+    fn own_head_read(&mut self, heads: &Heads) {
         let Some(Ok(own)) = heads.get(&self.me.cluster) else { return };
         // Without an advance of the own head for this long, this cluster counts as cut off and cannot judge others.
         let silence = self.timing.silence();
         let ahead = |there: &OwnHead| {
             // A head that nothing follows was not this cluster's: what was written since is lower.
-            let recent = self.read_clock.saturating_sub(there.read) <= silence;
+            let recent = self.clocks.read.saturating_sub(there.read) <= silence;
             own.position <= there.position && (own.position == there.position || recent)
         };
-        if own.uid != self.me.uid || self.own.as_ref().is_some_and(ahead) {
+        if own.uid != self.me.uid || self.clocks.head.as_ref().is_some_and(ahead) {
             return;
         }
-        match self.own {
-            Some(there) if there.advanced && self.read_clock.saturating_sub(there.read) <= silence => {
-                self.own_clock += self.read_clock.saturating_sub(there.read);
+        match self.clocks.head {
+            Some(there) if there.advanced && self.clocks.read.saturating_sub(there.read) <= silence => {
+                self.clocks.own += self.clocks.read.saturating_sub(there.read);
             }
-            _ => self.recovered = self.read_clock,
+            _ => self.clocks.recovered = self.clocks.read,
         }
-        self.own = Some(OwnHead { position: own.position, read: self.read_clock, advanced: self.own.is_some() });
+        self.clocks.head =
+            Some(OwnHead { position: own.position, read: self.clocks.read, advanced: self.clocks.head.is_some() });
     }
 
     fn has_room(&self, id: &Arc<str>) -> bool {
@@ -385,213 +422,5 @@ impl Reader {
             |peer: &&Peer| peer.accepted.as_ref().is_some_and(|accepted| !accepted.gone.is_some_and(Gone::is_left));
         self.peers.get(id).is_some_and(|peer| peer.accepted.is_some())
             || self.peers.values().filter(known).count() < MAX_CLUSTERS
-    }
-
-    /// R6: clusters that left, also according to the record, and whose heads are gone. Nothing of them needs to be
-    /// remembered. Without a head nothing can bring them back, and a new head belongs to a new member.
-    pub(super) fn forgettable(&self) -> impl Iterator<Item = &str> {
-        let long_gone = |peer: &Peer| {
-            let left = |accepted: &Accepted| accepted.gone.is_some_and(Gone::is_left);
-            peer.accepted.as_ref().is_some_and(left)
-                && !peer.is_rejected()
-                && peer.applied.as_ref().is_some_and(|applied| left(&applied.accepted))
-                && peer.candidate.is_none()
-                && self.read_clock.saturating_sub(peer.seen) > self.timing.forget
-        };
-        self.peers.iter().filter(move |(_, peer)| long_gone(peer)).map(|(id, _)| &**id)
-    }
-
-    /// Forgets these clusters, because the record no longer contains them.
-    pub(super) fn forget(&mut self, stored: &BTreeMap<String, Accepted>) {
-        self.revision += 1;
-        let gone: Vec<Arc<str>> = self.forgettable().filter(|id| !stored.contains_key(*id)).map(Into::into).collect();
-        for id in gone {
-            self.peers.remove(&id);
-        }
-    }
-
-    /// R2: whether the head's UID is that of the creator of the cluster's exports service.
-    fn is_creator(&mut self, now: Now, head: &Head, out: &mut Outbox) -> bool {
-        let creator = self.creators.entry(head.cluster.clone()).or_default();
-        if creator.created.as_ref().is_some_and(|created| *created.by == *head.uid) {
-            return true;
-        }
-        if creator.call.is_none() && now.mono >= creator.next {
-            creator.next = now.mono + self.timing.creator_retry;
-            creator.call = Some(out.call(Call::Creator { cluster: head.cluster.clone() }));
-        }
-        if creator.call.is_none() {
-            let owner = creator.created.as_ref().map_or("nobody", |created| &created.by);
-            let message = if creator.answered {
-                format!("its head comes from UID {}, but the id belongs to {owner}", head.uid)
-            } else {
-                format!("AWS did not answer who created exports-0.{}, so its head does not count yet", head.cluster)
-            };
-            self.ignored.insert(head.cluster.clone(), message);
-        }
-        false
-    }
-
-    /// R10: when the exports service of the head's cluster was created, in seconds since 1970; 0 if that is not known. A
-    /// cluster that has another id now keeps the date of the former one: its UID and its key prove that it is the same.
-    fn date_of(&self, head: &Head) -> i64 {
-        let accepted = |peer: &Peer| peer.accepted.clone().filter(|accepted| *accepted.uid == *head.uid);
-        let known = self.peers.get(&head.cluster).and_then(accepted).map(|accepted| accepted.created);
-        let creator = || self.creators.get(&head.cluster)?.created.as_ref().filter(|created| *created.by == *head.uid);
-        let told = || creator().map(|created| created.at);
-        let is_same = |accepted: &Accepted| head.signer.is_some() && accepted.key == head.signer;
-        let former = self.peers.values().filter_map(accepted).filter(is_same).map(|accepted| accepted.created);
-        let own = known.filter(|at| *at != 0).or_else(told);
-        former.chain(own).filter(|at| *at != 0).min().unwrap_or_default()
-    }
-
-    /// R3: accepts a head if it is newer.
-    fn accept(&mut self, now: Now, head: &Arc<Head>) {
-        let (read_clock, own_clock, created) = (self.read_clock, self.own_clock, self.date_of(head));
-        let peer = self.peers.entry(head.cluster.clone()).or_insert_with(|| Peer {
-            advanced: own_clock,
-            at_or_above: read_clock,
-            succeeded: read_clock,
-            ..Peer::default()
-        });
-        // The id has another owner now, as its exports service proves. Positions of different UIDs are not comparable.
-        let accepted = peer.accepted.as_ref().filter(|accepted| *accepted.uid == *head.uid);
-        let since = accepted.filter(|accepted| accepted.is_member()).map_or(now.wall, |accepted| accepted.since);
-        let (accepted, gone) = accepted.map(|accepted| (accepted.position, accepted.gone)).unzip();
-        if accepted.is_some_and(|accepted| head.position < accepted) {
-            // Somebody repeats what the cluster said before.
-            let signed = peer.accepted.as_ref().filter(|it| it.key.is_some() && self.trust.mode != Mode::Open);
-            if signed.is_some_and(|accepted| head.written <= accepted.written) {
-                return;
-            }
-            if read_clock.saturating_sub(peer.at_or_above) <= self.timing.escape {
-                peer.low = None;
-                return;
-            }
-            let begins = Low { position: head.position, advances: 0, read: read_clock };
-            let low = match peer.low {
-                None => begins,
-                Some(low) if head.position > low.position => Low { advances: low.advances + 1, ..begins },
-                Some(low) if head.position == low.position => Low { read: read_clock, ..low },
-                // It was forged as well: nothing follows it.
-                Some(low) if read_clock.saturating_sub(low.read) > self.timing.escape => begins,
-                Some(low) => low,
-            };
-            peer.low = Some(low);
-            if low.advances < LOW_ADVANCES {
-                return;
-            }
-            peer.escaped = true;
-        }
-        // A living cluster said that the cluster of this head is gone, so the same head does not bring it back. Where
-        // nothing is signed, this is said in the cluster's own head instead, at a position that is a guess.
-        let ended = peer.accepted.as_ref().is_some_and(|it| it.key.is_some() && it.gone.is_some_and(Gone::is_left));
-        if accepted == Some(head.position) && head.is_live() && ended && self.trust.mode != Mode::Open {
-            return;
-        }
-        if accepted == Some(head.position) && peer.head.is_some() {
-            peer.at_or_above = read_clock;
-            return;
-        }
-        let advanced = accepted != Some(head.position);
-        if advanced {
-            peer.advanced = own_clock;
-            peer.stale = None;
-        }
-        let expired = gone.flatten().filter(|gone| *gone == Gone::Expired && !advanced);
-        let gone = if head.is_live() { expired } else { Some(Gone::Left) };
-        let key = head.signer.filter(|_| self.trust.mode != Mode::Open);
-        let written = key.map_or(0, |_| head.written);
-        let (uid, position) = (head.uid.to_string(), head.position);
-        peer.accepted = Some(Accepted { uid, position, gone, key, written, since, created });
-        peer.head = Some(head.clone());
-        peer.at_or_above = read_clock;
-        peer.low = None;
-    }
-
-    /// A cluster that is gone according to the record needs no state, because it may be purged. The head of a cluster
-    /// that left, if there is one, may name a successor to wait for (R6). Without a head, the successor is whoever has the
-    /// cluster's UID: objects may still be there that an earlier process made for the former id.
-    fn recall(&mut self) {
-        let unread = |peer: &&Peer| peer.applied.is_none();
-        let live = |peer: &Peer| peer.accepted.clone().filter(|accepted| accepted.gone.is_none());
-        let unread: BTreeSet<String> = self.peers.values().filter(unread).filter_map(live).map(|it| it.uid).collect();
-        for peer in self.peers.values_mut().filter(|peer| peer.applied.is_none() && peer.candidate.is_none()) {
-            let gone = |accepted: &&Accepted| match accepted.gone {
-                Some(Gone::Left | Gone::Forgotten) => peer.head.is_none() && !unread.contains(&accepted.uid),
-                Some(Gone::Expired | Gone::Rejected) => true,
-                None => false,
-            };
-            peer.candidate = peer.accepted.as_ref().filter(gone).cloned().map(Applied::without_state);
-        }
-    }
-
-    /// R6: a cluster has one id at a time. If its head is gone, and its UID was read under another id at a higher
-    /// epoch, the cluster has left under the former id. It removed that head itself, and whoever was away then never
-    /// saw it leave.
-    fn follow_ids(&mut self) {
-        let applied = |peer: &Peer| {
-            let applied = peer.applied.as_ref().filter(|applied| applied.state.is_some())?;
-            (peer.seen == self.read_clock).then(|| (applied.accepted.uid.clone(), applied.accepted.position.epoch))
-        };
-        let present: BTreeMap<String, u64> = self.peers.values().filter_map(applied).collect();
-        for peer in self.peers.values_mut() {
-            let absent = self.read_clock.saturating_sub(peer.seen) > self.timing.escape;
-            let Some(accepted) =
-                peer.accepted.as_mut().filter(|accepted| absent && !accepted.gone.is_some_and(Gone::is_left))
-            else {
-                continue;
-            };
-            if present.get(&accepted.uid).is_some_and(|epoch| *epoch > accepted.position.epoch) {
-                accepted.gone = Some(Gone::Left);
-                (peer.head, peer.fetch) = (None, None);
-                peer.candidate = Some(Applied::without_state(accepted.clone()));
-            }
-        }
-    }
-
-    /// R7: which clusters are stale or expired.
-    fn judge(&mut self, now: Now) {
-        let settled = self.read_clock.saturating_sub(self.recovered) > self.timing.lease;
-        for peer in self.peers.values_mut() {
-            let Some(accepted) = &mut peer.accepted else { continue };
-            let live = peer.applied.as_ref().is_none_or(|applied| applied.state.is_some());
-            let silent = self.own_clock.saturating_sub(peer.advanced);
-            let lost = silent > self.timing.lease && settled && live;
-            if lost || accepted.gone == Some(Gone::Expired) {
-                peer.stale.get_or_insert(now.wall);
-            }
-            let too_long = lost && self.stale_ttl.is_some_and(|ttl| silent > ttl);
-            if let Some(applied) = peer.applied.as_ref().filter(|applied| too_long && applied.accepted.gone.is_none()) {
-                // A cluster that left and waits for its successor (R6) is silent as well.
-                accepted.gone.get_or_insert(Gone::Expired);
-                let accepted = Accepted { gone: Some(Gone::Expired), ..accepted.clone() };
-                peer.candidate = Some(Applied { accepted, ..applied.clone() });
-            }
-        }
-    }
-
-    /// R6: clusters that are stale, and gone for good according to one that is not. Nobody could sign that for them.
-    fn bury(&mut self) {
-        if self.trust.mode == Mode::Open {
-            return;
-        }
-        let live = || self.peers.values().filter(|peer| peer.stale.is_none());
-        let states = || live().filter_map(|peer| peer.applied.as_ref()?.state.as_ref());
-        let gone = |(id, peer): &(&Arc<str>, &Peer)| {
-            let accepted = peer.accepted.as_ref().filter(|_| peer.stale.is_some() && peer.pin().is_some());
-            accepted.is_some_and(|Accepted { uid, position, .. }| {
-                states().filter_map(|map| forgotten::of(map, id)).any(|said| said.is_about(uid, *position))
-            })
-        };
-        let gone: Vec<_> = self.peers.iter().filter(gone).map(|(id, _)| id.clone()).collect();
-        for id in gone {
-            let Some(peer) = self.peers.get_mut(&id) else { continue };
-            let Some(accepted) = &mut peer.accepted else { continue };
-            accepted.gone = Some(Gone::Forgotten);
-            let accepted = accepted.clone();
-            (peer.head, peer.fetch, peer.stale) = (None, None, None);
-            peer.candidate = Some(Applied::without_state(accepted));
-        }
     }
 }

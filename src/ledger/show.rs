@@ -12,18 +12,17 @@ use super::{
     head::{FORMAT, Head, Presence, Root},
     limits::Timing,
     page::PageId,
-    records::Catalog,
     service_name,
     verify::Cache,
 };
 use crate::record::{Accepted, Position};
 use base::env;
-use cloudmap::CloudMap;
+use cloudmap::{Permit, Read, Write};
 use model::{ClusterId, ClusterSetId};
 
-/// One cluster's entry in the ledger.
+/// One cluster's entry in the ledger, with a state that was decoded as `C`.
 #[derive(Debug, Clone)]
-pub struct ClusterView {
+pub struct ClusterView<C> {
     /// The id in the registry, which may not be a valid cluster id.
     pub id: Arc<str>,
     /// The head, if it can be read.
@@ -33,7 +32,7 @@ pub struct ClusterView {
     /// The verified state; `None` if it could not be read, or the cluster left.
     pub state: Option<Arc<Map>>,
     /// The decoded state.
-    pub catalog: Catalog,
+    pub catalog: C,
     /// How many pages the verified state has.
     pub pages: usize,
     /// Time since the head was written, by the writer's clock and this one.
@@ -42,7 +41,7 @@ pub struct ClusterView {
     pub problems: Vec<String>,
 }
 
-impl ClusterView {
+impl<C> ClusterView<C> {
     /// Says how old the head is at `now`, a time since 1970.
     pub fn date(&mut self, now: std::time::Duration) {
         let written = self.head.as_ref().map(|head| std::time::Duration::from_millis(head.written));
@@ -107,7 +106,7 @@ impl From<Failure> for Error {
     }
 }
 
-async fn open(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Result<Registry, Error> {
+async fn open<C: Read + ?Sized>(cloudmap: Arc<C>, clusterset: &ClusterSetId) -> Result<Registry<C>, Error> {
     let registry = Registry::new(cloudmap, clusterset);
     match registry.find_namespace().await? {
         Some(_) => Ok(registry),
@@ -115,8 +114,12 @@ async fn open(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Result<
     }
 }
 
-/// Every cluster of the ClusterSet, decoded. Only reads.
-pub async fn read_all(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Result<Vec<ClusterView>, Error> {
+/// Every cluster of the ClusterSet. `decode` returns what a state means, and what is wrong with it. Only reads.
+pub async fn read_all<C: Default>(
+    cloudmap: Arc<dyn Read>,
+    clusterset: &ClusterSetId,
+    decode: fn(&Map) -> (C, Vec<String>),
+) -> Result<Vec<ClusterView<C>>, Error> {
     let registry = open(cloudmap, clusterset).await?;
     let mut views = Vec::new();
     for (id, head) in registry.read_heads().await?.unwrap_or_default() {
@@ -125,7 +128,7 @@ pub async fn read_all(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) ->
             id,
             head: None,
             state: None,
-            catalog: Catalog::default(),
+            catalog: C::default(),
             pages: 0,
             age: None,
             problems: Vec::new(),
@@ -134,7 +137,12 @@ pub async fn read_all(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) ->
             Ok(head) => {
                 view.head = Some(Arc::clone(&head));
                 view.date(env::since_epoch());
-                read(&registry, clusterset, &head, &mut view).await;
+                if let Some(map) = read(&registry, clusterset, &head, &mut view).await {
+                    let problems;
+                    (view.catalog, problems) = decode(&map);
+                    view.problems.extend(problems);
+                    view.state = Some(map);
+                }
             }
             Err(error) => view.problems.push(error.to_string()),
         }
@@ -143,16 +151,23 @@ pub async fn read_all(cloudmap: Arc<dyn CloudMap>, clusterset: &ClusterSetId) ->
     Ok(views)
 }
 
-async fn read(registry: &Registry, clusterset: &ClusterSetId, head: &Arc<Head>, view: &mut ClusterView) {
+/// The state that a head means, if it can be read.
+async fn read<C>(
+    registry: &Registry<dyn Read>,
+    clusterset: &ClusterSetId,
+    head: &Arc<Head>,
+    view: &mut ClusterView<C>,
+) -> Option<Arc<Map>> {
     if view.creator.as_deref() != Some(&head.uid) {
         let creator = view.creator.as_deref().unwrap_or("nobody");
         view.problems.push(format!("the head is from UID {}, but the id belongs to {creator}", head.uid));
     }
     if !head.is_live() || view.creator.as_deref() != Some(&head.uid) {
-        return;
+        return None;
     }
     if let Err(error) = head.delta.check() {
-        return view.problems.push(error.to_string());
+        view.problems.push(error.to_string());
+        return None;
     }
     let mut fetch = Fetch::new(head.cluster.clone(), head.root.clone(), Cache::default());
     let mut out = Outbox::default();
@@ -174,30 +189,30 @@ async fn read(registry: &Registry, clusterset: &ClusterSetId, head: &Arc<Head>, 
             if !head.means(&clusterset.as_str().into(), &map) {
                 view.problems.push(UNEXPECTED.to_owned());
             }
-            view.catalog = Catalog::decode(&map);
-            let problems = view.catalog.problems.iter();
-            view.problems.extend(problems.map(|problem| format!("{}: {}", problem.key, problem.message)));
             view.pages = verified.layout.pages().count();
-            view.state = Some(map);
+            Some(map)
         }
-        Progress::Failed(why) | Progress::Unread(why) => view.problems.push(why.to_owned()),
-        Progress::Waiting => {}
+        Progress::Failed(why) | Progress::Unread(why) => {
+            view.problems.push(why.to_owned());
+            None
+        }
+        Progress::Waiting => None,
     }
 }
 
 /// Everything of one cluster, or of every cluster, in the ledger's namespace. Only reads, from the control plane.
 pub async fn belongings(
-    cloudmap: Arc<dyn CloudMap>,
+    cloudmap: Arc<dyn Read>,
     clusterset: &ClusterSetId,
     cluster: Option<&ClusterId>,
 ) -> Result<Vec<Belonging>, Error> {
     let registry = open(cloudmap.clone(), clusterset).await?;
-    Ok(belongings_in(&cloudmap, &registry, cluster).await?)
+    Ok(belongings_in(&*cloudmap, &registry, cluster).await?)
 }
 
-async fn belongings_in(
-    cloudmap: &Arc<dyn CloudMap>,
-    registry: &Registry,
+async fn belongings_in<C: Read + ?Sized>(
+    cloudmap: &C,
+    registry: &Registry<C>,
     cluster: Option<&ClusterId>,
 ) -> Result<Vec<Belonging>, Failure> {
     let mut belongings = Vec::new();
@@ -233,13 +248,14 @@ const UNRECORDED_EPOCHS: u64 = 1_000;
 /// Like [`forget`], for a cluster whose head was purged, with what another cluster has recorded. The cluster's exports
 /// service is created again, because readers accept only its creator (R2); `purge` removes both.
 pub async fn forget_recorded(
-    cloudmap: Arc<dyn CloudMap>,
+    cloudmap: Arc<dyn Write>,
+    permit: &Permit,
     clusterset: &ClusterSetId,
     cluster: &ClusterId,
     recorded: &Accepted,
 ) -> Result<(), Error> {
     let registry = open(cloudmap, clusterset).await?.owned_by(cluster, &recorded.uid);
-    if let Outcome::Taken { owner } = registry.claim(0).await? {
+    if let Outcome::Taken { owner } = registry.claim(permit, 0).await? {
         return Err(Error::Taken { cluster: cluster.to_string(), owner });
     }
     let now = env::since_epoch();
@@ -257,7 +273,7 @@ pub async fn forget_recorded(
         written: now.as_millis() as u64,
         signer: None,
     };
-    registry.put_head(&farewell, false).await?;
+    registry.put_head(permit, &farewell, false).await?;
     Ok(())
 }
 
@@ -268,7 +284,8 @@ pub async fn forget_recorded(
 /// The ledger cannot be read or written, the cluster has no head, or its head is signed and members remain that sign, too:
 /// these would refuse what is not signed, and keep the dead cluster's exports.
 pub async fn forget(
-    cloudmap: Arc<dyn CloudMap>,
+    cloudmap: Arc<dyn Write>,
+    permit: &Permit,
     clusterset: &ClusterSetId,
     cluster: &ClusterId,
 ) -> Result<usize, Error> {
@@ -288,14 +305,15 @@ pub async fn forget(
     farewell.presence = Presence::Left { successor: None };
     farewell.root = Root::empty(head.root.shards);
     farewell.delta = Arc::default();
-    registry.put_head(&farewell, false).await?;
-    Ok(delete_pages(&cloudmap, &registry, cluster).await?)
+    registry.put_head(permit, &farewell, false).await?;
+    Ok(delete_pages(&*cloudmap, permit, &registry, cluster).await?)
 }
 
 /// Deletes all pages of a cluster, and returns their number. The key stays, because nobody who has not pinned it believes
 /// without it that the cluster left. What somebody else wrote stays, too.
 pub(super) async fn delete_pages(
-    cloudmap: &Arc<dyn CloudMap>,
+    cloudmap: &dyn Write,
+    permit: &Permit,
     registry: &Registry,
     cluster: &ClusterId,
 ) -> Result<usize, Failure> {
@@ -304,7 +322,7 @@ pub(super) async fn delete_pages(
         let prefix = |shard: &u32| *belonging.service == *service_name(cluster.as_str(), *shard);
         let Some(shard) = (0..super::head::MAX_SHARDS).find(prefix) else { continue };
         for page in belonging.instances.iter().filter(|id| id.parse::<PageId>().is_ok()) {
-            registry.delete_page(cluster.as_str(), shard, page).await?;
+            registry.delete_page(permit, cluster.as_str(), shard, page).await?;
             deleted += 1;
         }
     }

@@ -36,36 +36,59 @@ struct Dated {
     retry_at: Duration,
 }
 
-/// The state machine. A driver (or a simulation) gives it inputs and makes its calls.
+/// Who this leader is, and what applies to all of its term.
 #[derive(Debug)]
-pub struct Term {
+struct Settings {
     timing: Timing,
     uid: Arc<str>,
     trust: Trust,
+    member: Member,
+}
+
+/// Something that is much to make, and what it was made of: it is made again when that is another one.
+#[derive(Debug, Default)]
+struct Made<T, Of = u64> {
+    value: T,
+    of: Of,
+}
+
+impl<T, Of: PartialEq> Made<T, Of> {
+    fn renew(&mut self, of: Of, make: impl FnOnce() -> T) {
+        if self.of != of {
+            *self = Self { value: make(), of };
+        }
+    }
+}
+
+/// The other clusters.
+#[derive(Debug, Default)]
+struct Others {
+    /// What the ledger says of them, by the reader's revision.
+    contacts: Made<BTreeMap<Arc<str>, Contact>>,
+    /// As the reader has them, by its revision.
+    read: Made<Remotes>,
+    /// As others see them, by the revisions of reader and stream.
+    remotes: Made<Arc<Remotes>, (u64, u64)>,
+}
+
+/// The state machine. A driver (or a simulation) gives it inputs and makes its calls.
+#[derive(Debug)]
+pub struct Term {
+    settings: Settings,
     /// The state to publish, without what is said of other clusters.
     wanted: Option<Arc<Map>>,
-    member: Member,
     writer: Writer,
     reader: Reader,
     /// `None` where leaders do not talk to each other.
     stream: Option<Stream>,
-    /// What the ledger says of other clusters, as of the last input, and the reader's revision of it.
-    contacts: BTreeMap<Arc<str>, Contact>,
-    contacts_of: u64,
+    others: Others,
     pace: Pace,
     keeper: Keeper,
     out: Outbox,
     inherited: Option<Arc<Inherited>>,
-    /// The other clusters as the reader has them, and the reader's revision of it.
-    read: Remotes,
-    read_of: u64,
-    remotes: Arc<Remotes>,
-    /// The revisions of reader and stream that `remotes` shows.
-    remotes_of: (u64, u64),
     dated: Dated,
-    /// Whether this cluster may register (J3 to J5), once that is known, and the reader's revision of it.
-    standing: Option<Standing>,
-    standing_of: Option<(u64, Option<bool>)>,
+    /// Whether this cluster may register (J3 to J5), once that is known, by the reader's revision and the record.
+    standing: Made<Option<Standing>, Option<(u64, Option<bool>)>>,
     /// What became of other clusters since somebody asked last.
     news: Vec<News>,
     /// See [`Self::revision`].
@@ -87,27 +110,18 @@ impl Term {
         let keys = if trust.mode == Mode::Open { Vec::new() } else { trust.own.clone() };
         let member = Member { clusterset: me.clusterset.to_string(), cluster: me.cluster.to_string() };
         Self {
-            stream: None,
-            contacts: BTreeMap::new(),
-            contacts_of: 0,
-            pace: Pace::default(),
-            timing,
-            uid: me.uid.clone(),
+            settings: Settings { timing, uid: me.uid.clone(), trust: trust.clone(), member },
             wanted: None,
-            member,
             writer: Writer::new(me.clone(), timing, limits, ids).signing(keys),
-            reader: Reader::new(me, timing, stale_ttl, trust.clone(), limits.remote_bytes),
-            trust,
+            reader: Reader::new(me, timing, stale_ttl, trust, limits.remote_bytes),
+            stream: None,
+            others: Others::default(),
+            pace: Pace::default(),
             keeper: Keeper::default(),
             out: Outbox::default(),
             inherited: None,
-            read: Remotes::default(),
-            read_of: 0,
-            remotes: Arc::default(),
-            remotes_of: (0, 0),
             dated: Dated::default(),
-            standing: None,
-            standing_of: None,
+            standing: Made::default(),
             news: Vec::new(),
             revision: 0,
             read_back: None,
@@ -117,7 +131,7 @@ impl Term {
     /// Lets this leader talk to others, who find it at these addresses. Without keys nobody does.
     #[must_use]
     pub fn streaming(mut self, addresses: Arc<[SocketAddr]>, ids: Ids) -> Self {
-        let stream = Stream::new(self.writer.identity().clone(), self.timing, ids);
+        let stream = Stream::new(self.writer.identity().clone(), self.settings.timing, ids);
         self.stream = Some(stream.within(self.reader.most()));
         self.writer = self.writer.listening(addresses);
         self
@@ -151,7 +165,7 @@ impl Term {
 
     /// The other clusters. This is the same [`Arc`] until something relevant changes.
     pub fn remotes(&self) -> &Arc<Remotes> {
-        &self.remotes
+        &self.others.remotes.value
     }
 
     /// The stored record, if it is known.
@@ -167,25 +181,25 @@ impl Term {
     /// Sets the state to publish.
     pub fn desire(&mut self, now: Now, map: Arc<Map>) {
         self.wanted = Some(map);
-        self.say(now);
-        self.settle(now);
+        self.publish(now);
+        self.conclude(now);
     }
 
     /// Publishes the wanted state, and which clusters are gone for good.
-    fn say(&mut self, now: Now) {
+    fn publish(&mut self, now: Now) {
         let Some(wanted) = &self.wanted else { return };
-        let signs = self.trust.mode != Mode::Open;
+        let signs = self.settings.trust.mode != Mode::Open;
         // Others would hear that it has not joined, and newcomers would ask nobody.
-        if signs && self.standing.is_none() {
+        if signs && self.standing.value.is_none() {
             return;
         }
         let record = self.keeper.stored.as_ref().map(|(record, _)| record).or(self.keeper.before.as_ref());
         // A cluster that leaves says nothing any more.
         let map = match record.filter(|record| signs && !record.leaving) {
             Some(record) => {
-                let joined = self.standing.as_ref().is_some_and(Standing::is_joined);
-                let said = Ballot::of_record(self.trust.join, joined, &record.accepted);
-                said.write(forgotten::with(wanted, &record.accepted), &self.member.cluster)
+                let joined = self.standing.value.as_ref().is_some_and(Standing::is_joined);
+                let said = Ballot::of_record(self.settings.trust.join, joined, &record.accepted);
+                said.write(forgotten::with(wanted, &record.accepted), &self.settings.member.cluster)
             }
             None => wanted.clone(),
         };
@@ -195,12 +209,12 @@ impl Term {
     /// How soon after the beginning of a read of the heads the next one should begin. It may fall at any input; then the next
     /// read is due no later than this after that.
     pub fn pace(&self) -> Duration {
-        self.pace.next(&self.timing)
+        self.pace.next(&self.settings.timing)
     }
 
     /// Takes the heads of one discovery; `None` if it failed or returned 1,000 rows (R1).
     pub fn tick(&mut self, now: Now, heads: Option<&Heads>) {
-        let max_step = self.pace.read(&self.timing);
+        let max_step = self.pace.read(&self.settings.timing);
         // Nothing is known without the record: positions would go back, and a leaving cluster would publish.
         if self.keeper.stored.is_some() || self.keeper.before.is_some() {
             // Leaders may end before one of their heads is there. Who signed from the beginning has no other heads.
@@ -209,12 +223,12 @@ impl Term {
                 record.signed_since.is_none_or(|since| record.epoch <= since || none_yet(since))
             };
             let begins = self.record().or(self.keeper.before.as_ref()).is_some_and(begins);
-            let genuine = heads.and_then(|heads| self.trust.without_forged(heads, &self.uid, begins));
+            let genuine = heads.and_then(|heads| self.settings.trust.without_forged(heads, &self.settings.uid, begins));
             let heads = genuine.as_ref().or(heads);
             self.writer.tick(now, heads, &mut self.out);
             self.reader.tick(now, max_step, heads, &mut self.out);
         }
-        self.settle(now);
+        self.conclude(now);
     }
 
     /// Does whatever is due.
@@ -223,36 +237,36 @@ impl Term {
         if self.keeper.stored.is_some() || self.keeper.before.is_some() {
             self.writer.advance(now, &mut self.out);
         }
-        self.settle(now);
+        self.conclude(now);
     }
 
     /// Takes the outcome of a call. Outcomes of calls that nobody waits for any more are ignored.
     pub fn done(&mut self, now: Now, id: CallId, outcome: &Outcome) {
         if self.keeper.call.as_ref().is_some_and(|call| call.id == id) {
             self.record_done(now, outcome);
-            self.say(now);
+            self.publish(now);
         } else if self.dated.call.take_if(|call| *call == id).is_some() {
-            self.dated.retry_at = now.mono + self.timing.creator_retry;
+            self.dated.retry_at = now.mono + self.settings.timing.creator_retry;
             if let Outcome::Creator(Some(Created { by, at })) = outcome {
-                self.dated.at = Some(*at).filter(|_| **by == *self.uid);
+                self.dated.at = Some(*at).filter(|_| **by == *self.settings.uid);
             }
         } else if let Some((_, from)) = self.keeper.departing.take_if(|(call, _)| *call == id) {
             if matches!(outcome, Outcome::Done) {
                 self.keeper.departed.push(from);
             } else {
-                self.keeper.depart_at = now.mono + self.timing.refused_retry;
+                self.keeper.depart_at = now.mono + self.settings.timing.refused_retry;
                 self.keeper.failed_departures += 1;
             }
         } else if !self.writer.done(now, id, outcome, &mut self.out) {
             self.reader.done(now, id, outcome, &mut self.out);
         }
-        self.settle(now);
+        self.conclude(now);
     }
 
     /// A connection was made, by dialling `dialled` or by being dialled, and both keys are verified.
     pub fn opened(&mut self, now: Now, id: SessionId, key: PublicKey, dialled: Option<&Arc<str>>) {
         self.stream.iter_mut().for_each(|stream| stream.opened(now.mono, id, key, dialled));
-        self.settle(now);
+        self.conclude(now);
     }
 
     /// No connection to this cluster could be made.
@@ -260,13 +274,13 @@ impl Term {
         if let Some(stream) = &mut self.stream {
             stream.failed(now.mono, cluster, why);
         }
-        self.settle(now);
+        self.conclude(now);
     }
 
     /// Somebody wanted to connect with this key, which no live cluster has.
     pub fn refused(&mut self, now: Now, key: PublicKey) {
         self.stream.iter_mut().for_each(|stream| stream.refused(now.mono, key));
-        self.settle(now);
+        self.conclude(now);
     }
 
     /// A message came.
@@ -275,23 +289,23 @@ impl Term {
             if message == Message::Alive && stream.alive(now.mono, id) {
                 return;
             }
-            stream.received(now.mono, id, message, &self.contacts);
+            stream.received(now.mono, id, message, &self.others.contacts.value);
         }
-        self.settle(now);
+        self.conclude(now);
     }
 
     /// The socket has taken the message that was sent last.
     pub fn taken(&mut self, now: Now, id: SessionId) {
-        match self.stream.as_mut().and_then(|stream| stream.taken(now.mono, id, self.writer.said())) {
+        match self.stream.as_mut().and_then(|stream| stream.taken(now.mono, id, self.writer.own_state())) {
             Some(at) => self.out.wake_at(at),
-            None => self.settle(now),
+            None => self.conclude(now),
         }
     }
 
     /// The connection is gone.
     pub fn closed(&mut self, now: Now, id: SessionId) {
         self.stream.iter_mut().for_each(|stream| stream.closed(now.mono, id));
-        self.settle(now);
+        self.conclude(now);
     }
 
     /// What the stream asks for.
@@ -307,10 +321,12 @@ impl Term {
     /// Clusters that should be connected and are not, and why the last attempt failed: they are heard through the ledger, and
     /// their leaders say where they can be reached.
     pub fn unconnected(&self) -> BTreeMap<Arc<str>, String> {
-        let silent =
-            |id: &str| self.remotes.clusters.iter().any(|(other, it)| other.as_str() == id && it.stale.is_some());
+        let silent = |id: &str| {
+            self.others.remotes.value.clusters.iter().any(|(other, it)| other.as_str() == id && it.stale.is_some())
+        };
         let wanted = |id: &Arc<str>| {
-            self.contacts.get(id).is_some_and(|contact| contact.live && !contact.addresses.is_empty()) && !silent(id)
+            self.others.contacts.value.get(id).is_some_and(|contact| contact.live && !contact.addresses.is_empty())
+                && !silent(id)
         };
         let failed = self.stream.iter().flat_map(Stream::unreachable);
         failed.filter(|(id, _)| wanted(id)).map(|(id, why)| (id.clone(), why.clone())).collect()
@@ -318,7 +334,7 @@ impl Term {
 
     /// The keys that may connect: those of live clusters.
     pub fn may_connect(&self) -> BTreeSet<PublicKey> {
-        self.contacts.values().filter(|contact| contact.live).filter_map(|contact| contact.key).collect()
+        self.others.contacts.value.values().filter(|contact| contact.live).filter_map(|contact| contact.key).collect()
     }
 
     /// The stream, if leaders talk to each other.
@@ -352,14 +368,14 @@ impl Term {
         self.out.wake
     }
 
-    /// Says to others what this leader wants to be known, and takes what they said.
-    fn talk(&mut self, now: Now) {
+    /// Sends others the state of this leader, and takes theirs.
+    fn exchange(&mut self, now: Now) {
         let Some(stream) = &mut self.stream else { return };
-        stream.advance(now.mono, self.writer.term(), self.writer.said(), &self.contacts);
+        stream.advance(now.mono, self.writer.term(), self.writer.own_state(), &self.others.contacts.value);
         let mut more = false;
-        for (cluster, streamed) in stream.held() {
-            self.reader.heard(cluster);
-            more |= self.reader.hold(cluster, streamed);
+        for (cluster, streamed, diff) in stream.held() {
+            self.reader.streams(cluster);
+            more |= self.reader.hold(cluster, streamed, diff.as_ref());
         }
         if more {
             self.reader.keep_budget(now);
@@ -367,18 +383,17 @@ impl Term {
         stream.wake().into_iter().for_each(|at| self.out.wake_at(at));
     }
 
-    fn settle(&mut self, now: Now) {
+    fn conclude(&mut self, now: Now) {
         self.revision += 1;
         self.depart(now);
-        if self.contacts_of != self.reader.revision() {
-            (self.contacts, self.contacts_of) = (self.reader.contacts(), self.reader.revision());
-        }
-        self.talk(now);
+        self.others.contacts.renew(self.reader.revision(), || self.reader.contacts());
+        self.exchange(now);
+        self.writer.diff_taken();
         self.date(now);
         self.judge(now);
         self.keep(now);
         if self.inherited.is_none() {
-            let barred = !self.standing.as_ref().is_some_and(Standing::is_joined);
+            let barred = !self.standing.value.as_ref().is_some_and(Standing::is_joined);
             let inherited = self.writer.inherited().map(|inherited| Inherited { barred, ..inherited });
             self.inherited = inherited.map(|inherited| Arc::new(self.with_standalone(inherited)));
         }
@@ -387,7 +402,14 @@ impl Term {
         }
         self.show();
         let read = self.reader.is_at_rest();
-        self.pace.observe(now.mono, &self.timing, &self.writer, read, self.stream.as_ref(), &self.contacts);
+        self.pace.observe(
+            now.mono,
+            &self.settings.timing,
+            &self.writer,
+            read,
+            self.stream.as_ref(),
+            &self.others.contacts.value,
+        );
     }
 
     /// R10: asks since when this cluster is in the ledger, once it owns its id.
@@ -404,30 +426,30 @@ impl Term {
     /// J3 to J5: whether this cluster may register. It is judged again when something changed that the others say.
     fn judge(&mut self, now: Now) {
         let Some(Inherited { map, .. }) = self.writer.inherited() else { return };
-        let record = self.record().filter(|record| record.is_of(&self.member.clusterset));
+        let record = self.record().filter(|record| record.is_of(&self.settings.member.clusterset));
         let recorded = record.and_then(|record| record.joined);
         let of = (self.reader.revision(), recorded);
-        if self.standing_of == Some(of) {
+        if self.standing.of == Some(of) {
             return;
         }
         let me = self.writer.identity().clone();
-        let begins = self.standing.is_none();
+        let begins = self.standing.value.is_none();
         let own = if begins { Ballot::read(&map, &me.cluster) } else { Ballot::default() };
-        let had_joined = own.joined || self.standing.as_ref().is_some_and(Standing::is_joined);
-        self.standing_of = Some(of);
-        if self.trust.demands_approval() {
+        let had_joined = own.joined || self.standing.value.as_ref().is_some_and(Standing::is_joined);
+        self.standing.of = Some(of);
+        if self.settings.trust.demands_approval() {
             for (cluster, (uid, key)) in &own.approved {
                 self.reader.believe(cluster, uid, *key);
             }
         }
-        let standing = if self.trust.mode == Mode::Open {
+        let standing = if self.settings.trust.mode == Mode::Open {
             Standing::Joined
         } else {
             joining::judge(&Facts {
                 me: (&me.cluster, &me.uid),
-                keys: &self.trust.own,
+                keys: &self.settings.trust.own,
                 created: self.own_created(),
-                join: self.trust.join,
+                join: self.settings.trust.join,
                 joined: recorded.unwrap_or(had_joined),
                 // What a cluster says of which AWS has not answered yet whose it is may be that it is a member.
                 heads_read: self.reader.is_verified(),
@@ -435,25 +457,25 @@ impl Term {
                 unaccepted: self.reader.unaccepted(),
             })
         };
-        if self.standing.as_ref() != Some(&standing) {
-            self.standing = Some(standing);
-            self.say(now);
+        if self.standing.value.as_ref() != Some(&standing) {
+            self.standing.value = Some(standing);
+            self.publish(now);
         }
     }
 
     /// Why this cluster may not register, with the remedy.
     pub fn barred(&self) -> Option<String> {
-        self.standing.as_ref()?.text(&self.member.cluster, self.trust.own.first())
+        self.standing.value.as_ref()?.text(&self.settings.member.cluster, self.settings.trust.own.first())
     }
 
     /// Whether this cluster may register, once that is known.
     pub fn standing(&self) -> Option<&Standing> {
-        self.standing.as_ref()
+        self.standing.value.as_ref()
     }
 
     /// Since when this cluster is in the ledger, also under a former id; 0 if that is not known.
     fn own_created(&self) -> i64 {
-        let record = self.record().filter(|record| record.is_of(&self.member.clusterset));
+        let record = self.record().filter(|record| record.is_of(&self.settings.member.clusterset));
         let recorded = record.and_then(|record| record.created.values().min().copied());
         recorded.into_iter().chain(self.dated.at).min().unwrap_or_default()
     }
@@ -462,17 +484,15 @@ impl Term {
     fn show(&mut self) {
         let revisions = (self.reader.revision(), self.stream.as_ref().map_or(0, Stream::revision));
         let own_created = self.own_created();
-        if self.remotes_of == revisions && own_created == self.remotes.own_created {
+        if self.others.remotes.of == revisions && own_created == self.others.remotes.value.own_created {
             return;
         }
-        self.remotes_of = revisions;
-        if self.read_of != revisions.0 {
-            (self.read, self.read_of) = (self.reader.remotes(), revisions.0);
-        }
-        let mut remotes = Remotes { own_created, ..self.read.clone() };
+        self.others.remotes.of = revisions;
+        self.others.read.renew(revisions.0, || self.reader.remotes());
+        let mut remotes = Remotes { own_created, ..self.others.read.value.clone() };
         self.stream.iter().for_each(|stream| stream.overlay(&mut remotes));
-        if !remotes.same_content(&self.remotes) {
-            self.remotes = Arc::new(remotes);
+        if !remotes.same_content(&self.others.remotes.value) {
+            self.others.remotes.value = Arc::new(remotes);
         }
     }
 }

@@ -18,6 +18,7 @@ mod merge;
 mod pairs;
 mod slices;
 mod target;
+mod text;
 
 pub use endpoint::{Conditions, Endpoint, EndpointPort, some_of};
 pub use excerpt::Excerpt;
@@ -36,3 +37,4 @@ pub use slices::{
     Hints, MAX_ENDPOINTS, PackedEndpoint, Placement, Proximity, Slice, SliceEndpoint, pack, packable, service_of_slice,
 };
 pub use target::{ClaimOwner, ClaimState, Registration, Target};
+pub use text::capitalized;

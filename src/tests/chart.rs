@@ -103,77 +103,83 @@ fn takes(schema: &Value, text: &str) -> bool {
         && schema["maxLength"].as_u64().is_none_or(|most| length <= most)
 }
 
+// Values that are right and wrong, of each type of flag.
+const DURATIONS: &[&str] = &[
+    "0s",
+    "0h0m",
+    "1ms",
+    "199ms",
+    "200ms",
+    "1500ms",
+    "20000ms",
+    "20001ms",
+    "299999ms",
+    "300000ms",
+    "1s",
+    "20s",
+    "21s",
+    "1s500ms",
+    "299s",
+    "300s",
+    "3600s",
+    "3601s",
+    "1m",
+    "1m30s",
+    "4m59s",
+    "5m",
+    "60m",
+    "61m",
+    "90m",
+    "1h",
+    "1h1s",
+    "1h30m",
+    "1s1h",
+    "1s1s",
+    "999999h",
+    "99999999999999999999h",
+    "",
+    "fast",
+    "5",
+    "-5s",
+    "5 s",
+];
+
+const ADDRESSES: &[&str] = &[
+    "0.0.0.0:8080",
+    "[::]:8080",
+    "[::1]:65535",
+    "10.0.0.1:65536",
+    "256.0.0.1:80",
+    "1.2:80",
+    "[10.0.0.1]:80",
+    ":80",
+    "0.0.0.0",
+    "0.0.0.0:x",
+];
+
+const IPS: &[&str] = &["192.0.2.7", "2001:db8::7", "999.1.1.1", "1.2.3", "12", "", "a.b.c.d"];
+
+const IDS: &[&str] = &[
+    "blue",
+    "a.b",
+    "a..b",
+    "-a",
+    "a-",
+    "Blue",
+    "ecs-a",
+    "cloudmap-a",
+    "a_b",
+    "",
+    "a.-b",
+    "x.y-",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+];
+
+const NAMES: &[&str] = &["internal", "clusterset-prod", "ClusterSet-a", "arn:aws:x", "a b", "grün", ""];
+
 /// Otherwise the pods do not start, and helm says that all is well.
 #[test]
 fn the_schema_takes_no_value_that_the_program_refuses() {
-    const DURATIONS: &[&str] = &[
-        "0s",
-        "0h0m",
-        "1ms",
-        "199ms",
-        "200ms",
-        "1500ms",
-        "20000ms",
-        "20001ms",
-        "299999ms",
-        "300000ms",
-        "1s",
-        "20s",
-        "21s",
-        "1s500ms",
-        "299s",
-        "300s",
-        "3600s",
-        "3601s",
-        "1m",
-        "1m30s",
-        "4m59s",
-        "5m",
-        "60m",
-        "61m",
-        "90m",
-        "1h",
-        "1h1s",
-        "1h30m",
-        "1s1h",
-        "1s1s",
-        "999999h",
-        "99999999999999999999h",
-        "",
-        "fast",
-        "5",
-        "-5s",
-        "5 s",
-    ];
-    const ADDRESSES: &[&str] = &[
-        "0.0.0.0:8080",
-        "[::]:8080",
-        "[::1]:65535",
-        "10.0.0.1:65536",
-        "256.0.0.1:80",
-        "1.2:80",
-        "[10.0.0.1]:80",
-        ":80",
-        "0.0.0.0",
-        "0.0.0.0:x",
-    ];
-    const IPS: &[&str] = &["192.0.2.7", "2001:db8::7", "999.1.1.1", "1.2.3", "12", "", "a.b.c.d"];
-    const IDS: &[&str] = &[
-        "blue",
-        "a.b",
-        "a..b",
-        "-a",
-        "a-",
-        "Blue",
-        "ecs-a",
-        "cloudmap-a",
-        "a_b",
-        "",
-        "a.-b",
-        "x.y-",
-        "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
-    ];
-    const NAMES: &[&str] = &["internal", "clusterset-prod", "ClusterSet-a", "arn:aws:x", "a b", "grün", ""];
     let config = schema()["properties"]["config"]["properties"].clone();
     for (flag, texts, both) in [
         ("gateTimeout", DURATIONS, "1h30m"),

@@ -1,7 +1,7 @@
 //! What the compiler does not see of the walls between the folders of `src/`: each is a crate, which can use only the
 //! crates that its `Cargo.toml` names.
 
-use std::fs;
+use std::{collections::BTreeSet, fs};
 
 use super::{files, root};
 
@@ -59,10 +59,10 @@ fn no_release_has_the_fakes_of_tests() {
     assert!(fakes > 5 && uses > 20, "{fakes}, {uses}");
 }
 
-/// The core decides by its inputs. Only its runtime, which makes inputs of them, knows caches and channels.
+/// The core decides by its inputs. Only its runtime, which makes inputs of them (`runtime/inputs.rs`), knows caches and channels.
 #[test]
 fn only_the_runtime_of_the_controller_reads_what_other_tasks_write() {
-    let edges = ["runtime.rs", "gate_writer.rs", "status_writer.rs", "mod.rs"];
+    let edges = ["runtime.rs", "inputs.rs", "gate_writer.rs", "status_writer.rs", "mod.rs"];
     let mut wrong = Vec::new();
     for path in files(&root().join("src/controller"), "rs") {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
@@ -80,4 +80,54 @@ fn only_the_runtime_of_the_controller_reads_what_other_tasks_write() {
         );
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// A write in Cloud Map needs a permit. Whoever makes one says that this process may write, so only these do.
+#[test]
+fn only_the_lease_and_commands_make_permits_to_write() {
+    let makers = [
+        ("Permit::of_lease(", "cluster/lease/leadership.rs"),
+        ("Permit::of_command(", "app/connect.rs"),
+        // The fakes stand behind the feature `testing`.
+        ("Permit::of_command(", "cloudmap/fake/mod.rs"),
+        ("Permit::of_lease(", "cloudmap/fake/mod.rs"),
+    ];
+    let src = root().join("src");
+    let mut found = Vec::new();
+    for path in files(&src, "rs") {
+        let name = path.strip_prefix(&src).unwrap().to_string_lossy().into_owned();
+        if name.ends_with("tests.rs") || path.iter().any(|part| part == "tests") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        // A Lease that is set by hand is for tests and simulations.
+        for maker in ["Permit::of_lease(", "Permit::of_command(", "Leadership::manual("] {
+            found.extend(code.contains(maker).then(|| (maker, name.clone())));
+        }
+    }
+    found.sort();
+    let mut makers = makers.map(|(maker, name)| (maker, name.to_owned()));
+    makers.sort();
+    assert_eq!(found, makers);
+}
+
+/// AWS allows few lists. So whoever needs one in a replica asks `cloudmap::Listings`, except for the ledger, which has a lane of
+/// its own. Commands are processes of their own, also where they try what IAM allows.
+#[test]
+fn only_the_ledger_and_commands_list_for_themselves() {
+    let src = root().join("src");
+    let mut who = BTreeSet::new();
+    for path in files(&src, "rs") {
+        let text = fs::read_to_string(&path).unwrap();
+        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+        // Without an argument it is a request of an SDK.
+        let lists = |call: &str| code.contains(call) && !code.contains(&format!("{call})"));
+        let is_test = path.iter().any(|part| part == "tests") || path.to_string_lossy().ends_with("tests.rs");
+        if !is_test && (lists(".list_namespaces(") || lists(".list_services(")) {
+            let name = path.strip_prefix(&src).unwrap();
+            who.insert(name.iter().next().unwrap().to_string_lossy().into_owned());
+        }
+    }
+    assert_eq!(who, ["cloudmap", "commands", "iam", "ledger"].map(str::to_owned).into());
 }

@@ -11,6 +11,7 @@ mod metrics;
 mod reference;
 mod samples;
 mod scripts;
+mod sizes;
 mod vocabulary;
 
 use std::{

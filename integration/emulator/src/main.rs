@@ -188,13 +188,14 @@ async fn main() -> anyhow::Result<()> {
         let served = emulator.serve_resolver(address, upstream).await;
         servers.push(served.with_context(|| format!("failed to answer as a resolver on {address}"))?);
     }
+    // Whoever reads the addresses may stop it at once.
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     for endpoint in &endpoints {
         println!("{endpoint}");
     }
     for server in &servers {
         println!("{}", server.address());
     }
-    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
         _ = terminate.recv() => {}

@@ -31,12 +31,12 @@ pub(crate) enum Change {
     SetSoaTtl { http_name: String, id: String, ttl: u32 },
     RemoveNamespace { http_name: String, id: String },
     AddService { namespace: String, name: String, view: View },
-    RemoveService { at: Place },
-    SetHealthChecked { at: Place, health_checked: bool },
-    SetDns { at: Place, dns: Option<DnsConfig> },
-    PutInstance { at: Place, instance: String, row: Row, revision: u64 },
-    RemoveInstance { at: Place, instance: String, revision: u64 },
-    SetHealth { at: Place, instance: String, health: Health },
+    RemoveService { at: ServicePath },
+    SetHealthChecked { at: ServicePath, health_checked: bool },
+    SetDns { at: ServicePath, dns: Option<DnsConfig> },
+    PutInstance { at: ServicePath, instance: String, row: Row, revision: u64 },
+    RemoveInstance { at: ServicePath, instance: String, revision: u64 },
+    SetHealth { at: ServicePath, instance: String, health: Health },
 }
 
 /// What a change is about, by name: changes with one topic keep their order.
@@ -67,7 +67,7 @@ impl Change {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ServicePath {
     pub(crate) namespace: String,
     pub(crate) name: String,
     pub(crate) service: String,
@@ -169,7 +169,7 @@ impl Replica {
         }
     }
 
-    fn view(&mut self, at: &Place) -> Option<&mut View> {
+    fn view(&mut self, at: &ServicePath) -> Option<&mut View> {
         let view = self.services.get_mut(&at.namespace)?.get_mut(&at.name)?;
         (view.service == at.service).then(|| Arc::make_mut(view))
     }

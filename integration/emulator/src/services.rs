@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::calls::Call;
 use super::error::{Answer, ApiError};
 use super::operations::Work;
-use super::replicas::{Change, Place, View};
+use super::replicas::{Change, ServicePath, View};
 use super::requests::{
     Attributes, CreateServiceRequest, DnsConfig, HealthCheckConfig, HealthCheckCustomConfig, IdRequest, ListRequest,
     ServiceChange, UpdateServiceRequest,
@@ -254,8 +254,8 @@ impl CloudMap {
 }
 
 /// Where the discovery side has the service.
-pub(crate) fn place(service: &Service) -> Place {
-    Place { namespace: service.namespace_id.clone(), name: service.name.clone(), service: service.id.clone() }
+pub(crate) fn place(service: &Service) -> ServicePath {
+    ServicePath { namespace: service.namespace_id.clone(), name: service.name.clone(), service: service.id.clone() }
 }
 
 pub(crate) fn add_service(service: &Service) -> Change {

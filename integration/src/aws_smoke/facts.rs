@@ -79,7 +79,7 @@ facts! {
     "call-time" (1, 1) "A call is answered within 5 s.";
         ["src/cloudmap/aws/session.rs": "Deadline of one request"]; check!(times::calls);
     "service-at-once" (0, 0) "A service is there when CreateService answers, and gone when DeleteService does.";
-        ["src/cloudmap/port.rs": "Outcome of [`CloudMap::create_service`]"]; check!(times::services);
+        ["src/cloudmap/port.rs": "Outcome of [`Write::create_service`]"]; check!(times::services);
     "discovery-lag" (3, 6) "Discovery shows a change within 10 s of the end of its operation.";
         ["docs/registrations.md": "as long as discovery lags less than that", "docs/ledger.md": "verify limit (W2) | 15 s"];
         check!(times::discovery);

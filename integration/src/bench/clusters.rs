@@ -123,7 +123,7 @@ impl Bench {
 /// Whether so many names are known, every cluster was read, and there are so many sessions.
 fn knows(samples: &[Sample<'_>], names: usize, sessions: usize) -> bool {
     let value = |name: &str| samples.iter().find(|sample| sample.name == name).map(|sample| sample.value);
-    let connected = samples.iter().filter(|sample| sample.says(CONNECTED));
+    let connected = samples.iter().filter(|sample| sample.is_true(CONNECTED));
     value("cloudmap_mcs_services").is_some_and(|known| known >= names as f64)
         && value("cloudmap_mcs_unverified_clusters") == Some(0.0)
         && connected.count() >= sessions

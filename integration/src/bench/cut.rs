@@ -20,7 +20,7 @@ impl Bench {
     pub(super) async fn cut(&self, load: &mut Load, arrivals: &Arrivals) -> anyhow::Result<Vec<Figure>> {
         let host = Host::new(self.plan.host.as_deref())?;
         let changes = CHANGES.min(self.plan.changes);
-        let connected = |samples: &[Sample<'_>]| samples.iter().any(|sample| sample.says(CONNECTED));
+        let connected = |samples: &[Sample<'_>]| samples.iter().any(|sample| sample.is_true(CONNECTED));
         self.exporter.until("a stream", RECONNECTED, connected).await?;
         tracing::info!("cutting the connections between the leaders, and replacing {changes} endpoints");
         host.cut().await?;

@@ -12,7 +12,7 @@ pub(super) struct Sample<'a> {
 
 impl<'a> Sample<'a> {
     /// Whether this is a gauge of that name that is 1: yes, not no.
-    pub(super) fn says(&self, name: &str) -> bool {
+    pub(super) fn is_true(&self, name: &str) -> bool {
         self.name == name && self.value > 0.5
     }
 

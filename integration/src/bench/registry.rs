@@ -8,7 +8,7 @@ use std::{
 use anyhow::Context as _;
 use aws_config::{BehaviorVersion, Region, SdkConfig};
 use aws_sdk_servicediscovery::config::{Credentials, SharedCredentialsProvider};
-use cloudmap::{AwsCloudMap, AwsSettings, CloudMap, Instance, Limits, Rates};
+use cloudmap::{AwsCloudMap, AwsSettings, Instance, Limits, Rates};
 use hyper::Request;
 use kube::Client;
 use ledger::{
@@ -24,7 +24,7 @@ use emulator::{Counters, Effect, EmulatorSettings, Fault, Snapshot, Write};
 const LEDGER_NAMESPACE: &str = "clusterset-";
 
 /// Cloud Map as a caller of this access key id sees it, with the limits and the client of the controller.
-pub(super) async fn caller(endpoint: &str, id: &str) -> anyhow::Result<Arc<dyn CloudMap>> {
+pub(super) async fn caller(endpoint: &str, id: &str) -> anyhow::Result<Arc<dyn cloudmap::Write>> {
     let sdk = SdkConfig::builder()
         .behavior_version(BehaviorVersion::latest())
         .region(Region::new("us-east-1"))

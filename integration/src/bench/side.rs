@@ -82,7 +82,7 @@ impl Side {
 
     /// Waits until its replica leads.
     pub(super) async fn leads(&self, limit: Duration) -> anyhow::Result<()> {
-        let leads = |samples: &[Sample<'_>]| samples.iter().any(|sample| sample.says(LEADER));
+        let leads = |samples: &[Sample<'_>]| samples.iter().any(|sample| sample.is_true(LEADER));
         self.until("a leader", limit, leads).await
     }
 

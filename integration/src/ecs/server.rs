@@ -73,7 +73,7 @@ async fn serve(listener: TcpListener, answer: &'static str) {
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(talk(stream, answer));
+                    connections.spawn(answer_one(stream, answer));
                 }
                 // Such as too many open files.
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
@@ -84,7 +84,7 @@ async fn serve(listener: TcpListener, answer: &'static str) {
 }
 
 /// Answers whatever protocol the client begins with.
-async fn talk(stream: TcpStream, answer: &'static str) -> Result<()> {
+async fn answer_one(stream: TcpStream, answer: &'static str) -> Result<()> {
     let mut first = [0; PREFACE.len()];
     // No request of any protocol is shorter than two bytes, and a client sends that many at once.
     match stream.peek(&mut first).await? {
@@ -156,16 +156,16 @@ mod tests {
 
     use super::*;
 
-    /// A free port of this machine, at which a server answers.
-    async fn server() -> (Server, SocketAddrV4) {
-        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let address = SocketAddrV4::new(Ipv4Addr::LOCALHOST, free);
+    /// A server, at a loopback address that no other test of this machine has.
+    async fn server(number: u32) -> (Server, SocketAddrV4) {
+        let own = Ipv4Addr::from_bits(0x7f00_0008 | ((std::process::id() << 4) & 0x00ff_ffff) | number);
+        let address = SocketAddrV4::new(own, 18_081);
         (Server::start(&Handle::current(), address, "pod").await.unwrap(), address)
     }
 
     #[tokio::test]
     async fn one_port_answers_lines_and_http() {
-        let (_server, address) = server().await;
+        let (_server, address) = server(1).await;
         for (request, answer) in
             [("?\n", "pod\n"), ("GET / HTTP/1.1\r\nHost: orders\r\nConnection: close\r\n\r\n", "HTTP/1.1 200 OK\r\n")]
         {
@@ -179,7 +179,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_of_grpc_is_answered_and_only_connections_that_age_end() {
-        let (_server, address) = server().await;
+        let (_server, address) = server(2).await;
         for (method, lasts) in [("/client/Ask", true), (AGEING, false)] {
             let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
             let (mut client, connection) =

@@ -137,7 +137,7 @@ impl Service {
 
     /// "ACTIVATING": "for tasks that have service discovery configured, the service discovery resources must be created"
     /// after the task is launched (ECS task lifecycle).
-    async fn start(&self, Place { id, host, port, zone }: Place) -> Result<Task> {
+    async fn start(&self, Assignment { id, host, port, zone }: Assignment) -> Result<Task> {
         let label = serde_json::to_string(&self.label(&zone))?;
         let addresses = self.agent.run(&host, &id, port, &label).await?;
         let task = self.task(id, host, addresses, port, zone);
@@ -162,7 +162,7 @@ impl Service {
     }
 
     /// Where new tasks go: zones take turns; in bridge mode each has one host, and ports are those that are free there.
-    async fn places(&self, count: usize) -> Result<Vec<Place>> {
+    async fn places(&self, count: usize) -> Result<Vec<Assignment>> {
         let Definition { cluster, network, port, zones, .. } = &self.definition;
         let mut taken: Vec<(String, u16)> =
             self.agent.list().await?.into_iter().map(|running| (running.host, running.port)).collect();
@@ -180,7 +180,7 @@ impl Service {
                     (host, port)
                 }
             };
-            places.push(Place { id, host, port, zone: zones.get(zone).cloned().unwrap_or_default() });
+            places.push(Assignment { id, host, port, zone: zones.get(zone).cloned().unwrap_or_default() });
         }
         Ok(places)
     }
@@ -234,7 +234,7 @@ impl Fleet for Service {
 
 /// A task that is to be started.
 #[derive(Debug)]
-struct Place {
+struct Assignment {
     id: String,
     host: String,
     port: u16,

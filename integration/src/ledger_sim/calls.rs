@@ -13,8 +13,8 @@ use super::{
     Sim,
     events::Event,
     joining::created,
+    process::Caller,
     registry::{Service, Value, micros},
-    world::Caller,
 };
 
 /// The adapter's deadline, and the margin with which leadership is checked.
@@ -52,89 +52,29 @@ impl Sim {
                 let outcome = if bad { failed("throttled") } else { Outcome::Creator(creator) };
                 (self.rng.uniform(0.02, 0.5), outcome)
             }
-            Call::Announce => {
-                let announced = Announced { key: self.clusters[cluster].key, former: Vec::new() };
-                let service = Service::Exports { cluster: own, shard: 0 };
-                let rows = self.registry.discover(self.now, &mut self.rng, &service);
-                let there = |(_, value): &(_, Value)| matches!(value, Value::Key(key) if **key == announced);
-                if rows.iter().any(there) {
-                    (0.1, Outcome::Done)
-                } else {
-                    let key = (service, KEY_INSTANCE.into());
-                    return self.write(caller, id, key, Some(Value::Key(Arc::new(announced))));
-                }
-            }
+            Call::Announce => return self.announce(caller, id, own),
             Call::PutCopy { head } => {
                 let head = Arc::new(Head { signer: Some(self.clusters[cluster].key), ..Head::clone(&head) });
                 let key = (Service::Exports { cluster: own, shard: 0 }, COPY_INSTANCE.into());
                 return self.write(caller, id, key, Some(Value::Head(head)));
             }
-            Call::Copy { cluster } => {
-                let bad = self.throttled(caller, false);
-                let rows = self.registry.discover(self.now, &mut self.rng, &Service::Exports { cluster, shard: 0 });
-                let head = rows.into_iter().find_map(|(_, value)| match value {
-                    Value::Head(head) => Some(head),
-                    Value::Key(_) | Value::Page(_) => None,
-                });
-                (self.rng.uniform(0.02, 0.3), if bad { failed("throttled") } else { Outcome::Copy(head) })
-            }
+            Call::Copy { cluster } => self.find(caller, cluster, Outcome::Copy, |value| match value {
+                Value::Head(head) => Some(head),
+                Value::Key(_) | Value::Page(_) => None,
+            }),
             Call::Announced { cluster, uid: _ } => {
-                let bad = self.throttled(caller, false);
-                let rows = self.registry.discover(self.now, &mut self.rng, &Service::Exports { cluster, shard: 0 });
-                let key = rows.into_iter().find_map(|(_, value)| match value {
+                self.find(caller, cluster, Outcome::Announced, |value| match value {
                     Value::Key(key) => Some(Announced::clone(&key)),
                     Value::Head(_) | Value::Page(_) => None,
-                });
-                (self.rng.uniform(0.02, 0.3), if bad { failed("throttled") } else { Outcome::Announced(key) })
+                })
             }
             Call::Depart { .. } => (0.1, Outcome::Done),
-            Call::RemoveFormer { cluster } => {
-                let service = Service::Exports { cluster: cluster.clone(), shard: 0 };
-                if self.registry.services.get(&service).is_none_or(|owner| *owner == uid) {
-                    let of_it =
-                        |service: &Service| matches!(service, Service::Exports { cluster: of, .. } if *of == cluster);
-                    // The key and the copy are deleted with the service, but no pages.
-                    let is_page = |value: &Value| matches!(value, Value::Page(_));
-                    let mut services = self.registry.committed.iter();
-                    if services.any(|(service, rows)| of_it(service) && rows.values().any(is_page)) {
-                        let outcome = failed("the service is in use");
-                        return self.at(0.5, Event::Done { caller, id, outcome });
-                    }
-                    self.registry.services.retain(|service, _| !of_it(service));
-                    return self.operate(caller, id, (Service::Clusters, cluster), None);
-                }
-                (0.1, Outcome::Done)
-            }
+            Call::RemoveFormer { cluster } => return self.remove_former(caller, id, &uid, cluster),
             Call::Claim { shard } => self.claim(caller, &own, &uid, shard),
             Call::ReadPages { cluster, shard, flush } => {
                 (self.rng.uniform(0.02, 0.3), self.read_pages(caller, &cluster, shard, flush.as_deref()))
             }
-            Call::PutHead { head, .. } => {
-                if self.rng.chance(0.01) {
-                    // Who signed it is not in these attributes.
-                    let read =
-                        Head::from_instance(&head.to_instance()).map(|read| Head { signer: head.signer, ..read });
-                    assert_eq!(read.as_ref(), Ok(&*head), "a head survives its attributes");
-                }
-                self.trace(|s| {
-                    let runs = head.root.runs.iter().map(RootRun::page);
-                    let pages: Vec<_> = head.root.pages.iter().chain(runs).map(|page| page.id.to_string()).collect();
-                    let delta = head.delta.changes().len();
-                    format!(
-                        "{} says {} {} (state {}) {:?} {pages:?} + {delta}",
-                        s.name(caller.proc),
-                        head.cluster,
-                        head.position,
-                        head.summary.version,
-                        head.presence
-                    )
-                });
-                self.check_summary(caller.proc, &head);
-                let key = (Service::Clusters, head.cluster.clone());
-                let signer = self.scenario.signed.then_some(self.clusters[cluster].key);
-                let head = Arc::new(Head { signer, ..Head::clone(&head) });
-                return self.write(caller, id, key, Some(Value::Head(head)));
-            }
+            Call::PutHead { head, .. } => return self.put_head(caller, id, &head),
             Call::PutPage { shard, page } => {
                 let key = (Service::Exports { cluster: own, shard }, page.id.to_string().into());
                 return self.write(caller, id, key, Some(Value::Page(page)));
@@ -145,6 +85,75 @@ impl Sim {
             }
         };
         self.at(delay, Event::Done { caller, id, outcome });
+    }
+
+    /// Writes the key of a cluster, unless discovery shows it.
+    fn announce(&mut self, caller: Caller, id: CallId, own: Arc<str>) {
+        let key = self.clusters[self.procs[caller.proc].cluster].key;
+        let announced = Announced { key, former: Vec::new() };
+        let service = Service::Exports { cluster: own, shard: 0 };
+        let rows = self.registry.discover(self.now, &mut self.rng, &service);
+        if rows.iter().any(|(_, value)| matches!(value, Value::Key(key) if **key == announced)) {
+            return self.at(0.1, Event::Done { caller, id, outcome: Outcome::Done });
+        }
+        self.write(caller, id, (service, KEY_INSTANCE.into()), Some(Value::Key(Arc::new(announced))));
+    }
+
+    /// The first value of a kind that discovery shows in a cluster's first service of exports.
+    fn find<T>(
+        &mut self,
+        caller: Caller,
+        cluster: Arc<str>,
+        outcome: impl Fn(Option<T>) -> Outcome,
+        of_kind: impl Fn(Value) -> Option<T>,
+    ) -> (f64, Outcome) {
+        let bad = self.throttled(caller, false);
+        let rows = self.registry.discover(self.now, &mut self.rng, &Service::Exports { cluster, shard: 0 });
+        let found = rows.into_iter().find_map(|(_, value)| of_kind(value));
+        (self.rng.uniform(0.02, 0.3), if bad { failed("throttled") } else { outcome(found) })
+    }
+
+    /// Deletes the services and the head of an id that the cluster had before.
+    fn remove_former(&mut self, caller: Caller, id: CallId, uid: &Arc<str>, former: Arc<str>) {
+        let service = Service::Exports { cluster: former.clone(), shard: 0 };
+        if self.registry.services.get(&service).is_some_and(|owner| owner != uid) {
+            return self.at(0.1, Event::Done { caller, id, outcome: Outcome::Done });
+        }
+        let of_it = |service: &Service| matches!(service, Service::Exports { cluster: of, .. } if *of == former);
+        // The key and the copy are deleted with the service, but no pages.
+        let is_page = |value: &Value| matches!(value, Value::Page(_));
+        let mut services = self.registry.committed.iter();
+        if services.any(|(service, rows)| of_it(service) && rows.values().any(is_page)) {
+            return self.at(0.5, Event::Done { caller, id, outcome: failed("the service is in use") });
+        }
+        self.registry.services.retain(|service, _| !of_it(service));
+        self.operate(caller, id, (Service::Clusters, former), None);
+    }
+
+    fn put_head(&mut self, caller: Caller, id: CallId, head: &Arc<Head>) {
+        if self.rng.chance(0.01) {
+            // Who signed it is not in these attributes.
+            let read = Head::from_instance(&head.to_instance()).map(|read| Head { signer: head.signer, ..read });
+            assert_eq!(read.as_ref(), Ok(&**head), "a head survives its attributes");
+        }
+        self.trace(|s| {
+            let runs = head.root.runs.iter().map(RootRun::page);
+            let pages: Vec<_> = head.root.pages.iter().chain(runs).map(|page| page.id.to_string()).collect();
+            let delta = head.delta.changes().len();
+            format!(
+                "{} says {} {} (state {}) {:?} {pages:?} + {delta}",
+                s.name(caller.proc),
+                head.cluster,
+                head.position,
+                head.summary.version,
+                head.presence
+            )
+        });
+        self.check_summary(caller.proc, head);
+        let key = (Service::Clusters, head.cluster.clone());
+        let signer = self.scenario.signed.then_some(self.clusters[self.procs[caller.proc].cluster].key);
+        let head = Arc::new(Head { signer, ..Head::clone(head) });
+        self.write(caller, id, key, Some(Value::Head(head)));
     }
 
     fn claim(&mut self, caller: Caller, own: &Arc<str>, uid: &Arc<str>, shard: u32) -> (f64, Outcome) {
@@ -277,7 +286,7 @@ impl Sim {
         if !fails {
             // A copy counts as well.
             if let Some(Value::Head(head)) = &value {
-                self.committed.insert((head.cluster.clone(), head.summary.hashes.state));
+                self.history.committed.insert((head.cluster.clone(), head.summary.hashes.state));
             }
             if let (Service::Clusters, Some(Value::Head(head))) = (&key.0, &value) {
                 self.registry.said.push(head.clone());

@@ -17,10 +17,11 @@ use model::ClusterId;
 
 use super::{
     Sim,
+    cluster::{Cluster, Imported, version_of},
     events::Event,
     joining::{self, Role},
+    process::{Caller, Proc, timing},
     registry::{Service, Value, micros},
-    world::{Caller, Cluster, Imported, Proc, timing, version_of},
 };
 
 /// Seconds: the lag of replicas, the wait for a base, and then some.
@@ -113,7 +114,7 @@ impl Sim {
             && version != old
             && !held
             // A leader whose Lease was deleted goes on for some seconds, and what comes by stream is not stored first.
-            && !(self.streams && before.term > term)
+            && !(self.network.streams && before.term > term)
             && (said.epoch, version) < (before.said.epoch, old)
             // A process that begins may take up what a new leader repeats that did not see the newest head. Nor does it know
             // of what a leader stores that goes on beside it.
@@ -137,13 +138,13 @@ impl Sim {
         if before.is_none_or(|before| before.version != Some(version) || before.expired) {
             self.trace(|s| format!("{} applies {id} {} version {version}", s.name(proc), remote.position));
             let key = (self.clusters[reader].uid.clone(), id.clone());
-            let seen = self.delivered.get(&key).copied().unwrap_or_default();
+            let seen = self.history.delivered.get(&key).copied().unwrap_or_default();
             for version in seen + 1..=version {
-                if let Some(at) = self.state_times.get(&(remote.uid.clone(), version)) {
-                    self.delays.push((self.now - at) as f64 / 1e6);
+                if let Some(at) = self.history.state_times.get(&(remote.uid.clone(), version)) {
+                    self.report.delays.push((self.now - at) as f64 / 1e6);
                 }
             }
-            self.delivered.insert(key, version.max(seen));
+            self.history.delivered.insert(key, version.max(seen));
         }
         let uid = remote.uid.clone();
         let deposed = self.clusters[reader].procs.iter().any(|&other| self.procs[other].term_number > term);
@@ -170,7 +171,7 @@ impl Sim {
         let Some(committed) = &remote.committed else { return };
         let owner = WriterIdentity { clusterset: "prod".into(), cluster: id.clone(), uid: remote.uid.clone() };
         let hashes = Hashes::of(&owner, committed);
-        if !self.committed.contains(&(id.clone(), hashes.state)) {
+        if !self.history.committed.contains(&(id.clone(), hashes.state)) {
             let name = self.name(proc);
             self.violate("I11", format!("{name} judges claims by a state of {id} that the registry never had"));
         }
@@ -180,7 +181,10 @@ impl Sim {
     /// over. With faults nobody needs to.
     pub(super) fn expect_claims_read(&mut self, head: &Arc<Head>) {
         let claims = head.summary.hashes.claims;
-        if self.claims.insert(head.cluster.clone(), claims) == Some(claims) || !self.scenario.calm || !head.is_live() {
+        if self.history.claims.insert(head.cluster.clone(), claims) == Some(claims)
+            || !self.scenario.calm
+            || !head.is_live()
+        {
             return;
         }
         let own = |proc: usize| self.clusters[self.procs[proc].cluster].uid == head.uid;
@@ -228,9 +232,9 @@ impl Sim {
         }
         // The hashes are bound to the id, which may change.
         let of_version = (format!("{uid} {}", head.cluster).into(), version);
-        let said = *self.summaries.entry(of_version).or_insert(hashes);
+        let said = *self.history.summaries.entry(of_version).or_insert(hashes);
         let term = self.procs[proc].term_number;
-        let before = self.newest.insert((uid, epoch, term), version).unwrap_or_default();
+        let before = self.history.newest.insert((uid, epoch, term), version).unwrap_or_default();
         if said != hashes || version.is_before(before) {
             let name = self.name(proc);
             self.violate(
@@ -294,10 +298,11 @@ impl Sim {
         commits.extend(self.registry.advances(id).into_iter().filter(|at| *at > from));
         commits.push(now);
         let outages: Vec<(f64, f64)> = self
-            .write_outages
+            .outages
+            .writes
             .iter()
             .filter(|(_, _, whose)| whose.is_none())
-            .chain(&self.throttling)
+            .chain(&self.outages.throttling)
             .map(|(from, to, _)| (*from as f64 / 1e6, *to as f64 / 1e6))
             .collect();
         // In an outage that lets the own head through, silence counts.

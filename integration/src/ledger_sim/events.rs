@@ -1,6 +1,6 @@
 //! What happens, and when.
 
-use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 use ledger::{
     call::{Call, CallId, Outcome},
@@ -11,13 +11,16 @@ use ledger::{
 use model::PublicKey;
 
 use super::{
-    FAULTS_END, Sim,
+    Backups, FAULTS_END, Outages, Queue, Report, Sim,
+    cluster::Cluster,
     faults::Fault,
-    joining::{self, Part},
+    history::History,
+    joining::{self, Participant},
+    network::Network,
+    process::{Caller, Proc, timing},
     registry::{Registry, Service, Value, micros},
     rng::Rng,
     scenario::Scenario,
-    world::{Caller, Cluster, Proc, timing},
 };
 
 pub(super) enum Event {
@@ -112,32 +115,16 @@ impl Sim {
             registry: Registry::new(&mut rng, scenario.lag),
             rng,
             now: 0,
-            events: std::collections::BinaryHeap::new(),
-            payloads: BTreeMap::new(),
-            pushed: 0,
+            queue: Queue::default(),
             calm: scenario.calm,
             clusters: Vec::new(),
             procs: Vec::new(),
             terms: 0,
-            write_outages: Vec::new(),
-            read_outages: Vec::new(),
-            kube_outages: Vec::new(),
-            throttling: Vec::new(),
-            snapshots: Vec::new(),
-            backup: None,
-            violations: Vec::new(),
-            delays: Vec::new(),
-            delivered: BTreeMap::new(),
-            state_times: BTreeMap::new(),
-            counts: BTreeMap::new(),
-            connections: BTreeMap::new(),
-            connected: 0,
-            partitions: Vec::new(),
-            streams: false,
-            committed: std::collections::BTreeSet::new(),
-            summaries: BTreeMap::new(),
-            claims: BTreeMap::new(),
-            newest: BTreeMap::new(),
+            outages: Outages::default(),
+            backups: Backups::default(),
+            network: Network::default(),
+            report: Report { scenario: scenario.name, seed, ..Report::default() },
+            history: History::default(),
             traces,
         }
     }
@@ -164,21 +151,21 @@ impl Sim {
             Event::Connect { caller, cluster, addresses, key } => self.connect(caller, &cluster, &addresses, key),
             Event::Opened { caller, session, key, dialled } => {
                 let again = || Event::Opened { caller, session, key, dialled: dialled.clone() };
-                self.tell(caller, again, |term, now| term.opened(now, session, key, dialled.as_ref()));
+                self.notify_term(caller, again, |term, now| term.opened(now, session, key, dialled.as_ref()));
             }
             Event::Unreachable { caller, cluster } => {
                 let again = || Event::Unreachable { caller, cluster: cluster.clone() };
-                self.tell(caller, again, |term, now| term.unreachable(now, &cluster, String::new()));
+                self.notify_term(caller, again, |term, now| term.unreachable(now, &cluster, String::new()));
             }
             Event::Refused { caller, key } => {
-                self.tell(caller, || Event::Refused { caller, key }, |term, now| term.refused(now, key));
+                self.notify_term(caller, || Event::Refused { caller, key }, |term, now| term.refused(now, key));
             }
             Event::Deliver { session, from } => self.deliver(session, from),
             Event::Taken { caller, session } => {
-                self.tell(caller, || Event::Taken { caller, session }, |term, now| term.taken(now, session));
+                self.notify_term(caller, || Event::Taken { caller, session }, |term, now| term.taken(now, session));
             }
             Event::Closed { caller, session } => {
-                self.tell(caller, || Event::Closed { caller, session }, |term, now| term.closed(now, session));
+                self.notify_term(caller, || Event::Closed { caller, session }, |term, now| term.closed(now, session));
             }
             Event::Left { cluster } => {
                 let rejoin = self.rng.chance(0.5);
@@ -211,38 +198,16 @@ impl Sim {
     pub(super) fn prepare(&mut self) {
         let scenario = self.scenario;
         let count = 2 + usize::from(self.rng.chance(0.33));
-        let member = |i| Part::member(["a", "b", "c"][i], format!("uid-{i}"));
-        let mut parts: Vec<Part> = (0..count).map(member).collect();
+        let member = |i| Participant::member(["a", "b", "c"][i], format!("uid-{i}"));
+        let mut participants: Vec<Participant> = (0..count).map(member).collect();
         if scenario.same_id {
-            parts.push(Part::member("a", "uid-x".to_owned()));
+            participants.push(Participant::member("a", "uid-x".to_owned()));
         }
         if scenario.approvals {
-            parts = joining::parts(&mut self.rng);
+            participants = joining::participants(&mut self.rng);
         }
-        for (index, Part { id, uid, join, role, begins }) in parts.iter().cloned().enumerate() {
-            self.clusters.push(Cluster {
-                join,
-                role,
-                begins,
-                joined: None,
-                id: id.into(),
-                uid: uid.into(),
-                key: PublicKey::from_bytes([index as u8 + 1; 32]),
-                states: vec![Arc::default()],
-                counter: 0,
-                lease: None,
-                record: None,
-                record_version: 0,
-                imported: BTreeMap::new(),
-                recorded: BTreeMap::new(),
-                may_go_back: std::collections::BTreeSet::new(),
-                leaving: false,
-                left: false,
-                expected_id: id.into(),
-                quiet_until: 0,
-                twin: false,
-                procs: Vec::new(),
-            });
+        for (index, part) in participants.iter().enumerate() {
+            self.clusters.push(Cluster::new(part, PublicKey::from_bytes([index as u8 + 1; 32])));
             self.start_processes(index);
         }
         for cluster in 0..self.clusters.len() {
@@ -257,13 +222,19 @@ impl Sim {
             }
         }
         if scenario.approvals {
-            self.plan_joining(&parts);
+            self.plan_joining(&participants);
         }
         if !scenario.calm {
             self.plan_outages();
         }
-        self.streams = scenario.signed && self.rng.chance(scenario.stream);
-        if self.streams && !scenario.calm {
+        self.plan_faults();
+    }
+
+    /// When the faults happen that the scenario has beside outages and lost objects.
+    fn plan_faults(&mut self) {
+        let scenario = self.scenario;
+        self.network.streams = scenario.signed && self.rng.chance(scenario.stream);
+        if self.network.streams && !scenario.calm {
             self.every(scenario.cut, Fault::Cut);
             self.every(scenario.divide, Fault::Divide);
         }
@@ -308,21 +279,21 @@ impl Sim {
         for _ in 0..outages {
             let (outage, kind) = (self.plan_outage(), self.rng.below(3));
             if kind != 0 {
-                self.write_outages.push(outage.clone());
+                self.outages.writes.push(outage.clone());
             }
             if kind != 1 {
-                self.read_outages.push(outage);
+                self.outages.reads.push(outage);
             }
         }
         if self.rng.chance(0.4) {
             let from = self.rng.uniform(20.0, FAULTS_END - 40.0);
             let to = from + self.rng.uniform(5.0, 40.0);
-            self.throttling.push((micros(from), micros(to), None));
+            self.outages.throttling.push((micros(from), micros(to), None));
         }
         if self.scenario.kube {
             for _ in 0..3 {
                 let outage = self.plan_outage();
-                self.kube_outages.push(outage);
+                self.outages.kube.push(outage);
             }
         }
     }
@@ -341,11 +312,11 @@ impl Sim {
     }
 
     pub(super) fn write_outage(&self, uid: &str) -> bool {
-        self.within(&self.write_outages, uid)
+        self.within(&self.outages.writes, uid)
     }
 
     pub(super) fn kube_down(&self, cluster: usize) -> bool {
-        !self.calm && self.within(&self.kube_outages, &self.clusters[cluster].uid)
+        !self.calm && self.within(&self.outages.kube, &self.clusters[cluster].uid)
     }
 
     /// Whether a call fails before it does anything.
@@ -354,11 +325,11 @@ impl Sim {
             return false;
         }
         let uid = &self.clusters[self.procs[caller.proc].cluster].uid;
-        let outages = if writes { &self.write_outages } else { &self.read_outages };
+        let outages = if writes { &self.outages.writes } else { &self.outages.reads };
         if self.within(outages, uid) {
             return true;
         }
-        let probability = if self.within(&self.throttling, uid) { 0.6 } else { self.scenario.throttle };
+        let probability = if self.within(&self.outages.throttling, uid) { 0.6 } else { self.scenario.throttle };
         self.rng.chance(probability)
     }
 }

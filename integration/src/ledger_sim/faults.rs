@@ -11,9 +11,9 @@ use model::PublicKey;
 
 use super::{
     FAULTS_END, Sim,
+    cluster::Cluster,
     events::Event,
     registry::{Service, Value, micros},
-    world::Cluster,
 };
 
 /// The key of somebody who is no member.
@@ -68,18 +68,7 @@ impl Sim {
                 }
             }
             Fault::LeaseDeleted(cluster) => self.clusters[cluster].lease = None,
-            Fault::RecordDeleted(cluster) => {
-                let c = &mut self.clusters[cluster];
-                c.lease = None;
-                c.record = None;
-                c.may_go_back.extend(c.imported.keys().cloned());
-                // Its next leader may take an epoch again that a stale read hides: two heads of one position.
-                let id = c.id.clone();
-                for reader in &mut self.clusters {
-                    reader.may_go_back.insert(id.clone());
-                }
-                self.trace(|s| format!("the record of {} is deleted", s.clusters[cluster].uid));
-            }
+            Fault::RecordDeleted(cluster) => self.delete_record(cluster),
             Fault::Vandal => self.vandalise(),
             Fault::Forge => self.forge(),
             Fault::Mallory => self.meddle(),
@@ -87,15 +76,8 @@ impl Sim {
                 let key = (Service::Clusters, head.cluster.clone());
                 self.registry.put(self.now, &mut self.rng, &key, Some(Value::Head(head)));
             }
-            Fault::Snapshot => self.snapshots.push((self.now, self.registry.committed.clone())),
-            Fault::Restore => {
-                let old: Vec<_> = self.snapshots.iter().filter(|(at, _)| self.now - at > micros(5.0)).collect();
-                if !old.is_empty() {
-                    let snapshot = self.rng.pick(&old).1.clone();
-                    self.trace(|_| "the registry is restored".to_owned());
-                    self.registry.restore(self.now, &mut self.rng, &snapshot);
-                }
-            }
+            Fault::Snapshot => self.backups.registry.push((self.now, self.registry.committed.clone())),
+            Fault::Restore => self.restore_registry(),
             Fault::ChangeId { proc } => {
                 self.clusters[0].expected_id = "z".into();
                 if self.procs[proc].alive {
@@ -110,47 +92,74 @@ impl Sim {
                 self.set_leaving(0, true);
             }
             Fault::Stop { cluster, rejoin } => {
-                for proc in self.clusters[cluster].procs.clone() {
-                    if !self.scenario.stays {
-                        self.procs[proc].stopped = true;
-                        self.crash(proc);
-                    }
+                if !self.scenario.stays {
+                    self.stop_processes(cluster);
                 }
                 if rejoin && self.seconds() < FAULTS_END - 65.0 {
                     let pause = self.rng.uniform(5.0, 60.0);
                     self.at(pause, Event::Once(Fault::Rejoin { cluster }));
                 }
             }
-            Fault::Backup => self.backup = Some(self.clusters[0].clone()),
+            Fault::Backup => self.backups.cluster = Some(self.clusters[0].clone()),
             Fault::Twin { id } => self.restore_twin(id),
             Fault::Retire { cluster } => {
                 self.trace(|s| format!("the controller of cluster {cluster}, {}, is stopped", s.clusters[cluster].uid));
-                for proc in self.clusters[cluster].procs.clone() {
-                    self.procs[proc].stopped = true;
-                    self.crash(proc);
-                }
+                self.stop_processes(cluster);
             }
             Fault::Begin(cluster) => self.begin(cluster),
             Fault::Die(cluster) => self.die(cluster),
             Fault::Approve { of, other } => self.approve(of, other),
             Fault::Cut => self.cut_any(),
             Fault::Divide => self.divide(),
-            Fault::Rejoin { cluster } => {
-                self.trace(|s| format!("{} joins again", s.clusters[cluster].uid));
-                self.set_leaving(cluster, false);
-                self.clusters[cluster].left = false;
-                for proc in self.clusters[cluster].procs.clone() {
-                    self.procs[proc].stopped = false;
-                    self.start(proc);
-                }
-                self.mutate(cluster, 8);
-            }
+            Fault::Rejoin { cluster } => self.rejoin(cluster),
         }
+    }
+
+    fn delete_record(&mut self, cluster: usize) {
+        let c = &mut self.clusters[cluster];
+        c.lease = None;
+        c.record = None;
+        c.may_go_back.extend(c.imported.keys().cloned());
+        // Its next leader may take an epoch again that a stale read hides: two heads of one position.
+        let id = c.id.clone();
+        for reader in &mut self.clusters {
+            reader.may_go_back.insert(id.clone());
+        }
+        self.trace(|s| format!("the record of {} is deleted", s.clusters[cluster].uid));
+    }
+
+    /// Restores a snapshot of the registry, if there is one that is old enough to differ.
+    fn restore_registry(&mut self) {
+        let old: Vec<_> = self.backups.registry.iter().filter(|(at, _)| self.now - at > micros(5.0)).collect();
+        if !old.is_empty() {
+            let snapshot = self.rng.pick(&old).1.clone();
+            self.trace(|_| "the registry is restored".to_owned());
+            self.registry.restore(self.now, &mut self.rng, &snapshot);
+        }
+    }
+
+    fn stop_processes(&mut self, cluster: usize) {
+        for proc in self.clusters[cluster].procs.clone() {
+            self.procs[proc].stopped = true;
+            self.crash(proc);
+        }
+    }
+
+    /// The opposite of `cloudmap-mcs leave`.
+    fn rejoin(&mut self, cluster: usize) {
+        self.trace(|s| format!("{} joins again", s.clusters[cluster].uid));
+        self.set_leaving(cluster, false);
+        self.clusters[cluster].left = false;
+        for proc in self.clusters[cluster].procs.clone() {
+            self.procs[proc].stopped = false;
+            self.start(proc);
+        }
+        self.mutate(cluster, 8);
     }
 
     /// The first cluster is restored from its backup as another one, and goes on as well. Some operators stop one of the two.
     fn restore_twin(&mut self, id: &'static str) {
-        let (Some(backup), twin) = (self.backup.take(), self.clusters.len()) else { return };
+        let (Some(backup), twin) = (self.backups.cluster.take(), self.clusters.len()) else { return };
         self.trace(|_| format!("a backup is restored as cluster {twin}, under the id {id}"));
         self.clusters[0].twin = true;
         let (lease, procs) = (None, Vec::new());

@@ -9,7 +9,7 @@ use ledger::{
     record::{Accepted, Gone},
 };
 
-use super::{FAULTS_END, Sim, events::Event, faults::Fault, registry::micros, rng::Rng, world::Cluster};
+use super::{FAULTS_END, Sim, cluster::Cluster, events::Event, faults::Fault, registry::micros, rng::Rng};
 
 /// The next clusters begin when everybody can read the first one: of two that are the first, neither can know the other.
 const BEGINS: (f64, f64) = (30.0, 170.0);
@@ -35,7 +35,7 @@ pub(super) enum Role {
 
 /// A cluster that takes part.
 #[derive(Debug, Clone)]
-pub(super) struct Part {
+pub(super) struct Participant {
     pub(super) id: &'static str,
     pub(super) uid: String,
     pub(super) join: Join,
@@ -44,7 +44,7 @@ pub(super) struct Part {
     pub(super) begins: f64,
 }
 
-impl Part {
+impl Participant {
     /// One that is there from the beginning, and asks nobody.
     pub(super) fn member(id: &'static str, uid: String) -> Self {
         Self { id, uid, join: Join::Tofu, role: Role::Wanted, begins: 0.0 }
@@ -52,10 +52,10 @@ impl Part {
 }
 
 /// A first cluster that demands approvals, two to four others, and perhaps a stranger.
-pub(super) fn parts(rng: &mut Rng) -> Vec<Part> {
+pub(super) fn participants(rng: &mut Rng) -> Vec<Participant> {
     let others = ["b", "c", "d", "e"].into_iter().take(2 + rng.below(3));
     let stranger = rng.chance(0.6).then_some("s");
-    let mut parts = vec![Part { join: Join::Approve, ..Part::member("a", "uid-a".to_owned()) }];
+    let mut participants = vec![Participant { join: Join::Approve, ..Participant::member("a", "uid-a".to_owned()) }];
     for id in others.chain(stranger) {
         let join = if rng.chance(0.75) { Join::Approve } else { Join::Tofu };
         let hostile = rng.chance(0.5);
@@ -65,33 +65,33 @@ pub(super) fn parts(rng: &mut Rng) -> Vec<Part> {
             _ => Role::Wanted,
         };
         // Some begin at the same time.
-        let same = parts.last().map(|last| last.begins).filter(|begins| *begins > 0.0 && rng.chance(0.5));
+        let same = participants.last().map(|last| last.begins).filter(|begins| *begins > 0.0 && rng.chance(0.5));
         let begins = same.unwrap_or_else(|| rng.uniform(BEGINS.0, BEGINS.1));
-        parts.push(Part { id, uid: format!("uid-{id}"), join, role, begins });
+        participants.push(Participant { id, uid: format!("uid-{id}"), join, role, begins });
     }
-    parts
+    participants
 }
 
 impl Sim {
     /// What is to come.
-    pub(super) fn plan_joining(&mut self, parts: &[Part]) {
-        for (of, Part { begins, .. }) in parts.iter().enumerate().filter(|(_, part)| part.begins > 0.0) {
+    pub(super) fn plan_joining(&mut self, participants: &[Participant]) {
+        for (of, Participant { begins, .. }) in participants.iter().enumerate().filter(|(_, part)| part.begins > 0.0) {
             for proc in self.clusters[of].procs.clone() {
                 self.procs[proc].stopped = true;
             }
             self.at(*begins, Event::Once(Fault::Begin(of)));
         }
-        for of in 0..parts.len() {
+        for of in 0..participants.len() {
             self.every(DIES, Fault::Die(of));
-            for other in (0..parts.len()).filter(|other| *other != of) {
-                let approves = match (parts[of].role, parts[other].role) {
-                    (Role::Wanted, Role::Wanted) => parts[of].join == Join::Approve,
+            for other in (0..participants.len()).filter(|other| *other != of) {
+                let approves = match (participants[of].role, participants[other].role) {
+                    (Role::Wanted, Role::Wanted) => participants[of].join == Join::Approve,
                     (Role::Wanted, _) => false,
                     _ => true,
                 };
                 if approves {
                     let late = self.rng.exponential(APPROVED);
-                    let at = (parts[of].begins.max(parts[other].begins) + late).min(FAULTS_END);
+                    let at = (participants[of].begins.max(participants[other].begins) + late).min(FAULTS_END);
                     self.at(at, Event::Once(Fault::Approve { of, other }));
                 }
             }

@@ -29,40 +29,35 @@
 mod calls;
 pub mod campaign;
 mod check;
+mod cluster;
 mod events;
 mod faults;
+mod history;
 mod joining;
 mod network;
+mod process;
 mod registry;
 pub(crate) mod rng;
 pub mod scenario;
 #[cfg(test)]
 mod tests;
-mod world;
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeMap, BinaryHeap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
-use ledger::{
-    hash::{Hashes, StateHash},
-    record::Version,
-};
-
+use cluster::Cluster;
 use events::Event;
-use network::Connection;
+use history::History;
+use network::Network;
+use process::Proc;
 use registry::{Registry, Snapshot, micros};
 use rng::Rng;
 use scenario::Scenario;
-use world::{Cluster, Proc};
 
 /// Faults stop at this second.
 const FAULTS_END: f64 = 420.0;
 
 /// What one run came to.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Report {
     pub scenario: &'static str,
     pub seed: u64,
@@ -79,72 +74,82 @@ pub struct Report {
 pub fn run(scenario: &Scenario, seed: u64, trace: bool) -> Report {
     let mut sim = Sim::new(scenario, seed, trace);
     sim.prepare();
-    let converged = sim.play();
-    let counts = sim.counts.clone();
-    Report { scenario: scenario.name, seed, violations: sim.violations, converged, delays: sim.delays, counts }
+    sim.report.converged = sim.play();
+    sim.report
 }
 
 pub(crate) struct Sim {
     scenario: Scenario,
     rng: Rng,
+    /// Microseconds since the beginning.
     now: u64,
-    events: BinaryHeap<Reverse<(u64, u64)>>,
-    payloads: BTreeMap<u64, Box<Event>>,
-    pushed: u64,
+    queue: Queue,
+    /// Nothing fails any more, or in the whole run.
     calm: bool,
     registry: Registry,
     clusters: Vec<Cluster>,
     procs: Vec<Proc>,
+    /// How many terms there were.
     terms: u64,
-    /// Outages of writes, of reads and of the Kubernetes API: from, to, of whom (all, if nobody is named).
-    write_outages: Vec<Outage>,
-    read_outages: Vec<Outage>,
-    kube_outages: Vec<Outage>,
-    /// Most calls are throttled.
-    throttling: Vec<Outage>,
-    snapshots: Vec<(u64, Snapshot)>,
-    /// The first cluster as it was backed up.
-    backup: Option<Cluster>,
-    violations: Vec<(f64, &'static str, String)>,
-    delays: Vec<f64>,
-    delivered: BTreeMap<(Arc<str>, Arc<str>), usize>,
-    state_times: BTreeMap<(Arc<str>, usize), u64>,
-    counts: BTreeMap<&'static str, u64>,
-    /// What was said of each version, by UID with id; and the newest version, by UID, epoch and term.
-    connections: BTreeMap<u64, Connection>,
-    connected: u64,
-    /// From, to, and between which clusters, in one direction.
-    partitions: Vec<(u64, u64, usize, usize)>,
-    /// Whether leaders talk to each other in this run.
-    streams: bool,
-    /// The hashes in all heads that were committed, by cluster id.
-    committed: std::collections::BTreeSet<(Arc<str>, StateHash)>,
-    summaries: BTreeMap<(Arc<str>, Version), Hashes>,
-    /// The hashes of the claims in the newest heads, by cluster id.
-    claims: BTreeMap<Arc<str>, StateHash>,
-    newest: BTreeMap<(Arc<str>, u64, u64), Version>,
+    outages: Outages,
+    backups: Backups,
+    network: Network,
+    report: Report,
+    history: History,
     traces: bool,
 }
 
+/// The events to come, by their time and in the order in which they were pushed.
+#[derive(Default)]
+struct Queue {
+    events: BTreeMap<(u64, u64), Event>,
+    pushed: u64,
+}
+
+impl Queue {
+    fn push(&mut self, at: u64, event: Event) {
+        self.pushed += 1;
+        self.events.insert((at, self.pushed), event);
+    }
+
+    /// The next event until `end`, and its time.
+    fn pop(&mut self, end: u64) -> Option<(u64, Event)> {
+        let next = self.events.first_entry().filter(|next| next.key().0 <= end)?;
+        let ((at, _), event) = next.remove_entry();
+        Some((at, event))
+    }
+}
+
+/// From, to, and of whom (all, if nobody is named).
 type Outage = (u64, u64, Option<Arc<str>>);
+
+/// When what does not answer.
+#[derive(Default)]
+struct Outages {
+    writes: Vec<Outage>,
+    reads: Vec<Outage>,
+    kube: Vec<Outage>,
+    /// Most calls are throttled.
+    throttling: Vec<Outage>,
+}
+
+/// What may be restored.
+#[derive(Default)]
+struct Backups {
+    registry: Vec<(u64, Snapshot)>,
+    /// The first cluster.
+    cluster: Option<Cluster>,
+}
 
 impl Sim {
     fn push(&mut self, at: u64, event: Event) {
-        self.pushed += 1;
-        self.events.push(Reverse((at, self.pushed)));
-        self.payloads.insert(self.pushed, Box::new(event));
+        self.queue.push(at, event);
     }
 
     fn run_until(&mut self, end: u64) {
-        while let Some(Reverse((at, number))) = self.events.peek().copied() {
-            if at > end {
-                break;
-            }
-            self.events.pop();
+        while let Some((at, event)) = self.queue.pop(end) {
             self.now = at;
-            if let Some(event) = self.payloads.remove(&number) {
-                self.handle(*event);
-            }
+            self.handle(event);
         }
         self.now = end;
     }
@@ -183,7 +188,7 @@ impl Sim {
         if self.traces {
             self.trace(|_| format!("VIOLATION {invariant}: {what}"));
         }
-        self.violations.push((self.seconds(), invariant, what));
+        self.report.violations.push((self.seconds(), invariant, what));
     }
 
     #[allow(clippy::print_stdout)]
@@ -194,6 +199,6 @@ impl Sim {
     }
 
     fn count(&mut self, what: &'static str) {
-        *self.counts.entry(what).or_default() += 1;
+        *self.report.counts.entry(what).or_default() += 1;
     }
 }

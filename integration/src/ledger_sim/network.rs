@@ -1,7 +1,7 @@
 //! Connections between leaders: reliable and in order while they last, like TCP, over a network that delays, cuts and divides.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
 };
@@ -12,7 +12,7 @@ use ledger::{
 };
 use model::PublicKey;
 
-use super::{Sim, events::Event, registry::micros, world::Caller};
+use super::{Sim, events::Event, process::Caller, registry::micros};
 
 /// Messages that a connection holds before its sender must wait.
 const BUFFER: usize = 4;
@@ -38,6 +38,18 @@ pub(super) fn address(proc: usize) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 0, 0, proc as u8 + 1), 7_946))
 }
 
+/// What is between the leaders of clusters.
+#[derive(Default)]
+pub(super) struct Network {
+    /// Whether there are streams in this run.
+    pub(super) streams: bool,
+    pub(super) connections: BTreeMap<u64, Connection>,
+    /// How many connections there were.
+    pub(super) connected: u64,
+    /// From, to, and between which clusters, in one direction.
+    pub(super) partitions: Vec<(u64, u64, usize, usize)>,
+}
+
 impl Sim {
     /// Does what a leader's stream asks for.
     pub(super) fn command(&mut self, caller: Caller, command: Command) {
@@ -59,7 +71,7 @@ impl Sim {
                 self.trace(|s| format!("{} closes {session:?}: {why}", s.name(caller.proc)));
                 self.count("sessions closed");
                 if let Some(from) = self.end_of(session, caller)
-                    && let Some(connection) = self.connections.get_mut(&session.0)
+                    && let Some(connection) = self.network.connections.get_mut(&session.0)
                 {
                     let idle = connection.flows[from].queue.is_empty();
                     connection.flows[from].ends = true;
@@ -73,7 +85,7 @@ impl Sim {
     }
 
     fn end_of(&self, session: SessionId, caller: Caller) -> Option<usize> {
-        self.connections.get(&session.0)?.ends.iter().position(|end| *end == caller)
+        self.network.connections.get(&session.0)?.ends.iter().position(|end| *end == caller)
     }
 
     fn send(&mut self, caller: Caller, session: SessionId, message: Arc<Message>) {
@@ -82,7 +94,7 @@ impl Sim {
         }
         let Some(from) = self.end_of(session, caller) else { return };
         let latency = self.latency();
-        let Some(connection) = self.connections.get_mut(&session.0) else { return };
+        let Some(connection) = self.network.connections.get_mut(&session.0) else { return };
         let flow = &mut connection.flows[from];
         flow.queue.push_back(message);
         flow.full = flow.queue.len() > BUFFER;
@@ -109,7 +121,7 @@ impl Sim {
     /// Whether nothing gets from one cluster to the other.
     fn divided(&self, from: usize, to: usize) -> bool {
         !self.calm
-            && self.partitions.iter().any(|(since, until, a, b)| {
+            && self.network.partitions.iter().any(|(since, until, a, b)| {
                 (*since..*until).contains(&self.now) && (*a, *b) == (self.procs[from].cluster, self.procs[to].cluster)
             })
     }
@@ -127,8 +139,8 @@ impl Sim {
             let pause = self.rng.uniform(0.01, 5.0);
             return self.at(pause, Event::Unreachable { caller, cluster: cluster.clone() });
         };
-        self.connected += 1;
-        let session = SessionId(self.connected);
+        self.network.connected += 1;
+        let session = SessionId(self.network.connected);
         let theirs = key_of(self, caller);
         let accepts = |term: &Term| term.may_connect().contains(&theirs);
         if !self.procs[end.proc].term.as_ref().is_some_and(accepts) {
@@ -138,25 +150,25 @@ impl Sim {
             self.at(0.001, Event::Refused { caller: end, key: theirs });
             return self.at(0.01, Event::Closed { caller, session });
         }
-        self.connections.insert(session.0, Connection { ends: [caller, end], flows: Default::default() });
+        self.network.connections.insert(session.0, Connection { ends: [caller, end], flows: Default::default() });
         self.at(0.0, Event::Opened { caller, session, key, dialled: Some(cluster.clone()) });
         self.at(0.001, Event::Opened { caller: end, session, key: theirs, dialled: None });
     }
 
     /// The next message of a flow arrives, or its end.
     pub(super) fn deliver(&mut self, session: SessionId, from: usize) {
-        let Some(connection) = self.connections.get(&session.0) else { return };
+        let Some(connection) = self.network.connections.get(&session.0) else { return };
         let (sender, receiver) = (connection.ends[from], connection.ends[1 - from]);
         if !self.is_leader(receiver) {
             // There is nobody any more.
-            self.connections.remove(&session.0);
+            self.network.connections.remove(&session.0);
             return self.at(0.01, Event::Closed { caller: sender, session });
         }
         if self.divided(sender.proc, receiver.proc) || self.now < self.procs[receiver.proc].paused_until {
             return self.at(0.2, Event::Deliver { session, from });
         }
         let latency = self.latency();
-        let Some(connection) = self.connections.get_mut(&session.0) else { return };
+        let Some(connection) = self.network.connections.get_mut(&session.0) else { return };
         let flow = &mut connection.flows[from];
         let message = flow.queue.pop_front();
         let (more, ends) = (!flow.queue.is_empty(), flow.ends);
@@ -176,7 +188,7 @@ impl Sim {
                 self.pump(receiver.proc);
             }
             None if ends => {
-                self.connections.remove(&session.0);
+                self.network.connections.remove(&session.0);
                 self.at(0.0, Event::Closed { caller: receiver, session });
             }
             None => {}
@@ -185,14 +197,14 @@ impl Sim {
 
     /// A connection breaks; what is on its way is lost.
     fn reset(&mut self, number: u64) {
-        let Some(Connection { ends, .. }) = self.connections.remove(&number) else { return };
+        let Some(Connection { ends, .. }) = self.network.connections.remove(&number) else { return };
         for caller in ends {
             self.at(0.01, Event::Closed { caller, session: SessionId(number) });
         }
     }
 
     pub(super) fn cut_any(&mut self) {
-        let numbers: Vec<u64> = self.connections.keys().copied().collect();
+        let numbers: Vec<u64> = self.network.connections.keys().copied().collect();
         if !numbers.is_empty() {
             let number = *self.rng.pick(&numbers);
             self.trace(|_| format!("connection {number} is cut"));
@@ -207,9 +219,9 @@ impl Sim {
         let (short, long) = *self.rng.pick(&[(2.0, 9.0), (9.0, 40.0), (60.0, 150.0)]);
         let until = self.now + micros(self.rng.uniform(short, long));
         self.trace(|_| format!("nothing gets from cluster {a} to cluster {b}"));
-        self.partitions.push((self.now, until, a, b));
+        self.network.partitions.push((self.now, until, a, b));
         if self.rng.chance(0.5) {
-            self.partitions.push((self.now, until, b, a));
+            self.network.partitions.push((self.now, until, b, a));
         }
     }
 }

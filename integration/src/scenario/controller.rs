@@ -63,7 +63,7 @@ impl Controller<'_> {
 
     /// SIGKILLs the leader. Gives its name.
     pub async fn kill_leader(&self) -> Result<String> {
-        let leader = self.leader().await?;
+        let leader = eventually("the controller has a leader", PODS, async || self.leader().await).await?;
         self.cluster.kill_pod(&system_namespace(), &leader).await?;
         Ok(leader)
     }

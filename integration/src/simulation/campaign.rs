@@ -180,7 +180,7 @@ impl Shared {
         }
         progress.add(report);
         let total = self.campaign.seeds * self.campaign.scenarios.len() as u64;
-        progress.tell(self.campaign.progress, total, self.began);
+        progress.print_progress(self.campaign.progress, total, self.began);
         true
     }
 }
@@ -195,7 +195,7 @@ impl Progress {
     }
 
     #[expect(clippy::print_stdout, reason = "progress")]
-    fn tell(&mut self, every: Option<Duration>, total: u64, began: Instant) {
+    fn print_progress(&mut self, every: Option<Duration>, total: u64, began: Instant) {
         if every.is_some_and(|every| self.told.elapsed() >= every) {
             self.told = Instant::now();
             let failed = self.reports.iter().filter(|report| report.violation.is_some()).count();
@@ -286,7 +286,7 @@ mod tests {
         let scenarios: Vec<_> = SCENARIOS.iter().take(2).collect();
         let endless = scenarios[1];
         let campaign = Campaign { scenarios, start: 7, seeds: 3, threads: 1, limit: None, progress: None };
-        let mut reports = campaign.reports(Duration::from_secs(2), move |scenario, seed| {
+        let mut reports = campaign.reports(Duration::from_secs(10), move |scenario, seed| {
             if scenario.name == endless.name && seed == 8 {
                 loop {
                     thread::park();

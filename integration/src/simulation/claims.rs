@@ -156,7 +156,7 @@ pub(crate) struct Instance {
 
 /// A Cloud Map service.
 #[derive(Debug, Default)]
-pub(crate) struct Place {
+pub(crate) struct TargetService {
     /// The group that it was made for; `None`: people made it, or others.
     pub(crate) made_for: Option<String>,
     of_external_dns: bool,
@@ -165,7 +165,7 @@ pub(crate) struct Place {
     pub(crate) others: usize,
 }
 
-impl Place {
+impl TargetService {
     /// Whether it is somebody else's, as far as the cluster with this UID is concerned.
     pub(crate) fn refuses(&self, claim: &Claim, uid: &str) -> bool {
         let alone = alone(uid);
@@ -176,10 +176,10 @@ impl Place {
 }
 
 /// All Cloud Map services, by namespace and name.
-pub(crate) type Places = BTreeMap<Name, Place>;
+pub(crate) type TargetServices = BTreeMap<Name, TargetService>;
 
-pub(crate) fn places(cloudmap: &CloudMap) -> Places {
-    let mut places = Places::new();
+pub(crate) fn places(cloudmap: &CloudMap) -> TargetServices {
+    let mut places = TargetServices::new();
     for service in cloudmap.services() {
         let Some(namespace) = cloudmap.namespace(&service.namespace_id) else { continue };
         let instances = service.instances.values().filter_map(|instance| {
@@ -192,13 +192,13 @@ pub(crate) fn places(cloudmap: &CloudMap) -> Places {
             let endpoint = format!("{address}:{}", of("PORT").unwrap_or_default());
             Some(Instance { uid, group, owner, address, endpoint })
         });
-        let place = Place {
+        let place = TargetService {
             made_for: service.tags.get("cloudmap-mcs/made-for").cloned(),
             of_external_dns: service.description.as_ref().is_some_and(|text| text.contains("heritage=external-dns")),
             others: service.instances.len(),
             instances: instances.collect(),
         };
-        let place = Place { others: place.others - place.instances.len(), ..place };
+        let place = TargetService { others: place.others - place.instances.len(), ..place };
         places.insert((namespace.name.clone(), service.name.clone()), place);
     }
     places
@@ -208,7 +208,7 @@ pub(crate) fn places(cloudmap: &CloudMap) -> Places {
 pub(crate) struct Registrations<'a> {
     world: &'a World,
     claims: Claims,
-    places: Places,
+    places: TargetServices,
     namespaces: BTreeSet<String>,
 }
 

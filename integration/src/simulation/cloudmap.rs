@@ -1,5 +1,7 @@
 //! Cloud Map of the simulation: the emulator's core behind the product's port, without a socket.
 
+mod json;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -8,8 +10,8 @@ use std::{
 
 use async_trait::async_trait;
 use cloudmap::{
-    CloudMap, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, HealthCheck, Instance, Lane, Namespace,
-    NamespaceKind, NewService, Operation, OperationId, OperationState, RecordType, Service, ServiceChange, answered,
+    CreateService, Discovery, Error, ErrorKind, Instance, Lane, Namespace, NewService, Operation, OperationId,
+    OperationState, Permit, Read, Service, ServiceChange, Write, answered,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -17,6 +19,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use self::json::{namespace, records, service, strings, tag_list, text};
 use super::{expect::Name, machine::EPOCH, trace::Trace};
 use emulator::{ApiError, Outcome};
 
@@ -260,8 +263,13 @@ impl Port {
         }
     }
 
-    async fn submit(&self, operation: Operation, body: Value) -> Result<OperationId, Error> {
-        let answer = self.call(operation, body).await.map_err(Failed::sorted)?;
+    async fn write(&self, permit: &Permit, operation: Operation, body: Value) -> Result<Value, Failed> {
+        permit.check(operation).map_err(|error| Failed { error, code: String::new(), members: BTreeMap::new() })?;
+        self.call(operation, body).await
+    }
+
+    async fn submit(&self, permit: &Permit, operation: Operation, body: Value) -> Result<OperationId, Error> {
+        let answer = self.write(permit, operation, body).await.map_err(Failed::sorted)?;
         Ok(OperationId(text(&answer["OperationId"])))
     }
 }
@@ -273,80 +281,8 @@ fn silence(operation: &'static str) -> Failed {
     Failed { error, code: String::new(), members: BTreeMap::new() }
 }
 
-fn text(value: &Value) -> Arc<str> {
-    value.as_str().unwrap_or_default().into()
-}
-
-fn strings(value: &Value) -> BTreeMap<String, String> {
-    let members = value.as_object().into_iter().flatten();
-    members.map(|(key, value)| (key.clone(), value.as_str().unwrap_or_default().to_owned())).collect()
-}
-
-fn tag_list(tags: &BTreeMap<String, String>) -> Value {
-    tags.iter().map(|(key, value)| json!({"Key": key, "Value": value})).collect()
-}
-
-fn namespace(value: &Value) -> Namespace {
-    Namespace {
-        id: text(&value["Id"]),
-        arn: text(&value["Arn"]),
-        name: text(&value["Name"]),
-        http_name: text(&value["Properties"]["HttpProperties"]["HttpName"]),
-        kind: match value["Type"].as_str() {
-            Some("DNS_PRIVATE") => NamespaceKind::DnsPrivate,
-            Some("DNS_PUBLIC") => NamespaceKind::DnsPublic,
-            _ => NamespaceKind::Http,
-        },
-        description: value["Description"].as_str().map(str::to_owned),
-        created: value["CreateDate"].as_f64().map_or(i64::MAX, |seconds| (seconds * 1000.0).round() as i64),
-        soa_ttl: value["Properties"]["DnsProperties"]["SOA"]["TTL"].as_u64().and_then(|ttl| u32::try_from(ttl).ok()),
-        hosted_zone: value["Properties"]["DnsProperties"]["HostedZoneId"].as_str().map(Into::into),
-    }
-}
-
-fn service(value: &Value) -> Service {
-    let dns = &value["DnsConfig"];
-    let records: Vec<DnsRecord> = dns["DnsRecords"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .map(|record| DnsRecord {
-            record_type: match record["Type"].as_str() {
-                Some("AAAA") => RecordType::Aaaa,
-                Some("SRV") => RecordType::Srv,
-                Some("CNAME") => RecordType::Cname,
-                _ => RecordType::A,
-            },
-            ttl: record["TTL"].as_u64().unwrap_or(0) as u32,
-        })
-        .collect();
-    let check = &value["HealthCheckConfig"];
-    Service {
-        id: text(&value["Id"]),
-        arn: text(&value["Arn"]),
-        name: text(&value["Name"]),
-        namespace_id: value["NamespaceId"].as_str().map(Into::into),
-        description: value["Description"].as_str().map(str::to_owned),
-        creator_request_id: value["CreatorRequestId"].as_str().map(str::to_owned),
-        dns: (!records.is_empty())
-            .then(|| DnsConfig { weighted: dns["RoutingPolicy"].as_str() == Some("WEIGHTED"), records }),
-        custom_health_check: value["HealthCheckCustomConfig"].is_object(),
-        health_check: check["Type"].as_str().map(|kind| HealthCheck {
-            kind: kind.to_owned(),
-            path: check["ResourcePath"].as_str().map(str::to_owned),
-            failure_threshold: check["FailureThreshold"].as_i64().map(|threshold| threshold as i32),
-        }),
-        created: value["CreateDate"].as_f64().map_or(i64::MAX, |seconds| (seconds * 1000.0).round() as i64),
-        instances: value["InstanceCount"].as_u64().and_then(|count| usize::try_from(count).ok()),
-    }
-}
-
-fn records(records: &[DnsRecord]) -> Value {
-    records.iter().map(|record| json!({"Type": record.record_type.as_str(), "TTL": record.ttl})).collect()
-}
-
 #[async_trait]
-impl CloudMap for Port {
+impl Read for Port {
     async fn list_namespaces(&self, _lane: Lane) -> Result<Vec<Namespace>, Error> {
         let found = self.pages(Operation::ListNamespaces, json!({}), "Namespaces").await?;
         Ok(found.iter().map(namespace).collect())
@@ -355,22 +291,6 @@ impl CloudMap for Port {
     async fn get_namespace(&self, id: &str) -> Result<Namespace, Error> {
         let answer = self.call(Operation::GetNamespace, json!({"Id": id})).await.map_err(Failed::sorted)?;
         Ok(namespace(&answer["Namespace"]))
-    }
-
-    async fn create_http_namespace(
-        &self,
-        name: &str,
-        creator_request_id: &str,
-        description: &str,
-        tags: &BTreeMap<String, String>,
-    ) -> Result<OperationId, Error> {
-        let body = json!({"Name": name, "CreatorRequestId": creator_request_id, "Description": description,
-            "Tags": tag_list(tags)});
-        self.submit(Operation::CreateHttpNamespace, body).await
-    }
-
-    async fn delete_namespace(&self, id: &str) -> Result<OperationId, Error> {
-        self.submit(Operation::DeleteNamespace, json!({"Id": id})).await
     }
 
     async fn list_services(&self, namespace_id: &str, _lane: Lane) -> Result<Vec<Service>, Error> {
@@ -382,61 +302,6 @@ impl CloudMap for Port {
     async fn get_service(&self, id: &str, _lane: Lane) -> Result<Service, Error> {
         let answer = self.call(Operation::GetService, json!({"Id": id})).await.map_err(Failed::sorted)?;
         Ok(service(&answer["Service"]))
-    }
-
-    async fn create_service(&self, new: &NewService, _lane: Lane) -> Result<CreateService, Error> {
-        let NewService { namespace_id, name, creator_request_id, description, dns, custom_health_check, tags } = new;
-        let mut body = json!({"Name": &**name, "NamespaceId": &**namespace_id, "CreatorRequestId": creator_request_id,
-            "Tags": tag_list(tags)});
-        if let Some(description) = description {
-            body["Description"] = json!(description);
-        }
-        match dns {
-            Some(dns) => {
-                let policy = if dns.weighted { "WEIGHTED" } else { "MULTIVALUE" };
-                body["DnsConfig"] = json!({"RoutingPolicy": policy, "DnsRecords": records(&dns.records)});
-            }
-            None => body["Type"] = json!("HTTP"),
-        }
-        if *custom_health_check {
-            body["HealthCheckCustomConfig"] = json!({});
-        }
-        match self.call(Operation::CreateService, body).await {
-            Ok(answer) => Ok(CreateService::Created(service(&answer["Service"]))),
-            Err(failed) => match failed.member("ServiceId") {
-                Some(id) if failed.code == "ServiceAlreadyExists" => {
-                    let creator_request_id = failed.member("CreatorRequestId");
-                    Ok(CreateService::Exists { id: id.into(), creator_request_id })
-                }
-                _ => Err(failed.sorted()),
-            },
-        }
-    }
-
-    async fn update_service(&self, id: &str, change: &ServiceChange) -> Result<OperationId, Error> {
-        let mut service = json!({"DnsConfig": {"DnsRecords": records(&change.records)}});
-        if let Some(description) = &change.description {
-            service["Description"] = json!(description);
-        }
-        if let Some(check) = &change.health_check {
-            service["HealthCheckConfig"] = json!({"Type": check.kind, "ResourcePath": check.path,
-                "FailureThreshold": check.failure_threshold});
-        }
-        self.submit(Operation::UpdateService, json!({"Id": id, "Service": service})).await
-    }
-
-    async fn delete_service(&self, id: &str) -> Result<(), Error> {
-        self.call(Operation::DeleteService, json!({"Id": id})).await.map_err(Failed::sorted)?;
-        Ok(())
-    }
-
-    async fn register_instance(&self, service: &str, instance: &Instance, _lane: Lane) -> Result<OperationId, Error> {
-        let body = json!({"ServiceId": service, "InstanceId": &*instance.id, "Attributes": instance.attributes});
-        self.submit(Operation::RegisterInstance, body).await
-    }
-
-    async fn deregister_instance(&self, service: &str, instance: &str, _lane: Lane) -> Result<OperationId, Error> {
-        self.submit(Operation::DeregisterInstance, json!({"ServiceId": service, "InstanceId": instance})).await
     }
 
     async fn operation(&self, id: &OperationId, _lane: Lane) -> Result<OperationState, Error> {
@@ -494,23 +359,116 @@ impl CloudMap for Port {
         })
     }
 
-    async fn set_custom_health(&self, service_id: &str, instance_id: &str, healthy: bool) -> Result<(), Error> {
-        let status = if healthy { "HEALTHY" } else { "UNHEALTHY" };
-        let body = json!({"ServiceId": service_id, "InstanceId": instance_id, "Status": status});
-        self.call(Operation::UpdateInstanceCustomHealthStatus, body).await.map_err(Failed::sorted)?;
-        Ok(())
-    }
-
     async fn list_tags(&self, arn: &str) -> Result<BTreeMap<String, String>, Error> {
         let answer = self.call(Operation::ListTagsForResource, json!({"ResourceARN": arn})).await;
         let answer = answer.map_err(Failed::sorted)?;
         let tags = answer["Tags"].as_array().into_iter().flatten();
         Ok(tags.map(|tag| (text(&tag["Key"]).to_string(), text(&tag["Value"]).to_string())).collect())
     }
+}
 
-    async fn tag(&self, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error> {
+#[async_trait]
+impl Write for Port {
+    async fn create_http_namespace(
+        &self,
+        permit: &Permit,
+        name: &str,
+        creator_request_id: &str,
+        description: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<OperationId, Error> {
+        let body = json!({"Name": name, "CreatorRequestId": creator_request_id, "Description": description,
+            "Tags": tag_list(tags)});
+        self.submit(permit, Operation::CreateHttpNamespace, body).await
+    }
+
+    async fn delete_namespace(&self, permit: &Permit, id: &str) -> Result<OperationId, Error> {
+        self.submit(permit, Operation::DeleteNamespace, json!({"Id": id})).await
+    }
+
+    async fn create_service(&self, permit: &Permit, new: &NewService, _lane: Lane) -> Result<CreateService, Error> {
+        let NewService { namespace_id, name, creator_request_id, description, dns, custom_health_check, tags } = new;
+        let mut body = json!({"Name": &**name, "NamespaceId": &**namespace_id, "CreatorRequestId": creator_request_id,
+            "Tags": tag_list(tags)});
+        if let Some(description) = description {
+            body["Description"] = json!(description);
+        }
+        match dns {
+            Some(dns) => {
+                let policy = if dns.weighted { "WEIGHTED" } else { "MULTIVALUE" };
+                body["DnsConfig"] = json!({"RoutingPolicy": policy, "DnsRecords": records(&dns.records)});
+            }
+            None => body["Type"] = json!("HTTP"),
+        }
+        if *custom_health_check {
+            body["HealthCheckCustomConfig"] = json!({});
+        }
+        match self.write(permit, Operation::CreateService, body).await {
+            Ok(answer) => Ok(CreateService::Created(service(&answer["Service"]))),
+            Err(failed) => match failed.member("ServiceId") {
+                Some(id) if failed.code == "ServiceAlreadyExists" => {
+                    let creator_request_id = failed.member("CreatorRequestId");
+                    Ok(CreateService::Exists { id: id.into(), creator_request_id })
+                }
+                _ => Err(failed.sorted()),
+            },
+        }
+    }
+
+    async fn update_service(&self, permit: &Permit, id: &str, change: &ServiceChange) -> Result<OperationId, Error> {
+        let mut service = json!({"DnsConfig": {"DnsRecords": records(&change.records)}});
+        if let Some(description) = &change.description {
+            service["Description"] = json!(description);
+        }
+        if let Some(check) = &change.health_check {
+            service["HealthCheckConfig"] = json!({"Type": check.kind, "ResourcePath": check.path,
+                "FailureThreshold": check.failure_threshold});
+        }
+        self.submit(permit, Operation::UpdateService, json!({"Id": id, "Service": service})).await
+    }
+
+    async fn delete_service(&self, permit: &Permit, id: &str) -> Result<(), Error> {
+        self.write(permit, Operation::DeleteService, json!({"Id": id})).await.map_err(Failed::sorted)?;
+        Ok(())
+    }
+
+    async fn register_instance(
+        &self,
+        permit: &Permit,
+        service: &str,
+        instance: &Instance,
+        _lane: Lane,
+    ) -> Result<OperationId, Error> {
+        let body = json!({"ServiceId": service, "InstanceId": &*instance.id, "Attributes": instance.attributes});
+        self.submit(permit, Operation::RegisterInstance, body).await
+    }
+
+    async fn deregister_instance(
+        &self,
+        permit: &Permit,
+        service: &str,
+        instance: &str,
+        _lane: Lane,
+    ) -> Result<OperationId, Error> {
+        self.submit(permit, Operation::DeregisterInstance, json!({"ServiceId": service, "InstanceId": instance})).await
+    }
+
+    async fn set_custom_health(
+        &self,
+        permit: &Permit,
+        service_id: &str,
+        instance_id: &str,
+        healthy: bool,
+    ) -> Result<(), Error> {
+        let status = if healthy { "HEALTHY" } else { "UNHEALTHY" };
+        let body = json!({"ServiceId": service_id, "InstanceId": instance_id, "Status": status});
+        self.write(permit, Operation::UpdateInstanceCustomHealthStatus, body).await.map_err(Failed::sorted)?;
+        Ok(())
+    }
+
+    async fn tag(&self, permit: &Permit, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error> {
         let body = json!({"ResourceARN": arn, "Tags": tag_list(tags)});
-        self.call(Operation::TagResource, body).await.map_err(Failed::sorted)?;
+        self.write(permit, Operation::TagResource, body).await.map_err(Failed::sorted)?;
         Ok(())
     }
 }

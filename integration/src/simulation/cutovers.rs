@@ -36,9 +36,9 @@ const NOTICED: Duration = Duration::from_secs(45);
 /// How long a call takes.
 const LATENCY: Duration = Duration::from_millis(20);
 
-/// What a user says to a Cutover.
+/// How a user changes a Cutover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Saying {
+pub(crate) enum Instruction {
     /// There is one, or there is one again.
     Begin,
     Pause(bool),
@@ -53,7 +53,7 @@ pub(crate) enum Saying {
     Hide(bool),
 }
 
-impl Saying {
+impl Instruction {
     pub(super) fn draw(rng: &mut Rng) -> Self {
         match rng.below(20) {
             0..3 => Self::Begin,
@@ -80,30 +80,30 @@ impl World {
         debug_assert!(self.clusters[cluster].site.has_cutovers(), "nobody would follow its Cutover");
     }
 
-    pub(crate) fn say(&mut self, cluster: usize, saying: Saying) {
+    pub(crate) fn instruct(&mut self, cluster: usize, instruction: Instruction) {
         let (namespace, name) = key();
         let api = &self.clusters[cluster].api;
         let spec = |spec: Value| drop(api.patch("cutovers", namespace, name, &json!({ "spec": spec })));
-        match saying {
-            Saying::Begin if api.get("cutovers", namespace, name).is_some() => {
+        match instruction {
+            Instruction::Begin if api.get("cutovers", namespace, name).is_some() => {
                 // Another spec, so that what a guard found is forgotten.
                 spec(json!({ "rollBack": true }));
                 spec(json!({"paused": null, "shareOfTraffic": null, "rollBack": null}));
             }
-            Saying::Begin => {
+            Instruction::Begin => {
                 let interval = format!("{}s", INTERVAL.as_secs());
                 must(api.put(
                     "cutovers",
                     json!({"metadata": {"namespace": namespace, "name": name}, "spec": {"steps": STEPS, "interval": interval}}),
                 ));
             }
-            Saying::Pause(paused) => spec(json!({ "paused": paused })),
-            Saying::Hold(share) => spec(json!({ "shareOfTraffic": share })),
-            Saying::Back(back) => spec(json!({ "rollBack": back })),
-            Saying::Delete => drop(api.delete("cutovers", namespace, name)),
-            Saying::Guard(guard) => spec(json!({ "guard": guard.then(|| json!({})) })),
-            Saying::Hide(hide) => spec(json!({ "hideTasks": hide })),
-            Saying::Ill(ill) => self.callers.say(self.began.elapsed(), ill),
+            Instruction::Pause(paused) => spec(json!({ "paused": paused })),
+            Instruction::Hold(share) => spec(json!({ "shareOfTraffic": share })),
+            Instruction::Back(back) => spec(json!({ "rollBack": back })),
+            Instruction::Delete => drop(api.delete("cutovers", namespace, name)),
+            Instruction::Guard(guard) => spec(json!({ "guard": guard.then(|| json!({})) })),
+            Instruction::Hide(hide) => spec(json!({ "hideTasks": hide })),
+            Instruction::Ill(ill) => self.callers.note(self.began.elapsed(), ill),
         }
     }
 
@@ -111,7 +111,7 @@ impl World {
     pub(crate) fn let_go(&mut self, cluster: usize) {
         self.scale(Place { cluster, name: JOINING.0 }, 3, false);
         self.join_tasks(cluster);
-        self.say(cluster, Saying::Begin);
+        self.instruct(cluster, Instruction::Begin);
     }
 }
 
@@ -120,13 +120,13 @@ impl World {
 pub(crate) struct Callers(Arc<Mutex<Vec<(Duration, bool)>>>);
 
 impl Callers {
-    fn say(&self, at: Duration, ill: bool) {
+    fn note(&self, at: Duration, ill: bool) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push((at, ill));
     }
 
     /// All pods answer.
     pub(crate) fn heal(&self, at: Duration) {
-        self.say(at, false);
+        self.note(at, false);
     }
 
     /// Whether no pod answered, or whether one did, at some time of an interval.

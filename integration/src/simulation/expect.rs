@@ -181,13 +181,13 @@ fn import_ips(api: &ApiServer, name: &Name, wanted: &Imported) -> Option<String>
 fn import_conditions(api: &ApiServer, name: &Name, wanted: &Imported) -> Option<String> {
     let import = api.get("serviceimports", &name.0, &name.1)?;
     let ready = if wanted.families.is_empty() { ("False", "IPFamilyNotSupported") } else { ("True", "Ready") };
-    let (said, stale) = (said(&import, "Ready"), said(&import, "Stale"));
+    let (said, stale) = (condition(&import, "Ready"), condition(&import, "Stale"));
     let right = said == ready && stale == ("missing", "");
     (!right).then(|| format!("Ready should be {ready:?}, and Stale missing, in {}", import["status"]["conditions"]))
 }
 
 /// Status and reason of a condition.
-fn said<'a>(object: &'a Value, type_: &str) -> (&'a str, &'a str) {
+fn condition<'a>(object: &'a Value, type_: &str) -> (&'a str, &'a str) {
     let mut all = object["status"]["conditions"].as_array().into_iter().flatten();
     let found = all.find(|condition| condition["type"] == type_);
     found.map_or(("missing", ""), |condition| {
@@ -203,7 +203,7 @@ fn conditions(
     registered: &[(&str, &str)],
     conflicts: Option<&BTreeSet<&'static str>>,
 ) -> Option<String> {
-    let said = |type_: &str| said(export, type_);
+    let condition = |type_: &str| condition(export, type_);
     let exports = api.get("services", &name.0, &name.1).is_some() && !set.is_empty();
     let wanted: &[(&str, &[(&str, &str)])] = match api.get("services", &name.0, &name.1) {
         Some(_) if set.is_empty() => &[("Valid", &[("True", "Valid")]), ("Ready", &[("False", "Pending")])],
@@ -212,7 +212,7 @@ fn conditions(
     };
     // Who exports nothing is in no conflict.
     let conflicts = conflicts.filter(|_| exports).cloned().unwrap_or_default();
-    let (status, reasons) = said("Conflict");
+    let (status, reasons) = condition("Conflict");
     let agrees = match status {
         "True" => reasons.split(',').collect::<BTreeSet<_>>() == conflicts,
         _ => conflicts.is_empty() && ["False", "missing"].contains(&status),
@@ -220,6 +220,6 @@ fn conditions(
     if !agrees {
         return Some(format!("Conflict is not {conflicts:?} in {}", export["status"]["conditions"]));
     }
-    let wrong = wanted.iter().find(|(type_, allowed)| !allowed.contains(&said(type_)))?;
-    Some(format!("{} is {:?} in {}", wrong.0, said(wrong.0), export["status"]["conditions"]))
+    let wrong = wanted.iter().find(|(type_, allowed)| !allowed.contains(&condition(type_)))?;
+    Some(format!("{} is {:?} in {}", wrong.0, condition(wrong.0), export["status"]["conditions"]))
 }

@@ -24,10 +24,10 @@ const GIVEN_UP: Duration = Duration::from_mins(4);
 pub(crate) const INSTANCES: Duration = GIVEN_UP.saturating_add(FOLLOWS);
 
 /// A cluster's UID and a target.
-type Place = (String, Name);
+type ClusterTarget = (String, Name);
 
 /// Where, whether it lacks the instance or still has it, and the endpoint.
-type Late = (Place, bool, String);
+type Late = (ClusterTarget, bool, String);
 
 /// What the check remembers.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ pub(crate) struct Followed {
     /// The versions of the clusters and of Cloud Map that were looked at.
     seen: (Vec<Version>, u64),
     /// Where everything was registered once since the present claim came.
-    settled: BTreeSet<Place>,
+    settled: BTreeSet<ClusterTarget>,
     /// What is otherwise than it should be, and since when.
     late: BTreeMap<Late, Duration>,
 }

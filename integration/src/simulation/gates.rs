@@ -51,10 +51,10 @@ pub(super) fn pod(api: &ApiServer, namespace: &str, name: &str) -> Option<(Strin
 
 /// The status of the condition that is the gate.
 fn gate(pod: &Value) -> Option<&str> {
-    said(pod)?["status"].as_str()
+    condition(pod)?["status"].as_str()
 }
 
-fn said(pod: &Value) -> Option<&Value> {
+fn condition(pod: &Value) -> Option<&Value> {
     pod["status"]["conditions"].as_array()?.iter().find(|said| said["type"] == CONDITION_REGISTERED)
 }
 
@@ -101,7 +101,7 @@ pub(crate) fn wrong(registry: &Registry, write: &Write) -> Option<String> {
     }
     let (namespace, pod) = &write.key;
     let service = (namespace.clone(), label(after, "app").to_owned());
-    let by_success = said(after).is_some_and(|said| said["reason"] == "Registered");
+    let by_success = condition(after).is_some_and(|said| said["reason"] == "Registered");
     let shown = registry.has_shown(address(pod), &service);
     (by_success && !shown).then(|| format!("{pod} was never discovered: {after}"))
 }

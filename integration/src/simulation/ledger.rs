@@ -11,7 +11,6 @@ use ledger::{
     head::Head,
     page::StoredPage,
     record::Position,
-    records,
     trust::{self, Scope},
     verify,
 };

@@ -10,8 +10,10 @@ pub mod campaign;
 mod check;
 mod claims;
 mod cloudmap;
+mod continuity;
 mod cutovers;
 mod discovered;
+mod draw;
 mod editors;
 mod effort;
 mod expect;
@@ -23,6 +25,7 @@ mod ledger;
 mod machine;
 mod merge;
 mod network;
+mod ownership;
 mod ports;
 mod rates;
 mod registered;
@@ -53,7 +56,7 @@ use tokio::{
 
 use self::{
     check::Checks,
-    cutovers::Saying,
+    cutovers::Instruction,
     followed::Followed,
     ports::DerivedPorts,
     rates::Asked,
@@ -163,7 +166,7 @@ impl Driver {
 
     async fn run(mut self, scenario: &Scenario, only: Option<&[usize]>) -> Report {
         let mut rng = Rng::new(scenario.name, self.report.seed);
-        let steps = schedule::draw(&mut rng, scenario, scenario.trouble());
+        let steps = draw::draw(&mut rng, scenario, scenario.trouble());
         let chosen: Vec<(usize, Step)> =
             steps.into_iter().enumerate().filter(|(number, _)| only.is_none_or(|only| only.contains(number))).collect();
         self.report.steps = chosen
@@ -215,8 +218,8 @@ impl Driver {
             self.wait(Duration::from_secs(5)).await?;
             self.world.run_tasks(rng.below(MOST_TASKS) + 1);
             self.world.scale(Place { cluster: 0, name: JOINING.0 }, rng.below(5) + 1, false);
-            self.world.say(0, Saying::Begin);
-            self.world.say(0, Saying::Guard(rng.chance(0.6)));
+            self.world.instruct(0, Instruction::Begin);
+            self.world.instruct(0, Instruction::Guard(rng.chance(0.6)));
             self.wait(Duration::from_secs(1)).await?;
             self.world.join_tasks(0);
         }

@@ -55,7 +55,7 @@ impl Network {
     pub(crate) fn place(&self, cluster: usize, replica: usize) -> Arc<dyn sessions::Network> {
         let [cluster_part, replica_part] = [cluster, replica].map(|number| number as u8 + 1);
         let address = SocketAddr::from(([10, 200, cluster_part, replica_part], 7_946));
-        Arc::new(Place { network: self.clone(), cluster, address })
+        Arc::new(ReplicaNetwork { network: self.clone(), cluster, address })
     }
 
     /// Cuts all connections of a cluster.
@@ -117,14 +117,14 @@ impl Network {
 
 /// One replica in the network.
 #[derive(Debug)]
-struct Place {
+struct ReplicaNetwork {
     network: Network,
     cluster: usize,
     address: SocketAddr,
 }
 
 #[async_trait]
-impl sessions::Network for Place {
+impl sessions::Network for ReplicaNetwork {
     fn addresses(&self) -> Arc<[SocketAddr]> {
         [self.address].into()
     }

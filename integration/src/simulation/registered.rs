@@ -293,6 +293,20 @@ impl Registered {
         Some(format!("{}/{} has instances of {:?}", target.0, target.1, owners(&there[target])))
     }
 
+    /// Whether the endpoint of an instance lives, and its cluster still wants it in the target.
+    fn should_stay(&self, world: &World, target: &Name, instance: &Instance) -> bool {
+        let clusters = &world.clusters;
+        let Some(index) = clusters.iter().position(|cluster| cluster.uid == instance.uid) else { return false };
+        let (api, owner) = (&clusters[index].api, &instance.owner);
+        let was_exported = self.exported.contains(&(index, target.clone(), owner.clone()));
+        clusters[index].group() == instance.group
+            && !clusters[index].leaving
+            && !world.is_passed_on(&instance.address)
+            && live(api, owner).contains(&instance.address)
+            && api.get("services", &owner.0, &owner.1).is_some()
+            && (!was_exported || exported(&clusters[index], owner).is_some())
+    }
+
     /// A target that is empty now, though an address that was there lives on and whoever may have the name has endpoints.
     fn emptied(
         &self,
@@ -323,18 +337,7 @@ impl Registered {
                 let wants = self.wants.iter();
                 wants.filter(move |((_, of, at, who, _), _)| of == group && at == target && *who == owner)
             };
-            let lives = |instance: &&Instance| {
-                let Some(index) = clusters.iter().position(|cluster| cluster.uid == instance.uid) else { return false };
-                let (api, owner) = (&clusters[index].api, &instance.owner);
-                let was_exported = self.exported.contains(&(index, target.clone(), owner.clone()));
-                clusters[index].group() == instance.group
-                    && !clusters[index].leaving
-                    && !world.is_passed_on(&instance.address)
-                    && live(api, owner).contains(&instance.address)
-                    && api.get("services", &owner.0, &owner.1).is_some()
-                    && (!was_exported || exported(&clusters[index], owner).is_some())
-            };
-            let living: Vec<_> = former.iter().filter(lives).collect();
+            let living: Vec<_> = former.iter().filter(|it| self.should_stay(world, target, it)).collect();
             // Where users gave the name up, whoever else has its Kubernetes name takes it as soon as that one is the first.
             let given_up =
                 living.iter().all(|it| wants(&it.owner).all(|((index, ..), _)| clusters[*index].uid != it.uid));

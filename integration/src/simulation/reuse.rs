@@ -125,14 +125,14 @@ fn owners(world: &World) -> BTreeMap<String, Owner> {
 
 /// Where an address is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+enum Holder {
     /// A ready endpoint of an import.
     Imported { by: String, name: Name },
     /// In an instance that a cluster registered for its Service.
     Registered { target: Name, owner: Owner },
 }
 
-impl Place {
+impl Holder {
     /// Whether a pod of this Service belongs there.
     fn is_of(&self, pod: &Owner) -> bool {
         match self {
@@ -143,17 +143,17 @@ impl Place {
 }
 
 /// Where all addresses are, in all clusters and in Cloud Map.
-fn everywhere(world: &World) -> BTreeSet<(String, Place)> {
+fn everywhere(world: &World) -> BTreeSet<(String, Holder)> {
     let mut found = BTreeSet::new();
     for Cluster { id, api, .. } in &world.clusters {
         for (name, import) in imported(api) {
-            let place = Place::Imported { by: id.clone(), name };
+            let place = Holder::Imported { by: id.clone(), name };
             found.extend(import.addresses().into_iter().map(|address| (address, place.clone())));
         }
     }
     for (target, place) in world.registry.with(|cloudmap, _| places(cloudmap)) {
         for Instance { uid, owner, address, .. } in place.instances {
-            found.insert((address, Place::Registered { target: target.clone(), owner: (uid, owner) }));
+            found.insert((address, Holder::Registered { target: target.clone(), owner: (uid, owner) }));
         }
     }
     found
@@ -165,7 +165,7 @@ pub(crate) struct Reused {
     /// The versions of the clusters and of Cloud Map that were looked at.
     seen: (Vec<Version>, u64),
     /// The places where an address is that belongs to a pod of another Service, and since when it does.
-    wrong: BTreeMap<(String, Place), Duration>,
+    wrong: BTreeMap<(String, Holder), Duration>,
 }
 
 impl Reused {
@@ -180,13 +180,13 @@ impl Reused {
             self.seen = seen;
             let owners = owners(world);
             let is_wrong =
-                |(address, place): &(String, Place)| owners.get(address).is_some_and(|pod| !place.is_of(pod));
+                |(address, place): &(String, Holder)| owners.get(address).is_some_and(|pod| !place.is_of(pod));
             let wrong = everywhere(world).into_iter().filter(is_wrong);
-            let since = |at: (String, Place)| (self.wrong.get(&at).copied().unwrap_or(now), at);
+            let since = |at: (String, Holder)| (self.wrong.get(&at).copied().unwrap_or(now), at);
             self.wrong = wrong.map(since).map(|(since, at)| (at, since)).collect();
         }
         for ((address, place), since) in &mut self.wrong {
-            let longest = if matches!(place, Place::Imported { .. }) { news(scenario) } else { INSTANCES };
+            let longest = if matches!(place, Holder::Imported { .. }) { news(scenario) } else { INSTANCES };
             if is_old(since, now, longest, world) {
                 let pod = owners(world).remove(address);
                 let what = format!("{address} is {place:?} since {since:.1?}, but its pod is of {pod:?}");
@@ -201,7 +201,7 @@ impl Reused {
 pub(crate) fn misplaced(world: &World) -> Option<String> {
     world.pool.as_ref()?;
     let owners = owners(world);
-    let belongs = |address: &String, place: &Place| owners.get(address).is_some_and(|pod| place.is_of(pod));
+    let belongs = |address: &String, place: &Holder| owners.get(address).is_some_and(|pod| place.is_of(pod));
     let (address, place) = everywhere(world).into_iter().find(|(address, place)| !belongs(address, place))?;
     Some(format!("{address} is {place:?}, but its pod is of {:?}", owners.get(&address)))
 }

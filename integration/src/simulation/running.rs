@@ -48,27 +48,13 @@ impl Running {
             Action::Label { place, tier } => world.label_export(*place, *tier),
             Action::Annotate { place, host, python } => world.annotate(*place, *host, *python),
             Action::Share { cluster, share } => world.share(*cluster, *share),
-            Action::Say { cluster, saying } => world.say(*cluster, *saying),
+            Action::Instruct { cluster, instruction } => world.instruct(*cluster, *instruction),
             Action::Tasks(count) => world.run_tasks(*count),
             Action::Orders(tasks) => world.run_orders(*tasks),
             Action::NameTarget { place, wish } => world.name_target(*place, *wish),
-            Action::Namespace { cluster, namespace } => {
-                let api = &world.clusters[*cluster].api;
-                if api.get("namespaces", "", namespace).is_some_and(|namespace| !is_terminating(&namespace)) {
-                    drop(api.delete("namespaces", "", namespace));
-                    self.namespaces.insert(number);
-                }
-            }
+            Action::Namespace { cluster, namespace } => self.delete_namespace(world, number, *cluster, namespace),
             Action::Crash { cluster, role, of_registry, nth, after } => {
-                let slot = world.acting(*cluster, *role);
-                let (machine, name) = (slot.machine.clone(), slot.name.clone());
-                let kill = move || machine.kill();
-                if *of_registry {
-                    world.registry.crash_at_write(&name, *nth, *after, kill);
-                } else {
-                    let moment = if *after { Moment::After } else { Moment::Before };
-                    world.clusters[*cluster].api.crash_at_write(&name, *nth, moment, kill);
-                }
+                crash_at_write(world, (*cluster, *role), *of_registry, *nth, *after);
             }
             Action::Kill { cluster, role } => world.acting(*cluster, *role).kill(),
             Action::Stop { cluster, role } => world.acting(*cluster, *role).stop(),
@@ -98,25 +84,9 @@ impl Running {
                 world.network.iter().for_each(|network| network.divide(number, BTreeSet::clone(&ways)));
             }
             Action::Truncate(rows) => world.registry.set_rows(*rows),
-            Action::Registry { rules, replica } => {
-                if rules.iter().any(|rule| rule.operation.as_deref() == Some("GetOperation")) {
-                    world.blind = world.blind.max(Some(world.began.elapsed() + step.lasts));
-                }
-                let caller = replica.map(|(cluster, role)| world.acting(cluster, role).name.clone());
-                let rules = rules.iter().map(|rule| Rule { caller: caller.clone(), ..rule.clone() });
-                let added =
-                    world.registry.with(|cloudmap, _| rules.filter_map(|rule| cloudmap.add_fault(rule).ok()).collect());
-                self.rules.insert(number, added);
-            }
+            Action::Registry { rules, replica } => self.fail_calls(world, number, step.lasts, rules, *replica),
             Action::Lag(lag) => set_lag(world, *lag),
-            Action::Foreigner { target: (namespace, service) } => {
-                if let Some((service, made)) = world.foreign_service(namespace, service) {
-                    let body = json!({"ServiceId": service, "InstanceId": format!("ecs-{number}"),
-                        "Attributes": {"AWS_INSTANCE_IPV4": format!("172.16.0.{}", number % 250 + 1), "AWS_INSTANCE_PORT": "80"}});
-                    world.registry.call("ecs", "RegisterInstance", &body);
-                    self.foreigners.insert(number, (service, made));
-                }
-            }
+            Action::Foreigner { target } => self.register_foreigner(world, number, *target),
             Action::Meddle { which, how } => world.meddle(*which, *how),
             Action::DeleteKey { cluster, dies: Some(Moment::Before) } => world.acting(*cluster, Role::Leader).kill(),
             Action::DeleteKey { cluster, dies: None | Some(Moment::After) } => world.delete_key(*cluster),
@@ -125,6 +95,41 @@ impl Running {
             Action::Move { cluster, told: false, to } => world.join(*cluster, to),
             Action::Silence { cluster, way } => self.cut_off(world, number, *cluster, *way),
             Action::Intrude { place, what } => world.intrude(number, *place, *what),
+        }
+    }
+
+    fn delete_namespace(&mut self, world: &World, number: usize, cluster: usize, namespace: &str) {
+        let api = &world.clusters[cluster].api;
+        if api.get("namespaces", "", namespace).is_some_and(|namespace| !is_terminating(&namespace)) {
+            drop(api.delete("namespaces", "", namespace));
+            self.namespaces.insert(number);
+        }
+    }
+
+    /// Has calls fail by these rules: those of one replica, or all.
+    fn fail_calls(
+        &mut self,
+        world: &mut World,
+        number: usize,
+        lasts: Duration,
+        rules: &[Rule],
+        replica: Option<(usize, Role)>,
+    ) {
+        if rules.iter().any(|rule| rule.operation.as_deref() == Some("GetOperation")) {
+            world.blind = world.blind.max(Some(world.began.elapsed() + lasts));
+        }
+        let caller = replica.map(|(cluster, role)| world.acting(cluster, role).name.clone());
+        let rules = rules.iter().map(|rule| Rule { caller: caller.clone(), ..rule.clone() });
+        let added = world.registry.with(|cloudmap, _| rules.filter_map(|rule| cloudmap.add_fault(rule).ok()).collect());
+        self.rules.insert(number, added);
+    }
+
+    fn register_foreigner(&mut self, world: &mut World, number: usize, (namespace, service): (&str, &str)) {
+        if let Some((service, made)) = world.foreign_service(namespace, service) {
+            let body = json!({"ServiceId": service, "InstanceId": format!("ecs-{number}"),
+                "Attributes": {"AWS_INSTANCE_IPV4": format!("172.16.0.{}", number % 250 + 1), "AWS_INSTANCE_PORT": "80"}});
+            world.registry.call("ecs", "RegisterInstance", &body);
+            self.foreigners.insert(number, (service, made));
         }
     }
 
@@ -214,6 +219,19 @@ impl Running {
             }
             _ => {}
         }
+    }
+}
+
+/// Has a replica die at its `nth` write from now on: before the write, or after it.
+fn crash_at_write(world: &mut World, (cluster, role): (usize, Role), of_registry: bool, nth: u32, after: bool) {
+    let slot = world.acting(cluster, role);
+    let (machine, name) = (slot.machine.clone(), slot.name.clone());
+    let kill = move || machine.kill();
+    if of_registry {
+        world.registry.crash_at_write(&name, nth, after, kill);
+    } else {
+        let moment = if after { Moment::After } else { Moment::Before };
+        world.clusters[cluster].api.crash_at_write(&name, nth, moment, kill);
     }
 }
 

@@ -3,10 +3,7 @@
 use ::cloudmap::{Access, Operation};
 
 use super::*;
-use crate::simulation::{
-    scenario::SCENARIOS,
-    schedule::{Action, draw},
-};
+use crate::simulation::{draw::draw, scenario::SCENARIOS, schedule::Action};
 use emulator::{Effect, Fault};
 
 /// What only commands call.
@@ -106,7 +103,7 @@ fn a_controller_writes_nothing_that_only_commands_write() {
     let writes = Operation::ALL.iter().filter(|operation| operation.access() == Access::Write);
     let writes = writes.filter(|operation| !OF_COMMANDS.contains(operation));
     let writes: BTreeSet<&str> = writes.map(|operation| operation.name()).collect();
-    assert_eq!(writes, BTreeSet::from(check::WRITTEN));
+    assert_eq!(writes, BTreeSet::from(ownership::WRITTEN));
 }
 
 #[cfg(tokio_unstable)]

@@ -92,9 +92,8 @@ async fn lost_access_to_the_registry_is_said_and_heals(world: &World) -> Result<
     let fault = registry.add_fault(&Fault::on_any(denied).for_caller(&registry.caller(&second.id).await?)).await?;
     let outcome = async {
         facts::export(world, second, manifests::service("new", &[manifests::http(80)])).await?;
-        let failed = world.export_condition(second, "new", "Ready", "False", "Failed").await?;
-        let message = failed["message"].as_str().unwrap_or_default();
-        holds(message.contains("not authorized"), "the message has AWS's words", &failed)?;
+        // AWS's words.
+        facts::not_ready(world, second, "new", PROPAGATION, &["Failed"], "not authorized").await?;
         holds_for("nothing is withdrawn", QUIET, async || {
             for (cluster, name) in [(first, "old"), (second, "theirs"), (second, "old")] {
                 let slices = world.imported_slices(cluster, name).await?;

@@ -213,6 +213,7 @@ async fn only_from_namespaces_that_the_administrator_allows(world: &World) -> Re
     let setting = [("CLOUDMAP_MCS_EXPORT_NAMESPACES", format!("{LABEL}=yes"))];
     let before = second.controller().set(&setting).await?;
     let outcome = async {
+        facts::not_ready(world, second, "web", PROPAGATION, &["Failed"], LABEL).await?;
         let refused = world.export_condition(second, "web", "Ready", "False", "Failed").await?;
         let message = refused["message"].as_str().unwrap_or_default();
         let helps = message.contains(&world.namespace) && message.contains(LABEL);

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::scenario::{
-    Cluster, NODE, POD, PROPAGATION, SERVICE_IMPORT, Skip, World, eventually, holds, manifests, name_of,
+    Cluster, NODE, POD, PROPAGATION, SERVICE_EXPORT, SERVICE_IMPORT, Skip, World, condition, eventually, holds,
+    manifests, name_of,
 };
 use serde_json::Value;
 
@@ -43,6 +44,26 @@ pub(crate) async fn export(world: &World, cluster: &Cluster, service: Value) -> 
     let name = name_of(&service).to_owned();
     world.apply(cluster, service).await?;
     world.apply(cluster, manifests::export(&name)).await.map(drop)
+}
+
+/// Waits until a new export is not ready for one of these reasons, and its message has these words. Until the controller sees
+/// the Service, the export has failed for want of it.
+pub(crate) async fn not_ready(
+    world: &World,
+    cluster: &Cluster,
+    export: &str,
+    deadline: Duration,
+    reasons: &[&str],
+    words: &str,
+) -> Result<()> {
+    let what = format!("{cluster:?}: the export {export} has Ready=False, {reasons:?}, with {words:?}");
+    eventually(&what, deadline, async || {
+        let export = cluster.expect(SERVICE_EXPORT, &world.namespace, export).await?;
+        let ready = condition(&export, "Ready");
+        let [reason, message] = ["reason", "message"].map(|field| ready[field].as_str().unwrap_or_default());
+        holds(ready["status"] == "False" && reasons.contains(&reason) && message.contains(words), &what, &export)
+    })
+    .await
 }
 
 /// Waits until a ServiceImport is there and is as described.

@@ -87,7 +87,7 @@ async fn main() -> Result<ExitCode> {
     };
     let start = std::time::Instant::now();
     let played = play(&checks, stage, threads).await;
-    let report = Report::new(played, report::Place::ask().await?, start.elapsed(), filter.is_some());
+    let report = Report::new(played, report::Environment::ask().await?, start.elapsed(), filter.is_some());
     report.print();
     if let Ok(path) = std::env::var("MCS_CONFORMANCE_REPORT") {
         report.write(&path)?;

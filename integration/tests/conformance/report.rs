@@ -19,7 +19,7 @@ const SLOW: Duration = Duration::from_secs(5);
 
 /// What ran where and when.
 #[derive(Debug, Serialize)]
-pub(crate) struct Place {
+pub(crate) struct Environment {
     /// The day, in UTC.
     date: String,
     /// The commit of the checkout, as the script that runs the suite says.
@@ -29,7 +29,7 @@ pub(crate) struct Place {
     nodes: usize,
 }
 
-impl Place {
+impl Environment {
     pub(crate) async fn ask() -> Result<Self> {
         let mut all = Self {
             date: Timestamp::now().strftime("%Y-%m-%d").to_string(),
@@ -52,7 +52,7 @@ impl Place {
 #[derive(Debug)]
 pub(crate) struct Report {
     played: Vec<Played>,
-    place: Place,
+    place: Environment,
     took: Duration,
     /// Only some of the checks were run.
     partial: bool,
@@ -84,7 +84,7 @@ fn short(duration: Option<Duration>) -> String {
 }
 
 impl Report {
-    pub(crate) fn new(mut played: Vec<Played>, place: Place, took: Duration, partial: bool) -> Self {
+    pub(crate) fn new(mut played: Vec<Played>, place: Environment, took: Duration, partial: bool) -> Self {
         played.sort_by_key(|played| played.name);
         Self { played, place, took, partial }
     }
@@ -165,7 +165,7 @@ impl Report {
 
     fn markdown(&self) -> String {
         let mut text = String::new();
-        let Place { date, commit, kubernetes_versions, clusters, nodes } = &self.place;
+        let Environment { date, commit, kubernetes_versions, clusters, nodes } = &self.place;
         let versions = kubernetes_versions.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
         let some = if self.partial { " Only some of the checks were run." } else { "" };
         let _ = writeln!(

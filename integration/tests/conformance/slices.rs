@@ -177,8 +177,9 @@ async fn follow_scaling_and_pods_that_die(world: &World) -> Result<()> {
     })
     .await?;
     world.followed(source, "web").await?;
-    let answered = facts::answers(other, &format!("http://{}/hostname", world.name("web")), &[]).await?;
-    holds(answered != name_of(&pods[0]), "it is not the pod that was killed that answers", &answered)?;
+    let alive = facts::pods(world, source, "web").await?;
+    holds(!alive.contains(name_of(&pods[0])), "the pod that was killed is gone", &alive)?;
+    facts::reaches(other, None, &format!("http://{}/hostname", world.name("web")), &alive).await?;
     world.deploy(source, "web", 0).await?;
     world.followed(source, "web").await?;
     world.imported(other, "web").await.map(drop)

@@ -49,9 +49,13 @@ async fn names_are_answered(world: &World, other: &Cluster) -> Result<()> {
         holds(answer.starts_with("web-"), "a pod of the other cluster answers", &answer)
     })
     .await?;
-    let import = other.expect(SERVICE_IMPORT, ns, "web").await?;
-    let service = other.expect(SERVICE, ns, "web-global").await?;
-    holds(import["spec"]["ips"] == service["spec"]["clusterIPs"], "the import has its addresses", &import)?;
+    // The Service serves before the import names it.
+    eventually("the import has the addresses of the Service", PROPAGATION, async || {
+        let import = other.expect(SERVICE_IMPORT, ns, "web").await?;
+        let service = other.expect(SERVICE, ns, "web-global").await?;
+        holds(import["spec"]["ips"] == service["spec"]["clusterIPs"], "it has them", &import)
+    })
+    .await?;
     eventually("a headless import is answered with addresses of pods", PROPAGATION, async || {
         let service = other.expect(SERVICE, ns, "db-global").await?;
         holds(service["spec"]["clusterIP"] == "None", "the Service is headless", &service)?;

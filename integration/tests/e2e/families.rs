@@ -125,9 +125,12 @@ async fn a_name_of_all_three_kinds_is_served_where_it_can_be() {
         {
             is_ready(world, cluster, "web", "Ready", &["but not its endpoints in", &lost.id]).await?;
             is_answered(world, cluster, "web", family, &answering).await?;
-            let conflict = world.export_condition(cluster, "web", "Conflict", "True", "IPFamilyConflict").await?;
-            let message = conflict["message"].as_str().unwrap_or_default();
-            holds(message.contains("has [IPv6]"), "the conflict says what lacks IPv4", &conflict)?;
+            eventually("the conflict says what lacks IPv4", PROPAGATION, async || {
+                let conflict = world.export_condition(cluster, "web", "Conflict", "True", "IPFamilyConflict").await?;
+                let message = conflict["message"].as_str().unwrap_or_default();
+                holds(message.contains("has [IPv6]"), "the message does", &conflict)
+            })
+            .await?;
         }
         eventually("each pod is an instance with the addresses that it has", NAMES, async || {
             let instances = world.registry()?.discover(&world.namespace, "web").await?;

@@ -16,7 +16,7 @@ const MAX_MESSAGE: usize = 32_768;
 
 /// The condition of an object, with shared texts: caches hold many of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Said {
+pub struct SharedCondition {
     /// What thousands of objects have in common.
     pub heading: Arc<Heading>,
     /// `message`.
@@ -27,7 +27,7 @@ pub struct Said {
     pub last_transition_time: Timestamp,
 }
 
-impl std::ops::Deref for Said {
+impl std::ops::Deref for SharedCondition {
     type Target = Heading;
 
     fn deref(&self) -> &Heading {
@@ -59,7 +59,7 @@ impl Heading {
     }
 }
 
-impl From<&Condition> for Said {
+impl From<&Condition> for SharedCondition {
     fn from(condition: &Condition) -> Self {
         let Condition { type_, status, reason, message, observed_generation, last_transition_time: Time(since) } =
             condition;
@@ -70,9 +70,9 @@ impl From<&Condition> for Said {
     }
 }
 
-impl From<&Said> for Condition {
-    fn from(said: &Said) -> Self {
-        let Said { heading, message, observed_generation, last_transition_time } = said;
+impl From<&SharedCondition> for Condition {
+    fn from(said: &SharedCondition) -> Self {
+        let SharedCondition { heading, message, observed_generation, last_transition_time } = said;
         let Heading { type_, status, reason } = &**heading;
         let [type_, status, reason, message] = [type_, status, reason, message].map(ToString::to_string);
         let (observed_generation, last_transition_time) = (*observed_generation, Time(*last_transition_time));
@@ -122,7 +122,7 @@ impl Verdict {
 
     /// The reason of the Event to emit, if the object had the conditions `before`. Only a change is an Event, and a
     /// good one only after a bad one.
-    pub fn news(&self, before: &[Said]) -> Option<EventReason> {
+    pub fn news(&self, before: &[SharedCondition]) -> Option<EventReason> {
         let there = find(before, self.type_);
         let said = there.is_some_and(|there| *there.status == *self.status.as_str() && *there.reason == *self.reason);
         self.event.filter(|_| !said && (self.is_bad() || there.is_some()))
@@ -135,7 +135,7 @@ impl Verdict {
 /// because each writer applies only its own (see [`FieldManager`](crate::names::FieldManager)). The result has the
 /// order of `verdicts`, so equal verdicts give equal results.
 pub fn conditions(
-    current: &[Said],
+    current: &[SharedCondition],
     verdicts: impl IntoIterator<Item = Verdict>,
     generation: Option<i64>,
     now: Timestamp,
@@ -160,13 +160,13 @@ pub fn conditions(
 }
 
 /// The condition of this type, if the object has it.
-pub fn find<'a>(conditions: &'a [Said], type_: &str) -> Option<&'a Said> {
+pub fn find<'a>(conditions: &'a [SharedCondition], type_: &str) -> Option<&'a SharedCondition> {
     conditions.iter().find(|condition| *condition.type_ == *type_)
 }
 
 /// Whether the object already has all `wanted` conditions, so that nothing needs to be written.
-pub fn already_say(current: &[Said], wanted: &[Condition]) -> bool {
-    wanted.iter().map(Said::from).all(|condition| current.contains(&condition))
+pub fn already_say(current: &[SharedCondition], wanted: &[Condition]) -> bool {
+    wanted.iter().map(SharedCondition::from).all(|condition| current.contains(&condition))
 }
 
 fn whole_seconds(time: Timestamp) -> Timestamp {

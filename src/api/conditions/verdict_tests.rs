@@ -6,8 +6,8 @@ fn at(second: i64) -> Timestamp {
 }
 
 /// The conditions of an object of which these were written.
-fn said(written: &[Condition]) -> Vec<Said> {
-    written.iter().map(Said::from).collect()
+fn said(written: &[Condition]) -> Vec<SharedCondition> {
+    written.iter().map(SharedCondition::from).collect()
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn what_conditions_have_in_common_is_in_memory_once() {
     let verdicts = ["denied", "throttled"].map(|message| Verdict::new(ReadyReason::Failed, message));
     let said = said(&conditions(&[], verdicts, None, at(1)));
     assert!(Arc::ptr_eq(&said[0].heading, &said[1].heading));
-    assert!(size_of::<Said>() <= 56, "{} bytes", size_of::<Said>());
+    assert!(size_of::<SharedCondition>() <= 56, "{} bytes", size_of::<SharedCondition>());
 }
 
 #[test]

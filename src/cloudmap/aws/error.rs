@@ -32,6 +32,9 @@ pub(super) fn sort<E>(
 where
     E: ProvideErrorMetadata + StdError + Send + Sync + 'static,
 {
+    if let Some(refused) = refused(error) {
+        return refused.clone();
+    }
     let (kind, message) = match error {
         SdkError::ServiceError(context) => {
             let (error, status) = (context.err(), context.raw().status().as_u16());
@@ -46,6 +49,12 @@ where
         _ => (ErrorKind::Unknown, chain(error)),
     };
     Error { operation: operation.name(), kind, message }
+}
+
+/// The error of this adapter that the SDK passes on, if it is one: the permit had ended.
+fn refused<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a Error> {
+    let mut causes = std::iter::successors(Some(error), |&error| error.source());
+    causes.find_map(|cause| cause.downcast_ref())
 }
 
 /// The kind and text of an error that AWS returned, by its code and HTTP status.

@@ -10,6 +10,7 @@ mod error;
 mod session;
 #[cfg(test)]
 mod tests;
+mod writes;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -22,16 +23,10 @@ use async_trait::async_trait;
 use aws_config::SdkConfig;
 use aws_sdk_servicediscovery::{
     Client,
-    operation::{
-        create_http_namespace::CreateHttpNamespaceError, create_service::CreateServiceError,
-        delete_namespace::DeleteNamespaceError, deregister_instance::DeregisterInstanceError,
-        get_instances_health_status::GetInstancesHealthStatusError, register_instance::RegisterInstanceError,
-        update_service::UpdateServiceError,
-    },
+    operation::get_instances_health_status::GetInstancesHealthStatusError,
     types::{
-        CustomHealthStatus, HealthCheckCustomConfig, HealthStatus, HealthStatusFilter, HttpInstanceSummary,
-        NamespaceFilter, NamespaceFilterName, ServiceFilter, ServiceFilterName, ServiceTypeOption, Tag,
-        error::DuplicateRequest,
+        HealthStatus, HealthStatusFilter, HttpInstanceSummary, NamespaceFilter, NamespaceFilterName, ServiceFilter,
+        ServiceFilterName,
     },
 };
 
@@ -42,8 +37,8 @@ pub use self::{
     session::{identified, load, retries},
 };
 use super::{
-    CloudMap, CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Namespace, NewService, Operation,
-    OperationId, OperationState, Service, ServiceChange,
+    Discovery, Error, ErrorKind, Instance, Lane, Limits, Namespace, Operation, OperationId, OperationState, Read,
+    Service,
 };
 
 /// Maximum size of a page in listings (`MaxResults`).
@@ -204,25 +199,12 @@ fn missing(operation: Operation, what: &str) -> Error {
     Error { operation: operation.name(), kind: ErrorKind::Unknown, message: format!("the answer has no {what}") }
 }
 
-fn operation_id(operation: Operation, id: Option<&str>) -> Result<OperationId, Error> {
-    id.map(|id| OperationId(id.into())).ok_or_else(|| missing(operation, "operation id"))
-}
-
-fn duplicate(error: &DuplicateRequest) -> ErrorKind {
-    ErrorKind::Duplicate { operation: error.duplicate_operation_id().map(|id| OperationId(id.into())) }
-}
-
-fn request_tags(operation: Operation, tags: &BTreeMap<String, String>) -> Result<Vec<Tag>, Error> {
-    let tag = |(key, value): (&String, &String)| Tag::builder().key(key).value(value).build();
-    tags.iter().map(tag).collect::<Result<_, _>>().map_err(|error| unbuilt(operation, &error))
-}
-
 fn unbuilt(operation: Operation, error: &aws_sdk_servicediscovery::error::BuildError) -> Error {
     Error { operation: operation.name(), kind: ErrorKind::InvalidInput, message: error.to_string() }
 }
 
 #[async_trait]
-impl CloudMap for AwsCloudMap {
+impl Read for AwsCloudMap {
     async fn list_namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error> {
         let operation = Operation::ListNamespaces;
         let own = NamespaceFilter::builder().name(NamespaceFilterName::ResourceOwner).values(SELF).build();
@@ -240,44 +222,6 @@ impl CloudMap for AwsCloudMap {
         let answer =
             self.client.get_namespace().id(id).send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
         answer.namespace().and_then(convert::namespace).ok_or_else(|| missing(operation, "namespace of a known type"))
-    }
-
-    async fn create_http_namespace(
-        &self,
-        name: &str,
-        creator_request_id: &str,
-        description: &str,
-        tags: &BTreeMap<String, String>,
-    ) -> Result<OperationId, Error> {
-        let operation = Operation::CreateHttpNamespace;
-        let request = self
-            .client
-            .create_http_namespace()
-            .name(name)
-            .creator_request_id(creator_request_id)
-            .description(description)
-            .set_tags(Some(request_tags(operation, tags)?));
-        let answer = request.send().await.map_err(|e| {
-            error::sort(operation, &e, |e| match e {
-                CreateHttpNamespaceError::NamespaceAlreadyExists(e) => {
-                    Some(ErrorKind::AlreadyExists { id: e.namespace_id().map(str::to_owned) })
-                }
-                CreateHttpNamespaceError::DuplicateRequest(e) => Some(duplicate(e)),
-                _ => None,
-            })
-        })?;
-        operation_id(operation, answer.operation_id())
-    }
-
-    async fn delete_namespace(&self, id: &str) -> Result<OperationId, Error> {
-        let operation = Operation::DeleteNamespace;
-        let answer = self.client.delete_namespace().id(id).send().await.map_err(|e| {
-            error::sort(operation, &e, |e| match e {
-                DeleteNamespaceError::DuplicateRequest(e) => Some(duplicate(e)),
-                _ => None,
-            })
-        })?;
-        operation_id(operation, answer.operation_id())
     }
 
     async fn list_services(&self, namespace_id: &str, lane: Lane) -> Result<Vec<Service>, Error> {
@@ -299,99 +243,6 @@ impl CloudMap for AwsCloudMap {
         let operation = Operation::GetService;
         let answer = self.client.get_service().id(id).send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
         answer.service().map(convert::service).ok_or_else(|| missing(operation, "service"))
-    }
-
-    async fn create_service(&self, new: &NewService, _lane: Lane) -> Result<CreateService, Error> {
-        let operation = Operation::CreateService;
-        let mut request = self
-            .client
-            .create_service()
-            .namespace_id(&*new.namespace_id)
-            .name(&*new.name)
-            .creator_request_id(&new.creator_request_id)
-            .set_description(new.description.clone())
-            .set_tags(Some(request_tags(operation, &new.tags)?).filter(|tags| !tags.is_empty()));
-        request = match &new.dns {
-            Some(dns) => request.dns_config(convert::dns_request(dns).map_err(|e| unbuilt(operation, &e))?),
-            None => request.r#type(ServiceTypeOption::Http),
-        };
-        if new.custom_health_check {
-            request = request.health_check_custom_config(HealthCheckCustomConfig::builder().build());
-        }
-        match request.send().await {
-            Ok(answer) => {
-                let service = answer.service().ok_or_else(|| missing(operation, "service"))?;
-                Ok(CreateService::Created(convert::service(service)))
-            }
-            Err(failed) => {
-                if let Some(CreateServiceError::ServiceAlreadyExists(taken)) = failed.as_service_error()
-                    && let Some(id) = taken.service_id()
-                {
-                    let creator_request_id = taken.creator_request_id().map(str::to_owned);
-                    return Ok(CreateService::Exists { id: id.into(), creator_request_id });
-                }
-                Err(error::sort(operation, &failed, |_| None))
-            }
-        }
-    }
-
-    async fn update_service(&self, id: &str, change: &ServiceChange) -> Result<OperationId, Error> {
-        let operation = Operation::UpdateService;
-        let change = convert::service_change(change).map_err(|e| unbuilt(operation, &e))?;
-        let request = self.client.update_service().id(id).service(change);
-        let answer = request.send().await.map_err(|e| {
-            error::sort(operation, &e, |e| match e {
-                UpdateServiceError::DuplicateRequest(e) => Some(duplicate(e)),
-                _ => None,
-            })
-        })?;
-        operation_id(operation, answer.operation_id())
-    }
-
-    async fn delete_service(&self, id: &str) -> Result<(), Error> {
-        let operation = Operation::DeleteService;
-        self.client.delete_service().id(id).send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
-        Ok(())
-    }
-
-    async fn register_instance(
-        &self,
-        service_id: &str,
-        instance: &Instance,
-        _lane: Lane,
-    ) -> Result<OperationId, Error> {
-        let operation = Operation::RegisterInstance;
-        let attributes = instance.attributes.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-        let request = self
-            .client
-            .register_instance()
-            .service_id(service_id)
-            .instance_id(&*instance.id)
-            .set_attributes(Some(attributes));
-        let answer = request.send().await.map_err(|e| {
-            error::sort(operation, &e, |e| match e {
-                RegisterInstanceError::DuplicateRequest(e) => Some(duplicate(e)),
-                _ => None,
-            })
-        })?;
-        operation_id(operation, answer.operation_id())
-    }
-
-    async fn deregister_instance(
-        &self,
-        service_id: &str,
-        instance_id: &str,
-        _lane: Lane,
-    ) -> Result<OperationId, Error> {
-        let operation = Operation::DeregisterInstance;
-        let request = self.client.deregister_instance().service_id(service_id).instance_id(instance_id);
-        let answer = request.send().await.map_err(|e| {
-            error::sort(operation, &e, |e| match e {
-                DeregisterInstanceError::DuplicateRequest(e) => Some(duplicate(e)),
-                _ => None,
-            })
-        })?;
-        operation_id(operation, answer.operation_id())
     }
 
     async fn operation(&self, id: &OperationId, _lane: Lane) -> Result<OperationState, Error> {
@@ -469,30 +320,10 @@ impl CloudMap for AwsCloudMap {
         Ok(Discovery { instances, unhealthy, truncated })
     }
 
-    async fn set_custom_health(&self, service_id: &str, instance_id: &str, healthy: bool) -> Result<(), Error> {
-        let operation = Operation::UpdateInstanceCustomHealthStatus;
-        let status = if healthy { CustomHealthStatus::Healthy } else { CustomHealthStatus::Unhealthy };
-        let request = self
-            .client
-            .update_instance_custom_health_status()
-            .service_id(service_id)
-            .instance_id(instance_id)
-            .status(status);
-        request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
-        Ok(())
-    }
-
     async fn list_tags(&self, arn: &str) -> Result<BTreeMap<String, String>, Error> {
         let operation = Operation::ListTagsForResource;
         let request = self.client.list_tags_for_resource().resource_arn(arn);
         let answer = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
         Ok(answer.tags().iter().map(|tag| (tag.key().to_owned(), tag.value().to_owned())).collect())
-    }
-
-    async fn tag(&self, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error> {
-        let operation = Operation::TagResource;
-        let request = self.client.tag_resource().resource_arn(arn).set_tags(Some(request_tags(operation, tags)?));
-        request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
-        Ok(())
     }
 }

@@ -21,7 +21,10 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, time::timeout};
 
 use super::*;
-use crate::{Counted, Metrics, Rate, Rates};
+use crate::{
+    Access, Counted, CreateService, Metrics, NewService, Rate, Rates, ServiceChange, Write,
+    fake::{permit, permit_until},
+};
 
 /// Deadline of the calls in tests that are about something else: the machine may stand still for a while.
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -97,7 +100,7 @@ fn instance() -> Instance {
 
 async fn register_error(status: u16, body: &Value) -> Error {
     let (cloudmap, server) = answering(status, body).await;
-    let error = cloudmap.register_instance("srv-1", &instance(), Lane::Ledger).await.unwrap_err();
+    let error = cloudmap.register_instance(&permit(), "srv-1", &instance(), Lane::Ledger).await.unwrap_err();
     assert_eq!(server.requests.lock().unwrap().len(), 1, "a write is never repeated");
     error
 }
@@ -169,16 +172,16 @@ async fn the_loser_of_a_name_learns_who_won() {
     let body = json!({"__type": "ServiceAlreadyExists", "ServiceId": "srv-9", "CreatorRequestId": "other"});
     let (cloudmap, _server) = answering(400, &body).await;
     let exists = CreateService::Exists { id: "srv-9".into(), creator_request_id: Some("other".to_owned()) };
-    assert_eq!(cloudmap.create_service(&new_service(), Lane::Instances).await.unwrap(), exists);
+    assert_eq!(cloudmap.create_service(&permit(), &new_service(), Lane::Instances).await.unwrap(), exists);
 
     // An emulator that does not say who: a listing can resolve this error.
     let (cloudmap, _server) = answering(400, &json!({"__type": "ServiceAlreadyExists"})).await;
-    let error = cloudmap.create_service(&new_service(), Lane::Instances).await.unwrap_err();
+    let error = cloudmap.create_service(&permit(), &new_service(), Lane::Instances).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::AlreadyExists { id: None });
 
     let body = json!({"__type": "NamespaceAlreadyExists", "NamespaceId": "ns-9", "CreatorRequestId": "other"});
     let (cloudmap, _server) = answering(400, &body).await;
-    let error = cloudmap.create_http_namespace("shop", "me", "", &BTreeMap::new()).await.unwrap_err();
+    let error = cloudmap.create_http_namespace(&permit(), "shop", "me", "", &BTreeMap::new()).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::AlreadyExists { id: Some("ns-9".to_owned()) });
 }
 
@@ -352,7 +355,8 @@ async fn a_service_without_records_is_api_only_and_one_with_records_is_not() {
         "DnsConfig": {"RoutingPolicy": "WEIGHTED", "DnsRecords": [{"Type": "A", "TTL": 60}, {"Type": "AAAA", "TTL": 60}]},
         "HealthCheckCustomConfig": {}}});
     let (cloudmap, server) = answering(200, &answer).await;
-    let CreateService::Created(service) = cloudmap.create_service(&new_service(), Lane::Instances).await.unwrap()
+    let CreateService::Created(service) =
+        cloudmap.create_service(&permit(), &new_service(), Lane::Instances).await.unwrap()
     else {
         panic!()
     };
@@ -364,7 +368,11 @@ async fn a_service_without_records_is_api_only_and_one_with_records_is_not() {
     );
     let described = Some("for people".to_owned());
     cloudmap
-        .create_service(&NewService { dns: Some(dns), description: described, ..new_service() }, Lane::Instances)
+        .create_service(
+            &permit(),
+            &NewService { dns: Some(dns), description: described, ..new_service() },
+            Lane::Instances,
+        )
         .await
         .unwrap();
     let requests = server.requests.lock().unwrap();
@@ -398,7 +406,7 @@ async fn an_update_of_a_service_repeats_everything() {
     let Service { description, dns, health_check, .. } = cloudmap.get_service("srv-1", Lane::Instances).await.unwrap();
     let records = dns.unwrap().records;
     let change = ServiceChange { description, records, health_check };
-    assert_eq!(cloudmap.update_service("srv-1", &change).await.unwrap(), OperationId("op-1".into()));
+    assert_eq!(cloudmap.update_service(&permit(), "srv-1", &change).await.unwrap(), OperationId("op-1".into()));
     let requests = server.requests.lock().unwrap();
     assert!(requests[1].operation.ends_with(".UpdateService"), "{}", requests[1].operation);
     let body: Value = serde_json::from_str(&requests[1].body).unwrap();
@@ -414,7 +422,7 @@ async fn an_update_of_a_service_repeats_everything() {
 async fn no_two_registrations_have_the_same_request_id() {
     let (cloudmap, server) = answering(200, &json!({"OperationId": "op-1"})).await;
     for _ in 0..2 {
-        cloudmap.register_instance("srv-1", &instance(), Lane::Instances).await.unwrap();
+        cloudmap.register_instance(&permit(), "srv-1", &instance(), Lane::Instances).await.unwrap();
     }
     let requests = server.requests.lock().unwrap();
     let id = |i: usize| serde_json::from_str::<Value>(&requests[i].body).unwrap()["CreatorRequestId"].clone();

@@ -1,4 +1,4 @@
-//! Asks a pod of CoreDNS for a name: over TCP, through the API server, because nobody outside of the cluster reaches it.
+//! Queries a pod of CoreDNS: over TCP through the API server, because the pod cannot be reached from outside the cluster.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tokio::{
 /// How long a pod may take to answer, with the connection to it.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What somebody asks for.
+/// The type of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Kind {
@@ -33,13 +33,13 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Whether it has what somebody asked for.
+    /// Whether it has a record of the queried type.
     pub fn is_good(self) -> bool {
         self.code == 0 && self.records > 0
     }
 }
 
-/// Who asks a pod for a name.
+/// Queries pods for names.
 #[async_trait]
 pub trait Ask: Send + Sync {
     /// Asks the pod on a port.

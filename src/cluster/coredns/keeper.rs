@@ -1,10 +1,10 @@
-//! Who writes an object anew, whatever is in it: what is written beside them lasts until they come again.
+//! Programs that write an object again and again, and so undo every change that others make in it.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use api::names::FieldManager;
 
-/// Who keeps an object.
+/// A program that writes an object again and again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Keeper {
     /// The managed add-on of EKS.

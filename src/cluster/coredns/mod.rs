@@ -43,7 +43,7 @@ const PERMISSION: &str = include_str!("../../../coredns/rbac.yaml");
 
 /// Where CoreDNS is in a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct Installation {
     /// Its namespace.
     pub namespace: String,
     /// The ConfigMap with its Corefile.
@@ -77,7 +77,7 @@ pub struct Observed {
     pub workload: Option<Workload>,
     /// The service accounts as which it runs, by its pods, or by the template of what creates them. None: it is not known.
     pub accounts: BTreeSet<String>,
-    /// Its pods that run. None if nobody looked for them.
+    /// Its running pods. None if they were not read.
     pub pods: Vec<String>,
     /// ServiceImports are defined in the version that CoreDNS reads. It does not become ready while it cannot list them.
     pub defined: bool,
@@ -88,7 +88,7 @@ pub struct Observed {
     pub revocable: bool,
     /// For this CoreDNS alone, with the version of the binding that was read.
     permission: (ClusterRole, ClusterRoleBinding),
-    /// Who else is in the binding.
+    /// The other subjects of the binding.
     others: Vec<Subject>,
 }
 
@@ -144,15 +144,15 @@ fn permission(namespace: &str, accounts: &BTreeSet<String>) -> (ClusterRole, Clu
 ///
 /// # Errors
 /// If the API server does not answer, or refuses a call.
-pub async fn observe(client: &Client, place: &Place) -> Result<Observed, AskError> {
-    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &place.namespace);
-    let corefile = get(maps.clone(), "read the ConfigMap of CoreDNS", &place.config_map).await?;
+pub async fn observe(client: &Client, installation: &Installation) -> Result<Observed, AskError> {
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &installation.namespace);
+    let corefile = get(maps.clone(), "read the ConfigMap of CoreDNS", &installation.config_map).await?;
     let mut node_locals = Vec::new();
     for name in NODE_LOCAL {
         let found = get(maps.clone(), "read the ConfigMap of NodeLocal DNSCache", name).await?;
         node_locals.extend(found.and_then(narrow).map(|it| Corefile { daemon_set: Some(name.to_owned()), ..it }));
     }
-    let workload = workload::named(client, place).await?;
+    let workload = workload::named(client, installation).await?;
     let definition =
         get(Api::<CustomResourceDefinition>::all(client.clone()), "read the CRD of ServiceImport", DEFINITION.0)
             .await?;
@@ -170,20 +170,20 @@ pub async fn observe(client: &Client, place: &Place) -> Result<Observed, AskErro
         defined: definition.is_some_and(|crd| crd.spec.versions.iter().any(|it| it.name == DEFINITION.1 && it.served)),
         permitted: false,
         revocable: false,
-        permission: permission(&place.namespace, &BTreeSet::new()),
+        permission: permission(&installation.namespace, &BTreeSet::new()),
         others: Vec::new(),
     };
-    permissions(client, place, observed).await
+    permissions(client, installation, observed).await
 }
 
-/// Reads the same, and what only pods and DaemonSets tell: as whom CoreDNS runs really, and the ConfigMaps of NodeLocal
+/// Reads the same, and what only pods and DaemonSets show: the service account with which CoreDNS really runs, and the ConfigMaps of NodeLocal
 /// DNSCache that have other names.
 ///
 /// # Errors
 /// If the API server does not answer, or refuses a call.
-pub async fn observe_pods(client: &Client, place: &Place) -> Result<Observed, AskError> {
-    let mut observed = observe(client, place).await?;
-    let running = workload::running(client, place, observed.workload.as_ref()).await?;
+pub async fn observe_pods(client: &Client, installation: &Installation) -> Result<Observed, AskError> {
+    let mut observed = observe(client, installation).await?;
+    let running = workload::running(client, installation, observed.workload.as_ref()).await?;
     if observed.workload.is_none() {
         observed.workload = running.first().cloned();
     }
@@ -191,10 +191,10 @@ pub async fn observe_pods(client: &Client, place: &Place) -> Result<Observed, As
     let accounts: BTreeSet<_> = running.into_iter().map(|workload| workload.account).collect();
     if !accounts.is_subset(&observed.accounts) {
         observed.accounts.extend(accounts);
-        observed = permissions(client, place, observed).await?;
+        observed = permissions(client, installation, observed).await?;
     }
-    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &place.namespace);
-    for (daemon_set, config_map) in workload::node_locals(client, place).await? {
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), &installation.namespace);
+    for (daemon_set, config_map) in workload::node_locals(client, installation).await? {
         if let Some(known) = observed.node_locals.iter_mut().find(|it| it.config_map == config_map) {
             known.daemon_set = Some(daemon_set);
         } else {
@@ -207,8 +207,8 @@ pub async fn observe_pods(client: &Client, place: &Place) -> Result<Observed, As
 }
 
 /// Compares the permission with the service accounts.
-async fn permissions(client: &Client, place: &Place, observed: Observed) -> Result<Observed, AskError> {
-    let mut permission = permission(&place.namespace, &observed.accounts);
+async fn permissions(client: &Client, installation: &Installation, observed: Observed) -> Result<Observed, AskError> {
+    let mut permission = permission(&installation.namespace, &observed.accounts);
     let role = get(Api::<ClusterRole>::all(client.clone()), "read a ClusterRole", &permission.0.name_any()).await?;
     let binding =
         get(Api::<ClusterRoleBinding>::all(client.clone()), "read a ClusterRoleBinding", &permission.1.name_any())
@@ -242,8 +242,13 @@ fn narrow(object: ConfigMap) -> Option<Corefile> {
 ///
 /// # Errors
 /// If the API server does not answer, or refuses the call.
-pub async fn write(client: &Client, place: &Place, corefile: &Corefile, text: &str) -> Result<Corefile, AskError> {
-    let api: Api<ConfigMap> = Api::namespaced(client.clone(), &place.namespace);
+pub async fn write(
+    client: &Client,
+    installation: &Installation,
+    corefile: &Corefile,
+    text: &str,
+) -> Result<Corefile, AskError> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), &installation.namespace);
     let patch = json!({"metadata": {"resourceVersion": corefile.version}, "data": {KEY: text}});
     let params =
         PatchParams { field_manager: Some(FieldManager::CoreDns.as_str().to_owned()), ..PatchParams::default() };

@@ -1,4 +1,4 @@
-//! What runs CoreDNS and NodeLocal DNSCache, and as whom.
+//! The workloads of CoreDNS and NodeLocal DNSCache, and their service accounts.
 
 use k8s_openapi::{
     api::{
@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, api::ListParams, core::Selector};
 
-use super::{AskError, Keeper, Place, ask, get};
+use super::{AskError, Installation, Keeper, ask, get};
 
 /// What Kubernetes takes if a template names none.
 const DEFAULT_ACCOUNT: &str = "default";
@@ -57,11 +57,11 @@ fn container(spec: &PodSpec) -> Option<&Container> {
 }
 
 /// The Deployment or the DaemonSet that has the name.
-pub(super) async fn named(client: &Client, place: &Place) -> Result<Option<Workload>, AskError> {
-    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &place.namespace);
-    let daemon_sets: Api<DaemonSet> = Api::namespaced(client.clone(), &place.namespace);
-    let deployment = get(deployments, "read the Deployment of CoreDNS", &place.deployment).await?;
-    let daemon_set = get(daemon_sets, "read the DaemonSet of CoreDNS", &place.deployment).await?;
+pub(super) async fn named(client: &Client, installation: &Installation) -> Result<Option<Workload>, AskError> {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), &installation.namespace);
+    let daemon_sets: Api<DaemonSet> = Api::namespaced(client.clone(), &installation.namespace);
+    let deployment = get(deployments, "read the Deployment of CoreDNS", &installation.deployment).await?;
+    let daemon_set = get(daemon_sets, "read the DaemonSet of CoreDNS", &installation.deployment).await?;
     let deployment = deployment.and_then(|it| {
         let spec = it.spec?;
         Some(("deployment", it.metadata, spec.selector, spec.template.spec?))
@@ -83,10 +83,10 @@ fn labels(selector: LabelSelector) -> String {
 /// The pods of CoreDNS: those of the workload; if it is not known, those that mount the ConfigMap.
 pub(super) async fn running(
     client: &Client,
-    place: &Place,
+    installation: &Installation,
     workload: Option<&Workload>,
 ) -> Result<Vec<Workload>, AskError> {
-    let api: Api<Pod> = Api::namespaced(client.clone(), &place.namespace);
+    let api: Api<Pod> = Api::namespaced(client.clone(), &installation.namespace);
     let selector = workload.map(|workload| workload.selector.as_str()).unwrap_or_default();
     let mut params = ListParams { limit: Some(PAGE), ..ListParams::default() }.labels(selector);
     let mut pods = Vec::new();
@@ -95,7 +95,7 @@ pub(super) async fn running(
         pods.extend(page.items.into_iter().filter_map(|pod| {
             let phase = pod.status.and_then(|status| status.phase);
             let spec = pod.spec.filter(|_| !matches!(phase.as_deref(), Some("Succeeded" | "Failed")))?;
-            let ours = !selector.is_empty() || config_maps(&spec).iter().any(|name| *name == place.config_map);
+            let ours = !selector.is_empty() || config_maps(&spec).iter().any(|name| *name == installation.config_map);
             ours.then(|| Workload::of("pod", pod.metadata.name, &spec))
         }));
         params.continue_token = page.metadata.continue_.filter(|token| !token.is_empty());
@@ -106,14 +106,17 @@ pub(super) async fn running(
 }
 
 /// The DaemonSets of NodeLocal DNSCache, each with its ConfigMaps.
-pub(super) async fn node_locals(client: &Client, place: &Place) -> Result<Vec<(String, String)>, AskError> {
-    let api: Api<DaemonSet> = Api::namespaced(client.clone(), &place.namespace);
+pub(super) async fn node_locals(
+    client: &Client,
+    installation: &Installation,
+) -> Result<Vec<(String, String)>, AskError> {
+    let api: Api<DaemonSet> = Api::namespaced(client.clone(), &installation.namespace);
     let list = ask("list the DaemonSets beside CoreDNS", api.list(&ListParams::default())).await?;
     let mut found = Vec::new();
     for daemon_set in list.items {
         let Some(spec) = daemon_set.spec.and_then(|spec| spec.template.spec) else { continue };
         let name = daemon_set.metadata.name.unwrap_or_default();
-        if name != place.deployment && is_node_local(&name, &spec) {
+        if name != installation.deployment && is_node_local(&name, &spec) {
             found.extend(config_maps(&spec).into_iter().map(|map| (name.clone(), map.to_owned())));
         }
     }

@@ -10,8 +10,8 @@ use k8s_openapi::{
 };
 use kube::{Api, Client, api::PostParams};
 
-use super::{Error, LEASE, LeaseStore, Record, Says, Timing};
-use api::names::{ANNOTATION_BID, ANNOTATION_BUILD, ANNOTATION_REFUSED, ANNOTATION_STREAMS, ANNOTATION_YIELDS};
+use super::{Error, LEASE, LeaseStore, PeerReport, Record, Timing};
+use api::names::{ANNOTATION_BID, ANNOTATION_BUILD, ANNOTATION_YIELDS};
 use base::{env, release};
 
 /// The Lease in Kubernetes.
@@ -44,10 +44,7 @@ impl LeaseStore for KubernetesLease {
                 acquired: spec.acquire_time.map_or(Timestamp::UNIX_EPOCH, |time| time.0),
                 yields: annotations.remove(ANNOTATION_YIELDS),
                 bid: annotations.remove(ANNOTATION_BID),
-                says: Says {
-                    streams: annotations.remove(ANNOTATION_STREAMS),
-                    refused: annotations.remove(ANNOTATION_REFUSED),
-                },
+                peers: PeerReport::read(&annotations),
             };
             (record, version_of(lease.metadata))
         }))
@@ -56,15 +53,14 @@ impl LeaseStore for KubernetesLease {
     async fn write(&self, record: &Record, version: Option<&str>) -> Result<String, Error> {
         // Who offers to lead instead writes its own until the next renewal.
         let build = record.holder.as_ref().map(|_| release::version().to_owned());
-        let annotations = [
-            (ANNOTATION_YIELDS, &record.yields),
-            (ANNOTATION_BID, &record.bid),
-            (ANNOTATION_STREAMS, &record.says.streams),
-            (ANNOTATION_REFUSED, &record.says.refused),
-            (ANNOTATION_BUILD, &build),
+        let own = [
+            (ANNOTATION_YIELDS, record.yields.clone()),
+            (ANNOTATION_BID, record.bid.clone()),
+            (ANNOTATION_BUILD, build),
         ];
+        let annotations = own.into_iter().chain(record.peers.annotations());
         let annotations: BTreeMap<_, _> =
-            annotations.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))).collect();
+            annotations.filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
         let (number, uid) = version.map_or(("", ""), |version| version.split_once('/').unwrap_or((version, "")));
         let known = |text: &str| (!text.is_empty()).then(|| text.to_owned());
         let lease = Lease {

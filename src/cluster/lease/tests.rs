@@ -1,4 +1,6 @@
+mod outages;
 mod registry;
+mod yielding;
 
 use std::sync::{
     Mutex,
@@ -8,7 +10,7 @@ use std::sync::{
 use tokio::{sync::oneshot, task::JoinHandle, time::sleep};
 
 use super::*;
-use cloudmap::{CloudMap, ErrorKind, Lane, Operation, Rates, fake::Fake};
+use cloudmap::{ErrorKind, Lane, Listings, Operation, Rates, fake::Fake};
 
 /// A Lease that replicas share, with a connection for each replica.
 #[derive(Clone, Default)]
@@ -92,7 +94,7 @@ struct Replica {
     trouble: Arc<AtomicBool>,
     /// AWS, as this replica reaches it.
     aws: Fake,
-    cloudmap: Arc<dyn CloudMap>,
+    cloudmap: Arc<dyn cloudmap::Read>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
 }
@@ -109,7 +111,7 @@ impl Replica {
         let aws = Fake::new();
         let calls = cloudmap::Metrics::new(&prometheus::Registry::new()).unwrap();
         let cloudmap = cloudmap::limited(aws.clone(), &Rates::default(), calls.clone());
-        let registry = Some(Registry::new(Arc::clone(&cloudmap), calls));
+        let registry = Some(AwsAccess::new(Listings::new(cloudmap.clone()), calls));
         let (elector, leadership) =
             Elector::new(connection.clone(), identity.to_owned(), Timing::default(), trouble, registry, metrics);
         let (stop, stopped) = oneshot::channel();
@@ -188,17 +190,20 @@ async fn one_of_two_leads_and_keeps_leading() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewals_say_with_whom_the_leader_is_connected_and_whom_it_refuses_until_it_no_longer_leads() {
+async fn renewals_publish_with_whom_the_leader_is_connected_and_whom_it_refuses_until_it_no_longer_leads() {
     let shared = Shared::default();
-    let says = || shared.lease.lock().unwrap().as_ref().map(|(record, _)| record.says.clone());
+    let published = || shared.lease.lock().unwrap().as_ref().map(|(record, _)| record.peers.clone());
     let first = Replica::start(&shared, "a");
     first.leadership.acquired().await;
-    let said = Says { streams: Some("two".to_owned()), refused: Some("three: too large".to_owned()) };
-    first.leadership.say(said.clone());
+    let report = PeerReport {
+        connected: Some(["two".into()].into()),
+        refused: [("three".into(), "too large".to_owned())].into(),
+    };
+    first.leadership.publish(report.clone());
     seconds(4).await;
-    assert_eq!(says(), Some(said));
+    assert_eq!(published(), Some(report));
     first.stop().await;
-    assert_eq!(says(), Some(Says::default()));
+    assert_eq!(published(), Some(PeerReport::default()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -376,76 +381,6 @@ async fn a_term_that_another_replica_interrupted_is_over_even_if_the_lease_comes
     assert!(lost.is_finished(), "the second one has written in between");
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_replica_whose_caches_cannot_be_trusted_does_not_take_the_lease() {
-    let shared = Shared::default();
-    let first = Replica::start(&shared, "a");
-    first.leadership.acquired().await;
-    let second = Replica::start(&shared, "b");
-    second.trouble.store(true, Ordering::Relaxed);
-    seconds(5).await;
-    first.stop().await;
-    seconds(30).await;
-    assert_eq!(shared.holder(), None);
-    second.trouble.store(false, Ordering::Relaxed);
-    second.leadership.acquired().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_leader_with_a_frozen_cache_makes_room_for_one_with_fresh_caches() {
-    let shared = Shared::default();
-    let first = Replica::start(&shared, "a");
-    first.leadership.acquired().await;
-    let second = Replica::start(&shared, "b");
-    seconds(10).await;
-    first.trouble.store(true, Ordering::Relaxed);
-    let frozen = Instant::now();
-    while !second.leadership.is_leader() {
-        sleep(Duration::from_millis(100)).await;
-        assert!(!(first.leadership.is_leader() && second.leadership.is_leader()));
-    }
-    assert!(frozen.elapsed() < Duration::from_secs(13), "{:?}", frozen.elapsed());
-    seconds(60).await;
-    assert!(second.leadership.is_leader() && !first.leadership.is_leader());
-    let (record, _) = shared.lease.lock().unwrap().clone().unwrap();
-    assert_eq!((record.yields, record.bid), (None, None));
-}
-
-/// If the API server is down, or a permission is missing, all replicas have the same trouble.
-#[tokio::test(start_paused = true)]
-async fn the_leader_stays_while_all_replicas_have_the_same_trouble() {
-    let shared = Shared::default();
-    let first = Replica::start(&shared, "a");
-    first.leadership.acquired().await;
-    let second = Replica::start(&shared, "b");
-    seconds(10).await;
-    first.trouble.store(true, Ordering::Relaxed);
-    second.trouble.store(true, Ordering::Relaxed);
-    for _ in 0..300 {
-        seconds(1).await;
-        assert!(first.leadership.is_leader() && !second.leadership.is_leader());
-    }
-    let yields = shared.record().yields.clone();
-    assert_eq!(yields.as_deref(), Some("a frozen cache"), "people can read it there");
-    first.trouble.store(false, Ordering::Relaxed);
-    seconds(4).await;
-    second.trouble.store(false, Ordering::Relaxed);
-    seconds(60).await;
-    assert!(first.leadership.is_leader(), "it recovered first");
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_leader_that_recovers_before_it_sees_a_bid_keeps_the_lease() {
-    let shared = Shared::default();
-    let first = Replica::start(&shared, "a");
-    first.leadership.acquired().await;
-    seconds(1).await;
-    shared.offer("b");
-    seconds(10).await;
-    assert!(first.leadership.is_leader());
-    assert_eq!(shared.record().bid, None);
-}
-
 /// The leader learns of the deletion only at its next renewal. Until then it may act.
 #[tokio::test(start_paused = true)]
 async fn a_deleted_lease_is_not_taken_while_its_holder_may_act() {
@@ -504,7 +439,7 @@ async fn the_lease_is_released_even_if_the_last_answer_was_lost() {
     assert_eq!(shared.holder(), None);
 }
 
-/// All pods are told to stop at once: one releases the Lease, and the next one takes it before it hears of that.
+/// All pods are told to stop at once: one releases the Lease, and the next one takes it before it is told to stop.
 #[tokio::test(start_paused = true)]
 async fn the_lease_is_released_even_if_it_was_taken_while_the_replica_was_told_to_stop() {
     let shared = Shared::default();
@@ -515,101 +450,6 @@ async fn the_lease_is_released_even_if_it_was_taken_while_the_replica_was_told_t
     last.connection.deaf.store(false, Ordering::Relaxed);
     last.stop().await;
     assert_eq!(shared.holder(), None);
-}
-
-/// The API server is stopped, or refuses connections. Nobody else can lead meanwhile, so there is no reason for a new
-/// term afterwards.
-#[tokio::test(start_paused = true)]
-async fn nine_seconds_without_the_api_server_end_no_term() {
-    for stopped in [false, true] {
-        for phase in 0..40 {
-            let shared = Shared::default();
-            let first = Replica::start(&shared, "a");
-            first.leadership.acquired().await;
-            let second = Replica::start(&shared, "b");
-            let lost = tokio::spawn({
-                let leadership = first.leadership.clone();
-                async move { leadership.lost().await }
-            });
-            sleep(Duration::from_secs(10) + phase * Duration::from_millis(100)).await;
-            for connection in [&first.connection, &second.connection] {
-                if stopped {
-                    *connection.frozen_until.lock().unwrap() = Some(Instant::now() + Duration::from_secs(9));
-                } else {
-                    connection.cut_off.store(true, Ordering::Relaxed);
-                }
-            }
-            seconds(9).await;
-            for connection in [&first.connection, &second.connection] {
-                connection.cut_off.store(false, Ordering::Relaxed);
-                *connection.frozen_until.lock().unwrap() = None;
-            }
-            seconds(4).await;
-            assert!(first.leadership.is_leader(), "phase {phase}, stopped {stopped}: back within one renewal");
-            seconds(30).await;
-            assert!(!lost.is_finished(), "phase {phase}, stopped {stopped}: the term goes on");
-            assert!(!second.leadership.is_leader());
-            first.kill();
-            second.kill();
-        }
-    }
-}
-
-/// One lost answer costs nothing: another attempt fits.
-#[tokio::test(start_paused = true)]
-async fn one_hanging_renewal_interrupts_nothing() {
-    let shared = Shared::default();
-    let first = Replica::start(&shared, "a");
-    first.leadership.acquired().await;
-    for deaf in [false, true] {
-        seconds(10).await;
-        let flag = if deaf { &first.connection.deaf } else { &first.connection.hanging };
-        flag.store(true, Ordering::Relaxed);
-        for _ in 0..40 {
-            sleep(Duration::from_millis(100)).await;
-            assert!(first.leadership.is_leader());
-        }
-        flag.store(false, Ordering::Relaxed);
-        for _ in 0..100 {
-            sleep(Duration::from_millis(100)).await;
-            assert!(first.leadership.is_leader());
-        }
-    }
-}
-
-/// Whatever happens to the connections, two replicas never act at the same time, and none acts in a term that another
-/// one interrupted.
-#[tokio::test(start_paused = true)]
-async fn two_replicas_never_act_at_once_whatever_happens_to_their_connections() {
-    use rand::{RngExt as _, SeedableRng as _};
-    let mut terms = 0;
-    for seed in 0..60 {
-        let mut chance = rand::rngs::StdRng::seed_from_u64(seed);
-        let shared = Shared::default();
-        let replicas = ["a", "b", "c"].map(|name| Replica::start(&shared, name));
-        let mut leader = None;
-        for _ in 0..1200 {
-            sleep(Duration::from_millis(100)).await;
-            let acting: Vec<_> = (0..3).filter(|n| replicas[*n].leadership.is_leader()).collect();
-            assert!(acting.len() <= 1, "seed {seed}: {acting:?} act at once");
-            if let [acting] = acting[..]
-                && leader.replace(acting) != Some(acting)
-            {
-                terms += 1;
-            }
-            if chance.random_bool(0.02) {
-                let connection = &replicas[chance.random_range(0..3)].connection;
-                connection.cut_off.store(chance.random_bool(0.3), Ordering::Relaxed);
-                connection.hanging.store(chance.random_bool(0.3), Ordering::Relaxed);
-                connection.deaf.store(chance.random_bool(0.2), Ordering::Relaxed);
-                let frozen = chance.random_bool(0.3);
-                let until = Instant::now() + Duration::from_millis(chance.random_range(0..20_000));
-                *connection.frozen_until.lock().unwrap() = frozen.then_some(until);
-            }
-        }
-        replicas.into_iter().for_each(Replica::kill);
-    }
-    assert!(terms > 100, "{terms}: they take turns");
 }
 
 /// The replicas communicate through the annotations.
@@ -624,7 +464,10 @@ async fn a_record_survives_the_round_trip_through_the_lease_object() {
         acquired: Timestamp::from_second(7).unwrap(),
         yields: Some("a frozen cache".to_owned()),
         bid: Some("b".to_owned()),
-        says: Says { streams: Some("two three".to_owned()), refused: Some("four: its state is large".to_owned()) },
+        peers: PeerReport {
+            connected: Some(["two".into(), "three".into()].into()),
+            refused: [("four".into(), "its state is large".to_owned())].into(),
+        },
     };
     for record in [record.clone(), record.released()] {
         api.prepare(201, serde_json::json!({"metadata": {"resourceVersion": "5", "uid": "u"}}));

@@ -137,7 +137,7 @@ impl std::fmt::Display for TargetId {
 impl EndpointSlice {
     /// Whether both are equal, except for what the API server assigns. Writing one over the other would then change
     /// nothing.
-    pub fn says_the_same(&self, other: &Self) -> bool {
+    pub fn has_same_content(&self, other: &Self) -> bool {
         let Self {
             key,
             uid: _,

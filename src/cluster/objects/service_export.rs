@@ -4,7 +4,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{created, known_annotations, service_key, uid};
 use crate::cache::Narrow;
-use api::{conditions::Said, names::is_reserved};
+use api::{conditions::SharedCondition, names::is_reserved};
 use model::{
     Pairs, ServiceKey,
     labels::{is_annotation_key, is_label_key, is_label_value},
@@ -38,7 +38,7 @@ pub struct ServiceExport {
     /// Annotations with one of [`api::names::ANNOTATION_PREFIXES`].
     pub annotations: Pairs,
     /// All conditions, no matter who wrote them.
-    pub conditions: Box<[Said]>,
+    pub conditions: Box<[SharedCondition]>,
 }
 
 impl ServiceExport {
@@ -98,7 +98,7 @@ impl Narrow for ServiceExport {
             annotations: known_annotations(metadata),
             exported_labels: cut(object.spec.exported_labels, Self::admits_label),
             exported_annotations: cut(object.spec.exported_annotations, |name, _| Self::admits_annotation(name)),
-            conditions: object.status.iter().flat_map(|status| &status.conditions).map(Said::from).collect(),
+            conditions: object.status.iter().flat_map(|status| &status.conditions).map(SharedCondition::from).collect(),
         })
     }
 }

@@ -10,7 +10,7 @@ use super::{addresses, applied, is_managed, service_key, service_port, uid};
 use crate::cache::Narrow;
 use api::{
     EndpointSliceObjects, ServiceImportPort, ServiceImportSpec, ServiceImportStatus, ServiceImportType,
-    conditions::Said,
+    conditions::SharedCondition,
 };
 use model::{IpFamily, Pairs, ServiceKey, ServicePort, SessionAffinity, TrafficPolicy, intern};
 
@@ -97,7 +97,7 @@ pub struct ImportStatus {
     /// The exporting clusters.
     pub clusters: Box<[Arc<str>]>,
     /// `conditions`.
-    pub conditions: Box<[Said]>,
+    pub conditions: Box<[SharedCondition]>,
     /// `endpointSliceObjects`.
     pub endpoint_slice_objects: Option<EndpointSliceObjects>,
 }
@@ -107,7 +107,7 @@ impl From<&ServiceImportStatus> for ImportStatus {
         let ServiceImportStatus { clusters, conditions, endpoint_slice_objects } = status;
         let mut clusters: Box<[_]> = clusters.iter().map(|status| intern(&status.cluster)).collect();
         clusters.sort();
-        let mut conditions: Box<[_]> = conditions.iter().map(Said::from).collect();
+        let mut conditions: Box<[_]> = conditions.iter().map(SharedCondition::from).collect();
         conditions.sort_by(|one, other| one.type_.cmp(&other.type_));
         Self { clusters, conditions, endpoint_slice_objects: endpoint_slice_objects.clone() }
     }

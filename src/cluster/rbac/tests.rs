@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::api::rbac::v1::{ClusterRole, Role};
-use kube::api::ObjectMeta;
+use kube::{Client, api::ObjectMeta};
 use tokio::task::JoinSet;
 
 use super::*;
@@ -14,7 +14,7 @@ use crate::{
     fake_api::FakeApi,
     identity,
     keys::KeyStore,
-    lease::{self, KubernetesLease, Leadership, LeaseStore, Record, Says},
+    lease::{self, KubernetesLease, Leadership, LeaseStore, PeerReport, Record},
     metrics::Metrics,
     neighbours,
     objects::ObjectKey,
@@ -32,12 +32,8 @@ use ledger::{
 };
 use model::ServiceKey;
 
-#[tokio::test]
-async fn the_granted_permissions_are_the_ones_that_are_used() {
-    let api = FakeApi::default();
-    let client = api.client();
-    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
-    let writer = leading_writer(&api, &metrics);
+/// Writes everything that the controller writes in the namespaces of users.
+async fn write_for_users(writer: &KubernetesWriter) {
     let key = ServiceKey::new("ns", "web");
     let named = || ObjectMeta { namespace: Some("ns".into()), name: Some("web".into()), ..ObjectMeta::default() };
 
@@ -70,7 +66,10 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
             text: String::new(),
         })
         .await;
+}
 
+/// Reads and writes everything in the namespace of the controller, and asks what it has to know of its cluster.
+async fn use_own_objects(client: &Client) {
     let store = KubernetesLease::new(client.clone(), OWN);
     store.read().await.unwrap();
     let record = Record {
@@ -80,7 +79,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
         acquired: k8s_openapi::jiff::Timestamp::UNIX_EPOCH,
         yields: None,
         bid: None,
-        says: Says::default(),
+        peers: PeerReport::default(),
     };
     store.write(&record, None).await.unwrap();
     store.write(&record, Some("1")).await.unwrap();
@@ -96,10 +95,19 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     keys.load().await.unwrap_err();
     keys.store(&StoredKey { seed: Vec::new(), former: Vec::new() }, None).await.unwrap();
     keys.trusted().await.unwrap();
-    identity::kube_system_uid(&client).await.unwrap();
-    service_network::ip_families(&client, OWN).await.unwrap();
-    service_network::service_ranges(&client, OWN).await.unwrap();
-    neighbours::look(&client).await.unwrap();
+    identity::kube_system_uid(client).await.unwrap();
+    service_network::ip_families(client, OWN).await.unwrap();
+    service_network::service_ranges(client, OWN).await.unwrap();
+    neighbours::look(client).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_granted_permissions_are_the_ones_that_are_used() {
+    let api = FakeApi::default();
+    let client = api.client();
+    let metrics = Metrics::new(&prometheus::Registry::new()).unwrap();
+    write_for_users(&leading_writer(&api, &metrics)).await;
+    use_own_objects(&client).await;
 
     let mut tasks = JoinSet::new();
     let caches = Caches::start(&client, &metrics, None, false, false, &mut tasks);

@@ -17,7 +17,7 @@ use ledger::record::{ResourceVersion, StoreError};
 
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Which ConfigMap it is, and what people are told about it.
+/// Which ConfigMap it is, and its description for people.
 #[derive(Debug)]
 pub(super) struct About {
     /// Name of the ConfigMap.

@@ -24,7 +24,7 @@ pub(super) struct Edited {
 pub(super) struct Edits<'c, 't> {
     corefile: &'c Corefile<'t>,
     zone: &'c str,
-    replacements: Vec<(Range<usize>, Part, String)>,
+    replacements: Vec<(Range<usize>, Insertion, String)>,
     kept: Vec<String>,
     changes: Vec<String>,
     /// Where the directives are that were already looked at: several server blocks may import one snippet.
@@ -33,7 +33,7 @@ pub(super) struct Edits<'c, 't> {
 
 /// What is put at one place, in this order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+enum Insertion {
     Words,
     Mark,
     Lines,
@@ -218,7 +218,7 @@ impl<'c, 't> Edits<'c, 't> {
         Edited { text, changes: self.changes, kept: self.kept }
     }
 
-    pub(super) fn say(&mut self, line: usize, what: impl std::fmt::Display) {
+    pub(super) fn note(&mut self, line: usize, what: impl std::fmt::Display) {
         self.changes.push(format!("line {line}: {what}"));
     }
 
@@ -227,26 +227,26 @@ impl<'c, 't> Edits<'c, 't> {
         self.kept.push(format!("line {line}: {what}, which `apply` has not written"));
     }
 
-    fn put(&mut self, range: Range<usize>, part: Part, text: String) {
+    fn put(&mut self, range: Range<usize>, part: Insertion, text: String) {
         self.replacements.push((range, part, text));
     }
 
     fn insert_words(&mut self, at: usize, text: String) {
-        self.put(at..at, Part::Words, text);
+        self.put(at..at, Insertion::Words, text);
         self.put_mark(at);
     }
 
     /// Ends the line of a place with the mark.
     fn put_mark(&mut self, at: usize) {
         let end = self.corefile.line_end(at);
-        self.put(end..end, Part::Mark, mark(self.zone));
+        self.put(end..end, Insertion::Mark, mark(self.zone));
     }
 
     /// Puts lines below that of a place.
     pub(super) fn insert_lines(&mut self, at: usize, lines: &[String]) {
         let line_break = self.corefile.line_break();
         let end = self.corefile.line_end(at);
-        self.put(end..end, Part::Lines, lines.iter().fold(String::new(), |text, line| text + line_break + line));
+        self.put(end..end, Insertion::Lines, lines.iter().fold(String::new(), |text, line| text + line_break + line));
     }
 
     /// Where the mark is on the line of a place.
@@ -265,13 +265,13 @@ impl<'c, 't> Edits<'c, 't> {
             Some(start) => start..end,
             None => 0..(end + self.corefile.line_break().len()).min(self.corefile.text.len()),
         };
-        self.put(range, Part::Words, String::new());
+        self.put(range, Insertion::Words, String::new());
     }
 
     /// Removes words, and the mark of their line.
     fn remove_words(&mut self, range: Range<usize>, mark: Range<usize>) {
-        self.put(range, Part::Words, String::new());
-        self.put(mark, Part::Mark, String::new());
+        self.put(range, Insertion::Words, String::new());
+        self.put(mark, Insertion::Mark, String::new());
     }
 
     fn is_new(&mut self, directive: &Directive) -> bool {
@@ -283,7 +283,7 @@ impl<'c, 't> Edits<'c, 't> {
     fn drop_foreign_plugin(&mut self, server: &Server) {
         for plugin in server.plugins("multicluster").filter(|it| it.args().iter().any(|arg| is(arg, self.zone))) {
             if self.corefile.begins_line(plugin.start()) && self.is_new(plugin) {
-                self.say(plugin.line(), "stock CoreDNS has no plugin `multicluster`, only the option");
+                self.note(plugin.line(), "stock CoreDNS has no plugin `multicluster`, only the option");
                 self.remove_lines(plugin.start(), plugin.end());
             }
         }
@@ -301,7 +301,7 @@ impl<'c, 't> Edits<'c, 't> {
                 )));
             };
             self.insert_words(last.at.end, format!(" {zone}"));
-            self.say(line, format_args!("`kubernetes` does not answer for {zone}"));
+            self.note(line, format_args!("`kubernetes` does not answer for {zone}"));
         }
         // The last one counts.
         match kubernetes.options("multicluster").last() {
@@ -309,7 +309,7 @@ impl<'c, 't> Edits<'c, 't> {
             Some(option) => self.insert_words(option.head_end(), format!(" {zone}")),
             None => self.insert_options(kubernetes, &[format!("multicluster {zone}")])?,
         }
-        self.say(line, format_args!("`kubernetes` has no option `multicluster {zone}`"));
+        self.note(line, format_args!("`kubernetes` has no option `multicluster {zone}`"));
         Ok(())
     }
 
@@ -324,7 +324,7 @@ impl<'c, 't> Edits<'c, 't> {
                 Some(option) => self.insert_words(option.head_end(), format!(" {zone}")),
                 None => missing.push(format!("disable {kind} {zone}")),
             }
-            self.say(cache.line(), format_args!("`cache` has no `disable {kind} {zone}`"));
+            self.note(cache.line(), format_args!("`cache` has no `disable {kind} {zone}`"));
         }
         if missing.is_empty() { Ok(()) } else { self.insert_options(cache, &missing) }
     }
@@ -343,7 +343,7 @@ impl<'c, 't> Edits<'c, 't> {
         let mark = mark(self.zone);
         let mut lines: Vec<_> = options.iter().map(|option| format!("{indentation}{option}{mark}")).collect();
         if plugin.block.is_none() {
-            self.put(plugin.head_end()..plugin.head_end(), Part::Words, " {".to_owned());
+            self.put(plugin.head_end()..plugin.head_end(), Insertion::Words, " {".to_owned());
             lines.push(format!("{outer}}}"));
         }
         self.insert_lines(plugin.head_end(), &lines);
@@ -358,7 +358,7 @@ impl<'c, 't> Edits<'c, 't> {
             match self.marked(zones[at].at.end) {
                 Some(mark) => {
                     self.remove_words(kubernetes.words[at].at.end..zones[at].at.end, mark);
-                    self.say(line, what);
+                    self.note(line, what);
                 }
                 None => self.keep(line, what),
             }
@@ -385,7 +385,7 @@ impl<'c, 't> Edits<'c, 't> {
                 self.keep(option.line(), what);
                 continue;
             };
-            self.say(option.line(), what);
+            self.note(option.line(), what);
             if option.args().len() == skip + 1 {
                 emptied.push(option);
             } else {
@@ -400,9 +400,9 @@ impl<'c, 't> Edits<'c, 't> {
         let inside = &self.corefile.text[self.corefile.line_end(block.open.at.start)..block.close.at.start];
         // Comments and imports stay.
         if inside.lines().filter(|line| !line.trim().is_empty()).count() == emptied.len() {
-            self.put(plugin.head_end()..block.open.at.end, Part::Words, String::new());
+            self.put(plugin.head_end()..block.open.at.end, Insertion::Words, String::new());
             let rest = self.corefile.line_end(block.open.at.start)..block.close.at.end;
-            self.put(rest, Part::Lines, String::new());
+            self.put(rest, Insertion::Lines, String::new());
         } else {
             for option in emptied {
                 self.remove_lines(option.start(), option.end());

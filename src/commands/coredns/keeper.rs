@@ -1,7 +1,7 @@
 //! Pure: who overwrites a ConfigMap, and how they get the change instead.
 
 use super::plan::Finding;
-use cluster::coredns::{Corefile, Keeper, Place};
+use cluster::coredns::{Corefile, Installation, Keeper};
 
 /// Who keeps it, what overwrites the change, and how to give them the change.
 struct Words {
@@ -13,8 +13,8 @@ struct Words {
 
 const SHOWN: &str = "make the changes that `coredns apply --dry-run` shows";
 
-fn words(keeper: &Keeper, corefile: &Corefile, place: &Place) -> Words {
-    let Place { namespace, .. } = place;
+fn words(keeper: &Keeper, corefile: &Corefile, installation: &Installation) -> Words {
+    let Installation { namespace, .. } = installation;
     let map = &corefile.config_map;
     let (who, when, how) = match keeper {
         Keeper::Eks => ("the managed add-on of EKS".to_owned(), "update", String::new()),
@@ -51,7 +51,7 @@ fn words(keeper: &Keeper, corefile: &Corefile, place: &Place) -> Words {
         Keeper::Operator(operator) => (
             format!("an operator ({operator})"),
             "reconciliation",
-            "give the change to the operator, in the object that it reads; if it has no place for it, run a CoreDNS of your own \
+            "give the change to the operator, in the object that it reads; if it has no installation for it, run a CoreDNS of your own \
              for the zone, and let the operator's forward the zone to it"
                 .to_owned(),
         ),
@@ -65,9 +65,9 @@ fn words(keeper: &Keeper, corefile: &Corefile, place: &Place) -> Words {
 }
 
 /// What `check` says of it.
-pub(super) fn warning(keeper: &Keeper, corefile: &Corefile, place: &Place) -> Finding {
-    let Words { who, when, how } = words(keeper, corefile, place);
-    let object = format!("{}/{}", place.namespace, corefile.config_map);
+pub(super) fn warning(keeper: &Keeper, corefile: &Corefile, installation: &Installation) -> Finding {
+    let Words { who, when, how } = words(keeper, corefile, installation);
+    let object = format!("{}/{}", installation.namespace, corefile.config_map);
     let what = if keeper.is_certain() {
         format!("{who} keeps the ConfigMap {object}: its next {when} overwrites what `apply` would write there")
     } else {
@@ -79,9 +79,14 @@ pub(super) fn warning(keeper: &Keeper, corefile: &Corefile, place: &Place) -> Fi
 }
 
 /// Refuses to write what its keeper overwrites. `command` is the one that was given.
-pub(super) fn refuse(keeper: &Keeper, corefile: &Corefile, place: &Place, command: &str) -> anyhow::Result<()> {
-    let Words { who, when, how } = words(keeper, corefile, place);
-    let object = format!("{}/{}", place.namespace, corefile.config_map);
+pub(super) fn refuse(
+    keeper: &Keeper,
+    corefile: &Corefile,
+    installation: &Installation,
+    command: &str,
+) -> anyhow::Result<()> {
+    let Words { who, when, how } = words(keeper, corefile, installation);
+    let object = format!("{}/{}", installation.namespace, corefile.config_map);
     match keeper {
         Keeper::Eks if corefile.daemon_set.is_some() => Ok(()),
         Keeper::Program(_) => Ok(()),

@@ -34,7 +34,7 @@ use self::{
 use app::connect;
 use cli::{CorednsCommand, CorednsPlace, CorednsWriteArgs};
 use cluster::{
-    coredns::{self, Ask, Corefile, Forwarded, Observed, Place},
+    coredns::{self, Ask, Corefile, Forwarded, Installation, Observed},
     identity::AskError,
 };
 
@@ -55,25 +55,25 @@ pub(super) async fn coredns(command: CorednsCommand) -> anyhow::Result<()> {
             if let Some(file) = &args.corefile {
                 return report(&offline::check(&read(file)?, &args.zone), &args.zone, &mut out);
             }
-            let (client, place) = connect(&args).await?;
-            check(&coredns::observe_pods(&client, &place).await?, &args, &mut out)
+            let (client, installation) = connect(&args).await?;
+            check(&coredns::observe_pods(&client, &installation).await?, &args, &mut out)
         }
         CorednsCommand::Apply(args) => write(Action::Apply, &args, &mut out, &mut err).await,
         CorednsCommand::Remove(args) => write(Action::Remove, &args, &mut out, &mut err).await,
     }
 }
 
-async fn connect(args: &CorednsPlace) -> anyhow::Result<(Client, Place)> {
-    Ok((connect::cluster(&args.cluster).await?, place(args)))
+async fn connect(args: &CorednsPlace) -> anyhow::Result<(Client, Installation)> {
+    Ok((connect::cluster(&args.cluster).await?, installation(args)))
 }
 
-fn place(args: &CorednsPlace) -> Place {
+fn installation(args: &CorednsPlace) -> Installation {
     let CorednsPlace { cluster: _, namespace, config_map, deployment, zone: _, corefile: _ } = args;
-    Place { namespace: namespace.clone(), config_map: config_map.clone(), deployment: deployment.clone() }
+    Installation { namespace: namespace.clone(), config_map: config_map.clone(), deployment: deployment.clone() }
 }
 
 fn check(observed: &Observed, args: &CorednsPlace, out: &mut dyn Write) -> anyhow::Result<()> {
-    report(&plan::check(observed, &place(args), &args.zone, &args.cluster.flags()), &args.zone, out)
+    report(&plan::check(observed, &installation(args), &args.zone, &args.cluster.flags()), &args.zone, out)
 }
 
 fn report(findings: &[Finding], zone: &str, out: &mut dyn Write) -> anyhow::Result<()> {
@@ -103,22 +103,22 @@ async fn write(
         (None, Some(corefile)) => offline::edit(action, &corefile, zone, err)?,
         (Some(values), Some(corefile)) => offline::addon_values(action, &values, Some(&corefile), zone, err)?,
         (None, None) => {
-            let (client, place) = connect(&args.place).await?;
-            let asker = Forwarded::new(&client, &place.namespace);
-            let observed = coredns::observe_pods(&client, &place).await?;
-            let run = Run { client: &client, asker: &asker, action, args, place: &place };
+            let (client, installation) = connect(&args.place).await?;
+            let asker = Forwarded::new(&client, &installation.namespace);
+            let observed = coredns::observe_pods(&client, &installation).await?;
+            let run = Run { client: &client, asker: &asker, action, args, installation: &installation };
             return run.write(&observed, None, out).await.map(drop);
         }
         (Some(values), None) => {
             let reached = async {
-                let (client, place) = connect(&args.place).await?;
-                let observed = coredns::observe_pods(&client, &place).await?;
-                anyhow::Ok((client, place, observed))
+                let (client, installation) = connect(&args.place).await?;
+                let observed = coredns::observe_pods(&client, &installation).await?;
+                anyhow::Ok((client, installation, observed))
             };
             match reached.await {
-                Ok((client, place, observed)) => {
-                    let asker = Forwarded::new(&client, &place.namespace);
-                    let run = Run { client: &client, asker: &asker, action, args, place: &place };
+                Ok((client, installation, observed)) => {
+                    let asker = Forwarded::new(&client, &installation.namespace);
+                    let run = Run { client: &client, asker: &asker, action, args, installation: &installation };
                     run.write(&observed, Some(&values), err).await?.unwrap_or_default()
                 }
                 Err(why) => {
@@ -140,7 +140,7 @@ struct Run<'a> {
     asker: &'a dyn Ask,
     action: Action,
     args: &'a CorednsWriteArgs,
-    place: &'a Place,
+    installation: &'a Installation,
 }
 
 impl Run<'_> {
@@ -151,9 +151,9 @@ impl Run<'_> {
         values: Option<&str>,
         news: &mut dyn Write,
     ) -> anyhow::Result<Option<String>> {
-        let Self { action, args, place, .. } = *self;
+        let Self { action, args, installation, .. } = *self;
         let (zone, flags) = (&args.place.zone, &args.place.cluster.flags());
-        let changes = plan::changes(action, observed, place, zone, flags)?;
+        let changes = plan::changes(action, observed, installation, zone, flags)?;
         for finding in &changes.news {
             writeln!(news, "{finding}")?;
         }
@@ -170,12 +170,12 @@ impl Run<'_> {
         pending.extend(observed.node_locals.iter().zip(&changes.node_locals));
         for (corefile, edited) in &pending {
             for kept in &edited.kept {
-                writeln!(news, "kept     {}/{}, {kept}", place.namespace, corefile.config_map)?;
+                writeln!(news, "kept     {}/{}, {kept}", installation.namespace, corefile.config_map)?;
             }
         }
         pending.retain(|(_, edited)| !edited.changes.is_empty());
         for (corefile, edited) in &pending {
-            let name = format!("{}/{}", place.namespace, corefile.config_map);
+            let name = format!("{}/{}", installation.namespace, corefile.config_map);
             write!(news, "{}", diff::unified(&name, &corefile.text, &edited.text))?;
         }
         let permission = permission(action, observed, &changes.corefile.text, values.is_some());
@@ -191,7 +191,7 @@ impl Run<'_> {
             return Ok(values);
         }
         for (corefile, edited) in pending.iter().filter(|_| !args.write_managed) {
-            plan::refuse_managed(action, corefile, edited, place, zone, flags)?;
+            plan::refuse_managed(action, corefile, edited, installation, zone, flags)?;
         }
         self.put_all(observed, permission, &pending, news).await?;
         Ok(values)
@@ -236,9 +236,9 @@ impl Run<'_> {
         edited: &Edited,
         news: &mut dyn Write,
     ) -> anyhow::Result<Corefile> {
-        let (place, flags) = (self.place, self.args.place.cluster.flags());
-        let name = format!("{}/{}", place.namespace, corefile.config_map);
-        let written = coredns::write(self.client, place, corefile, &edited.text).await;
+        let (installation, flags) = (self.installation, self.args.place.cluster.flags());
+        let name = format!("{}/{}", installation.namespace, corefile.config_map);
+        let written = coredns::write(self.client, installation, corefile, &edited.text).await;
         let written = unless_faster(written, &format!("ConfigMap {name}"))?;
         let effect = if edit::reloads(&edited.text) {
             "It is read within about a minute (plugin `reload`).".to_owned()
@@ -247,9 +247,12 @@ impl Run<'_> {
             let workload = match (&corefile.daemon_set, workload) {
                 (Some(name), _) => format!("daemonset {name}"),
                 (None, Some(workload)) => format!("{} {}", workload.kind, workload.name),
-                (None, None) => format!("deployment {}", place.deployment),
+                (None, None) => format!("deployment {}", installation.deployment),
             };
-            format!("It has no plugin `reload`: kubectl{flags} -n {} rollout restart {workload}", place.namespace)
+            format!(
+                "It has no plugin `reload`: kubectl{flags} -n {} rollout restart {workload}",
+                installation.namespace
+            )
         };
         writeln!(news, "ConfigMap {name}: written. {effect}")?;
         Ok(written)
@@ -278,18 +281,18 @@ impl Run<'_> {
         written: &Corefile,
         news: &mut dyn Write,
     ) -> anyhow::Result<()> {
-        let (place, zone) = (self.place, &self.args.place.zone);
-        let name = format!("{}/{}", place.namespace, before.config_map);
+        let (installation, zone) = (self.installation, &self.args.place.zone);
+        let name = format!("{}/{}", installation.namespace, before.config_map);
         match proof::after(self.asker, questions).await {
             Verdict::Answers(pods) => writeln!(news, "CoreDNS answers for {zone}. Pods that were asked: {pods}.")?,
             Verdict::NotYet(why) => {
                 let (flags, pod) = (self.args.place.cluster.flags(), questions.pods.join(" "));
-                let remedy = format!("kubectl{flags} -n {} logs {pod}", place.namespace);
+                let remedy = format!("kubectl{flags} -n {} logs {pod}", installation.namespace);
                 let what = format!("CoreDNS has not read the change within {} s: {why}", proof::PATIENCE.as_secs());
                 writeln!(news, "{}", Finding::Warning { what, remedy })?;
             }
             Verdict::Worse(why) => {
-                let back = coredns::write(self.client, place, written, &before.text).await;
+                let back = coredns::write(self.client, installation, written, &before.text).await;
                 unless_faster(back, &format!("ConfigMap {name}")).with_context(|| {
                     format!("the cluster's DNS is worse with the change ({why}), and it is not taken back: run `coredns remove`")
                 })?;

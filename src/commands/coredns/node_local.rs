@@ -31,7 +31,7 @@ pub(super) fn add(text: &str, domains: &[String], zone: &str) -> Result<Edited, 
     if there.iter().any(|server| server.is_of(zone) || goes_alike(server, model)) {
         return edits.apply();
     }
-    edits.say(model.line(), format_args!("only {domain} is forwarded to the cluster's DNS, not {zone}"));
+    edits.note(model.line(), format_args!("only {domain} is forwarded to the cluster's DNS, not {zone}"));
     edits.insert_lines(model.block.close.at.end, &copy(&corefile, model, domain, zone));
     edits.apply()
 }
@@ -44,7 +44,7 @@ pub(super) fn remove(text: &str, zone: &str) -> Result<Edited, Refusal> {
         let what = format!("a server block for {zone}");
         match &*server.addresses {
             [only] if edits.marked(only.at.end).is_some() => {
-                edits.say(server.line(), what);
+                edits.note(server.line(), what);
                 edits.remove_lines(only.at.start, server.block.close.at.end);
             }
             _ => edits.keep(server.line(), what),

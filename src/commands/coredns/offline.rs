@@ -35,7 +35,7 @@ pub(super) fn edited(action: Action, text: &str, zone: &str) -> Result<Edited, R
 /// The changed Corefile. What people should know goes to `news`.
 pub(super) fn edit(action: Action, text: &str, zone: &str, news: &mut dyn Write) -> anyhow::Result<String> {
     let edited = edited(action, text, zone)?;
-    say(action, text, &edited, zone, news)?;
+    print_changes(action, text, &edited, zone, news)?;
     Ok(edited.text)
 }
 
@@ -51,11 +51,17 @@ pub(super) fn addon_values(
     news: &mut dyn Write,
 ) -> anyhow::Result<String> {
     let (json, before, edited) = plan::addon_values(action, values, default, zone)?;
-    say(action, &before, &edited, zone, news)?;
+    print_changes(action, &before, &edited, zone, news)?;
     Ok(json)
 }
 
-fn say(action: Action, before: &str, edited: &Edited, zone: &str, news: &mut dyn Write) -> anyhow::Result<()> {
+fn print_changes(
+    action: Action,
+    before: &str,
+    edited: &Edited,
+    zone: &str,
+    news: &mut dyn Write,
+) -> anyhow::Result<()> {
     if action == Action::Apply {
         for finding in plan::stays(&check(before, zone)) {
             writeln!(news, "{finding}")?;

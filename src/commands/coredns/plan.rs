@@ -12,7 +12,7 @@ use super::{
 };
 use crate::apply_crds;
 use api::names;
-use cluster::coredns::{Corefile, Keeper, Observed, Place};
+use cluster::coredns::{Corefile, Installation, Keeper, Observed};
 
 /// The first CoreDNS with the option `multicluster`.
 const SINCE: [u32; 3] = [1, 12, 2];
@@ -21,7 +21,7 @@ const SINCE: [u32; 3] = [1, 12, 2];
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Finding {
     There(String),
-    /// It cannot be told.
+    /// It is not known.
     Unknown(String),
     /// Some names do not resolve, or something may undo what is there.
     Warning {
@@ -47,7 +47,7 @@ pub(super) struct Changes {
     pub(super) corefile: Edited,
     /// Those of NodeLocal DNSCache, in the order in which they were observed.
     pub(super) node_locals: Vec<Edited>,
-    /// What cannot be told, and what stays wrong with these changes.
+    /// What is not known, and what stays wrong with these changes.
     pub(super) news: Vec<Finding>,
 }
 
@@ -103,8 +103,8 @@ fn words(version: [u32; 3]) -> String {
     version.map(|part| part.to_string()).join(".")
 }
 
-fn no_corefile(place: &Place) -> String {
-    format!("there is no ConfigMap {}/{} with a Corefile", place.namespace, place.config_map)
+fn no_corefile(installation: &Installation) -> String {
+    format!("there is no ConfigMap {}/{} with a Corefile", installation.namespace, installation.config_map)
 }
 
 const ELSEWHERE: &str = "if CoreDNS is installed in another way, name its ConfigMap with --config-map and --namespace. In EKS \
@@ -114,12 +114,12 @@ const ELSEWHERE: &str = "if CoreDNS is installed in another way, name its Config
 const ELSEWHERE_RUNS: &str = "name the Deployment or DaemonSet that runs CoreDNS with --deployment and --namespace";
 
 /// The command for this CoreDNS. `flags` lead it to the cluster; what is the default needs no flag.
-pub(super) fn command(action: Action, place: &Place, zone: &str, flags: &str) -> String {
+pub(super) fn command(action: Action, installation: &Installation, zone: &str, flags: &str) -> String {
     let verb = match action {
         Action::Apply => "apply",
         Action::Remove => "remove",
     };
-    let Place { namespace, config_map, deployment } = place;
+    let Installation { namespace, config_map, deployment } = installation;
     let others = [
         ("namespace", namespace.as_str(), "kube-system"),
         ("config-map", config_map.as_str(), "coredns"),
@@ -137,10 +137,10 @@ fn missing(what: String, remedy: &str) -> Finding {
 
 /// Everything that has to be there, in the order in which it is needed. `flags` lead the commands of the remedies to the
 /// cluster.
-pub(crate) fn check(observed: &Observed, place: &Place, zone: &str, flags: &str) -> Vec<Finding> {
-    let apply = command(Action::Apply, place, zone, flags);
-    let Place { namespace, deployment, .. } = place;
-    let mut found = needs(observed, place, flags);
+pub(crate) fn check(observed: &Observed, installation: &Installation, zone: &str, flags: &str) -> Vec<Finding> {
+    let apply = command(Action::Apply, installation, zone, flags);
+    let Installation { namespace, deployment, .. } = installation;
+    let mut found = needs(observed, installation, flags);
     found.push(if observed.permitted {
         Finding::There("CoreDNS may read ServiceImports".to_owned())
     } else if observed.accounts.is_empty() {
@@ -148,7 +148,7 @@ pub(crate) fn check(observed: &Observed, place: &Place, zone: &str, flags: &str)
             format!(
                 "nobody says as which service account CoreDNS runs: there is no Deployment or DaemonSet {namespace}/\
                      {deployment}, and no pod mounts the ConfigMap {}",
-                place.config_map
+                installation.config_map
             ),
             ELSEWHERE_RUNS,
         )
@@ -156,7 +156,7 @@ pub(crate) fn check(observed: &Observed, place: &Place, zone: &str, flags: &str)
         missing("CoreDNS may not read ServiceImports".to_owned(), &apply)
     });
     let Some(corefile) = &observed.corefile else {
-        found.push(missing(no_corefile(place), ELSEWHERE));
+        found.push(missing(no_corefile(installation), ELSEWHERE));
         return found;
     };
     let remedy = match corefile.keeper {
@@ -164,7 +164,7 @@ pub(crate) fn check(observed: &Observed, place: &Place, zone: &str, flags: &str)
         _ => apply.clone(),
     };
     found.extend(in_coredns("the Corefile", &corefile.text, zone, &remedy));
-    found.extend(kept(corefile, place, &found));
+    found.extend(kept(corefile, installation, &found));
     for node_local in &observed.node_locals {
         let name = match observed.node_locals.len() {
             1 => "the Corefile of NodeLocal DNSCache".to_owned(),
@@ -174,7 +174,7 @@ pub(crate) fn check(observed: &Observed, place: &Place, zone: &str, flags: &str)
             Ok(domains) => in_node_local(&name, &node_local.text, &domains, zone, &apply),
             Err(Refusal(why)) => vec![missing(format!("{name} cannot be edited by this command"), &why)],
         };
-        let warns = kept(node_local, place, &here);
+        let warns = kept(node_local, installation, &here);
         found.extend(here);
         found.extend(warns);
     }
@@ -182,8 +182,8 @@ pub(crate) fn check(observed: &Observed, place: &Place, zone: &str, flags: &str)
 }
 
 /// What CoreDNS needs to start with the zone.
-fn needs(observed: &Observed, place: &Place, flags: &str) -> Vec<Finding> {
-    let Place { namespace, deployment, .. } = place;
+fn needs(observed: &Observed, installation: &Installation, flags: &str) -> Vec<Finding> {
+    let Installation { namespace, deployment, .. } = installation;
     let mut found = vec![if observed.defined {
         Finding::There("ServiceImports are defined".to_owned())
     } else {
@@ -211,13 +211,13 @@ fn needs(observed: &Observed, place: &Place, flags: &str) -> Vec<Finding> {
 }
 
 /// Says who overwrites what would have to be changed.
-fn kept(corefile: &Corefile, place: &Place, found: &[Finding]) -> Option<Finding> {
+fn kept(corefile: &Corefile, installation: &Installation, found: &[Finding]) -> Option<Finding> {
     let changes = found.iter().any(|finding| matches!(finding, Finding::Missing { .. }));
     corefile
         .keeper
         .as_ref()
         .filter(|keeper| changes && **keeper != Keeper::Eks)
-        .map(|it| keeper::warning(it, corefile, place))
+        .map(|it| keeper::warning(it, corefile, installation))
 }
 
 /// What the Corefile of CoreDNS lacks, and what is wrong in it. `name` is for people, `apply` mends what is missing.
@@ -283,19 +283,19 @@ fn unknown_plugins(name: &str, corefile: &corefile::Corefile) -> Vec<Finding> {
 /// What would change.
 ///
 /// # Errors
-/// What stands in the way, with its remedy, whose command `flags` lead to the cluster.
+/// If something stands in the way. The error has the remedy; `flags` are those of its command.
 pub(super) fn changes(
     action: Action,
     observed: &Observed,
-    place: &Place,
+    installation: &Installation,
     zone: &str,
     flags: &str,
 ) -> anyhow::Result<Changes> {
-    let corefile = observed.corefile.as_ref().with_context(|| format!("{}: {ELSEWHERE}", no_corefile(place)))?;
+    let corefile = observed.corefile.as_ref().with_context(|| format!("{}: {ELSEWHERE}", no_corefile(installation)))?;
     let mut news = Vec::new();
     if action == Action::Apply {
         // Otherwise a Corefile would be written with which CoreDNS does not start.
-        for finding in needs(observed, place, flags) {
+        for finding in needs(observed, installation, flags) {
             match finding {
                 Finding::Missing { what, remedy } => anyhow::bail!("{what}. First: {remedy}"),
                 Finding::Unknown(_) => news.push(finding),
@@ -312,12 +312,12 @@ pub(super) fn changes(
         changes.node_locals.push(action.edit_node_local(&node_local.text, &corefile.text, zone)?);
     }
     if action == Action::Apply {
-        news.extend(stays(&check(observed, place, zone, flags)));
+        news.extend(stays(&check(observed, installation, zone, flags)));
     }
     Ok(Changes { news, ..changes })
 }
 
-/// What `apply` does not mend. What is missing has its line, and is in the difference.
+/// The findings that `apply` does not mend. (Those that it mends are shown as a difference.)
 pub(super) fn stays(found: &[Finding]) -> Vec<Finding> {
     let mut found = found.to_vec();
     found.retain(|finding| match finding {
@@ -334,12 +334,12 @@ pub(super) fn refuse_managed(
     action: Action,
     corefile: &Corefile,
     edited: &Edited,
-    place: &Place,
+    installation: &Installation,
     zone: &str,
     flags: &str,
 ) -> anyhow::Result<()> {
     let Some(keeper) = corefile.keeper.as_ref().filter(|_| !edited.changes.is_empty()) else { return Ok(()) };
-    keeper::refuse(keeper, corefile, place, &command(action, place, zone, flags))
+    keeper::refuse(keeper, corefile, installation, &command(action, installation, zone, flags))
 }
 
 /// The configuration values of the managed add-on with the changed Corefile, as JSON; and the Corefile before and after.

@@ -15,7 +15,7 @@ const POLL: Duration = Duration::from_secs(3);
 /// After so many bad answers in a row, it is not a pod that restarts.
 const BAD: usize = 3;
 
-/// What is asked, and whom.
+/// The queries, and the pods that get them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Questions {
     /// The pods.
@@ -32,7 +32,7 @@ pub(super) struct Questions {
 pub(super) enum Verdict {
     /// All pods that were asked answer for the zone.
     Answers(usize),
-    /// Nobody does so yet, or not all, and nothing is worse than before.
+    /// Some pods do not answer for the zone yet, and nothing is worse than before.
     NotYet(String),
     /// Names of the cluster that were answered before are not.
     Worse(String),
@@ -45,7 +45,7 @@ pub(super) async fn before(asker: &dyn Ask, questions: &Questions) -> Result<Que
     for pod in questions.pods.iter().take(PODS) {
         match asker.ask(pod, questions.port, &questions.everywhere, Kind::A).await {
             Ok(answer) if answer.is_good() => good.push(pod.clone()),
-            other => why = said(pod, &questions.everywhere, &other),
+            other => why = failure(pod, &questions.everywhere, &other),
         }
     }
     if good.is_empty() { Err(why) } else { Ok(Questions { pods: good, ..questions.clone() }) }
@@ -63,10 +63,10 @@ pub(super) async fn after(asker: &dyn Ask, questions: &Questions) -> Verdict {
             if good(&answer) {
                 let version = asker.ask(pod, questions.port, &questions.version, Kind::Txt).await;
                 if !good(&version) {
-                    waiting = Some(said(pod, &questions.version, &version));
+                    waiting = Some(failure(pod, &questions.version, &version));
                 }
             } else {
-                let why = Some(said(pod, &questions.everywhere, &answer));
+                let why = Some(failure(pod, &questions.everywhere, &answer));
                 // A pod that is gone may have been replaced.
                 if answer.is_err() {
                     silent += 1;
@@ -87,7 +87,7 @@ pub(super) async fn after(asker: &dyn Ask, questions: &Questions) -> Verdict {
     }
 }
 
-fn said(pod: &str, name: &str, answer: &Result<Answer, String>) -> String {
+fn failure(pod: &str, name: &str, answer: &Result<Answer, String>) -> String {
     match answer {
         Err(why) => format!("the pod {pod}, asked for {name}: {why}"),
         Ok(Answer { code: 0, .. }) => format!("the pod {pod} has no record for {name}"),

@@ -39,7 +39,7 @@ impl<'d> Rule<'d> {
         Some(Self { line: rewrite.line(), stops, kind, from, to })
     }
 
-    /// What becomes of a name that ends with a dot; `None`: the rule is not about it, or it cannot be told.
+    /// What becomes of a name that ends with a dot; `None`: the rule is not about it, or its effect is not known.
     fn apply(&self, name: &str) -> Option<String> {
         let (from, to) = (full(self.from), full(self.to));
         match &*self.kind {
@@ -68,7 +68,7 @@ fn full(name: &str) -> String {
     format!("{}.", name.trim_end_matches('.')).to_lowercase()
 }
 
-/// Whether a pattern of Go's `regexp` matches; `None`: it cannot be told.
+/// Whether a pattern of Go's `regexp` matches; `None`: it is not known.
 pub(super) fn matches(pattern: &str, name: &str) -> Option<bool> {
     Regex::new(pattern).ok().map(|pattern| pattern.is_match(name))
 }

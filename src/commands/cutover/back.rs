@@ -1,22 +1,22 @@
 //! `back`: whether there are tasks that take the traffic, as a pure judgement.
 
-use super::{facts::Facts, finish::set_count};
+use super::{finish::set_count, situation::Situation};
 use ecs::Found;
 
 /// What a user has to know who takes all traffic back; `None`: the tasks are there.
-pub(super) fn remark(facts: &Facts) -> Option<String> {
-    let registry = match &facts.registry {
+pub(super) fn remark(situation: &Situation) -> Option<String> {
+    let registry = match &situation.registry {
         Err(why) => return Some(format!("whether there are tasks that take the traffic is not known: {why}")),
         Ok(registry) => registry,
     };
     let arn = &registry.service.as_ref()?.arn;
     // Nobody can raise the count of those that are being deleted.
-    let services: Vec<_> = facts.ecs_services().iter().filter(|service| service.active).collect();
-    let ready = facts.pods.as_ref().map_or(0, |pods| pods.ready);
+    let services: Vec<_> = situation.ecs_services().iter().filter(|service| service.active).collect();
+    let ready = situation.pods.as_ref().map_or(0, |pods| pods.ready);
     let count = if ready == 0 { "COUNT".to_owned() } else { ready.to_string() };
-    let tasks = facts.tasks(registry);
+    let tasks = situation.tasks(registry);
     let stays = if tasks == 0 { " Until one is healthy, the registered pods keep the traffic." } else { "" };
-    if let Some(ending) = facts.ecs_services().first().filter(|_| services.is_empty()) {
+    if let Some(ending) = situation.ecs_services().first().filter(|_| services.is_empty()) {
         return Some(format!(
             "{} is being deleted, and its tasks with it: create it again, with the same service registry",
             ending.path()
@@ -47,7 +47,7 @@ pub(super) fn remark(facts: &Facts) -> Option<String> {
         return Some(format!("its tasks run, and none is healthy in Cloud Map: look at their health.{stays}"));
     }
     let raise = || format!("Raise the count: {}", set_count(arn, "CLUSTER", "SERVICE", &count));
-    let (gone, remedy) = match &facts.ecs {
+    let (gone, remedy) = match &situation.ecs {
         Ok(Some(Found { unread: None, .. })) => {
             ("the ECS service is gone", "Create it again, with the same service registry".to_owned())
         }

@@ -3,8 +3,8 @@
 use std::net::IpAddr;
 
 use super::{
-    facts::{Facts, Pods, Registry},
     plan::{Findings, Grade},
+    situation::{CloudMapService, Pods, Situation},
 };
 use instances::{
     Share,
@@ -20,8 +20,8 @@ pub(super) struct Reachable {
 }
 
 /// What the controller counts beside these pods: tasks, hidden ones too, and pods of other clusters.
-fn beside(facts: &Facts, pods: &Pods, registry: &Registry) -> Others {
-    let tasks = Others { whole: facts.tasks(registry), ..registry.others };
+fn beside(situation: &Situation, pods: &Pods, registry: &CloudMapService) -> Others {
+    let tasks = Others { whole: situation.tasks(registry), ..registry.others };
     registry.clusters.values().filter(|cluster| !cluster.is_of(pods)).fold(tasks, |sum, cluster| Others {
         whole: sum.whole + cluster.healthy.whole,
         partial: sum.partial + cluster.healthy.partial,
@@ -30,16 +30,21 @@ fn beside(facts: &Facts, pods: &Pods, registry: &Registry) -> Others {
 }
 
 /// How many tasks are hidden if a share needs it.
-fn hidable(facts: &Facts, registry: &Registry) -> usize {
+fn hidable(situation: &Situation, registry: &CloudMapService) -> usize {
     let is_checked = registry.service.as_ref().is_some_and(|service| service.custom_health_check);
-    let hides = facts.hides().is_some() && is_checked && facts.has("CLOUDMAP_MCS_HIDE_TASKS") != Some(false);
+    let hides = situation.hides().is_some() && is_checked && situation.has("CLOUDMAP_MCS_HIDE_TASKS") != Some(false);
     // Those that are hidden now are tasks, too.
-    if hides { registry.tasks + (facts.tasks(registry) - registry.others.whole) } else { 0 }
+    if hides { registry.tasks + (situation.tasks(registry) - registry.others.whole) } else { 0 }
 }
 
 /// What steps reach with the pods that are ready now.
-pub(super) fn reachable(facts: &Facts, pods: &Pods, registry: &Registry, steps: &[u8]) -> Vec<Reachable> {
-    let (others, hidable) = (beside(facts, pods, registry), hidable(facts, registry));
+pub(super) fn reachable(
+    situation: &Situation,
+    pods: &Pods,
+    registry: &CloudMapService,
+    steps: &[u8],
+) -> Vec<Reachable> {
+    let (others, hidable) = (beside(situation, pods, registry), hidable(situation, registry));
     let all = others.count();
     let reach = |asked: u8| {
         let share = Share::percent(asked);
@@ -52,12 +57,12 @@ pub(super) fn reachable(facts: &Facts, pods: &Pods, registry: &Registry, steps: 
 }
 
 /// Whether there are as many pods as tasks, and whether all of them can be registered.
-pub(super) fn judge(facts: &Facts, pods: &Pods, registry: &Registry, found: &mut Findings) {
-    let (about, Pods { ready, unready, .. }, tasks) = ("capacity", pods, facts.tasks(registry));
+pub(super) fn judge(situation: &Situation, pods: &Pods, registry: &CloudMapService, found: &mut Findings) {
+    let (about, Pods { ready, unready, .. }, tasks) = ("capacity", pods, situation.tasks(registry));
     if *ready == 0 {
         return found.add(Grade::Blocked, about, "no pod is ready", "deploy the pods first");
     }
-    let (others, hidable) = (beside(facts, pods, registry), hidable(facts, registry));
+    let (others, hidable) = (beside(situation, pods, registry), hidable(situation, registry));
     let elsewhere = match others.count() - tasks {
         0 => String::new(),
         1 => " and 1 pod of another cluster".to_owned(),
@@ -94,8 +99,9 @@ pub(super) fn judge(facts: &Facts, pods: &Pods, registry: &Registry, found: &mut
     }
 }
 
-/// Steps that reach the same share with the same number of pods are one step. 100 % also holds when the tasks go.
-pub(super) fn told_apart(steps: &[Reachable], found: &mut Findings) {
+/// Warns of steps that reach the same share with the same number of pods: nothing would change between them. (100 % is a step
+/// of its own, because it also holds when the tasks are gone.)
+pub(super) fn judge_equal_steps(steps: &[Reachable], found: &mut Findings) {
     let pairs = steps.iter().zip(steps.iter().skip(1)).filter(|(_, other)| other.asked < 100);
     let same = pairs.filter(|(one, other)| one.pods == other.pods && one.share == other.share);
     let same: Vec<_> = same.map(|(_, other)| format!("{} %", other.asked)).collect();

@@ -7,7 +7,7 @@ use model::{ServiceKey, is_dns_label};
 /// The names in a list, each `name` or `namespace/name`, without repetitions, in their order.
 ///
 /// # Errors
-/// What is none. The text names it.
+/// An argument that is no name. The text has it.
 pub(super) fn names<'a>(texts: impl IntoIterator<Item = &'a str>, namespace: &str) -> Result<Vec<ServiceKey>, String> {
     let (mut seen, mut keys) = (BTreeSet::new(), Vec::new());
     for text in texts {

@@ -92,7 +92,7 @@ fn is_of_course(there: &Cutover, field: &str) -> bool {
     })
 }
 
-/// What still counts instead of what a command wrote: a field that somebody else owns.
+/// The fields of the spec that still contradict a command after its write, because another field manager owns them.
 pub(super) fn still_held(wish: &Wish, after: &Cutover) -> Option<String> {
     let CutoverSpec { paused, share_of_traffic, roll_back, .. } = &after.spec;
     let goes_on = matches!(wish, Wish::Start(..) | Wish::Resume);
@@ -108,7 +108,7 @@ pub(super) fn still_held(wish: &Wish, after: &Cutover) -> Option<String> {
         .then(|| format!("{} stays, because somebody else set it: take it away there", held.join(" and ")))
 }
 
-/// What the guard found, if it took the traffic back, and nobody has changed the spec since.
+/// Why the guard took the traffic back, if the spec has not changed since.
 fn guard_failure(there: &Cutover) -> Option<&GuardFailure> {
     let failure = there.status.as_ref()?.guard_failure.as_ref()?;
     (Some(failure.generation) == there.metadata.generation).then_some(failure)
@@ -118,7 +118,7 @@ fn was_taken_back(there: &Cutover) -> bool {
     guard_failure(there).is_some()
 }
 
-/// Who took the traffic back, and what to do before it goes to the pods again; `None`: nobody did.
+/// Why the traffic was taken back, and what to do before it goes to the pods again; `None`: it was not.
 pub(super) fn taken_back(there: &Cutover) -> Option<String> {
     if there.spec.roll_back {
         return Some("its traffic was taken back (spec.rollBack): run `cloudmap-mcs cutover resume` first".to_owned());
@@ -217,7 +217,7 @@ mod tests {
         ] {
             assert_eq!(written(Some(&ours), &line(flags)), [(FieldManager::CutoverCourse, expected)], "{flags}");
         }
-        // To send what is of Git would be a conflict as soon as Git changes it.
+        // A field that Git manages must not be sent: Git could not change it any more without a conflict.
         let of_git = written(Some(&there("git")), &line("--hide-tasks"));
         assert_eq!(of_git, [(FieldManager::CutoverCourse, json!({"hideTasks": true}))]);
         let new = (FieldManager::CutoverCourse, json!({"steps": [5, 25, 50, 100]}));

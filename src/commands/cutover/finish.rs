@@ -1,6 +1,6 @@
 //! The end of a cutover: whether the pods can take all traffic, and how to stop the tasks.
 
-use super::{edit, facts::Facts, scale};
+use super::{edit, scale, situation::Situation};
 use api::conditions::{CutoverCondition, HidingReason};
 use cli::shell::quoted;
 
@@ -8,19 +8,19 @@ use cli::shell::quoted;
 ///
 /// # Errors
 /// Why not, and what to do.
-pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
-    let key = &facts.key;
+pub(super) fn check(situation: &Situation, force: bool) -> Result<(), String> {
+    let key = &situation.key;
     if force {
         return Ok(());
     }
     // Who finishes many at once may not know of this one.
-    if let Some(why) = facts.there().and_then(edit::taken_back) {
+    if let Some(why) = situation.there().and_then(edit::taken_back) {
         return Err(format!("{key}: {why}; or use --force"));
     }
     let unknown = |why: &String| format!("{key}: {why}; look yourself, and use --force");
-    let pods = facts.pods.as_ref().map_err(unknown)?;
-    let registry = facts.registry.as_ref().map_err(unknown)?;
-    if facts.counterpart.as_ref().is_ok_and(|counterpart| counterpart.target.is_none()) {
+    let pods = situation.pods.as_ref().map_err(unknown)?;
+    let registry = situation.registry.as_ref().map_err(unknown)?;
+    if situation.counterpart.as_ref().is_ok_and(|counterpart| counterpart.target.is_none()) {
         return Err(format!(
             "{key}: no annotation names its Cloud Map service, so nobody knows how many tasks there are: `cloudmap-mcs cutover \
              plan` says which one is missing; or use --force"
@@ -32,7 +32,7 @@ pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
              look at --region and the credentials, or use --force"
         ));
     }
-    let tasks = facts.tasks(registry);
+    let tasks = situation.tasks(registry);
     if pods.ready < tasks {
         let ready = pods.ready;
         return Err(format!(
@@ -43,7 +43,7 @@ pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
         return Err(format!("{key}: {} pods are not ready: repair them, or use --force", pods.unready));
     }
     // Where nobody is healthy, AWS answers with all instances: tasks without health have the traffic then.
-    let runs = facts.ecs_services().iter().find(|service| !service.is_at_zero());
+    let runs = situation.ecs_services().iter().find(|service| !service.is_at_zero());
     if let Some(service) = runs.filter(|_| pods.ready == 0) {
         let path = service.path();
         return Err(format!("{key}: no pod is ready, and {path} has tasks: scale the pods, or use --force"));
@@ -52,13 +52,13 @@ pub(super) fn check(facts: &Facts, force: bool) -> Result<(), String> {
 }
 
 /// What `TasksHidden` says; `None`: the Cutover hides no task, or cannot.
-fn hiding(facts: &Facts) -> Option<String> {
-    let cutover = facts.hides()?;
+fn hiding(situation: &Situation) -> Option<String> {
+    let cutover = situation.hides()?;
     let conditions = cutover.status.iter().flat_map(|status| &status.conditions);
     let said = conditions.into_iter().find(|said| said.type_ == CutoverCondition::TasksHidden.as_str());
-    let key = &facts.key;
+    let key = &situation.key;
     let wait = scale::wait_until_hidden(key);
-    Some(match said.filter(|said| HidingReason::Hidden.row().explains(said) && is_finished(facts)) {
+    Some(match said.filter(|said| HidingReason::Hidden.row().explains(said) && is_finished(situation)) {
         Some(said) => format!("# {key}: {}\n", said.message),
         None => format!(
             "# {key}: the tasks are hidden first. Stop none before the time that the condition TasksHidden says:\n{wait}\n"
@@ -67,32 +67,32 @@ fn hiding(facts: &Facts) -> Option<String> {
 }
 
 /// Whether all pods are registered already, and nobody has asked for something else since.
-pub(super) fn is_finished(facts: &Facts) -> bool {
-    facts.there().is_some_and(scale::is_finished)
+pub(super) fn is_finished(situation: &Situation) -> bool {
+    situation.there().is_some_and(scale::is_finished)
 }
 
 /// The commands that stop the tasks, and what to know before. There are none before all pods are registered, unless the user
 /// uses `force`.
-pub(super) fn commands(facts: &Facts, force: bool) -> String {
-    let key = &facts.key;
-    let read = facts.registry.as_ref().ok().and_then(|registry| Some((registry, &registry.service.as_ref()?.arn)));
+pub(super) fn commands(situation: &Situation, force: bool) -> String {
+    let key = &situation.key;
+    let read = situation.registry.as_ref().ok().and_then(|registry| Some((registry, &registry.service.as_ref()?.arn)));
     let Some((registry, arn)) = read else {
         return format!("# {key}: the Cloud Map service could not be read, so the ECS service is not known\n");
     };
-    if !is_finished(facts) && !force {
+    if !is_finished(situation) && !force {
         return format!(
             "# {key}: stop no task yet. When `cloudmap-mcs cutover status` says Finished, run this again: it prints how\n"
         );
     }
-    let services = facts.ecs_services();
-    if facts.tasks(registry) == 0 && services.iter().all(ecs::Service::is_at_zero) {
+    let services = situation.ecs_services();
+    if situation.tasks(registry) == 0 && services.iter().all(ecs::Service::is_at_zero) {
         return format!("# {key}: nobody else has a healthy instance: there is nothing to stop\n");
     }
     if !services.is_empty() && services.iter().all(ecs::Service::is_at_zero) {
         let paths: Vec<_> = services.iter().map(ecs::Service::path).collect();
         return format!("# {key}: {} has no task any more; other instances are not of it\n", paths.join(" and "));
     }
-    let mut text = before_tasks_stop(facts, registry.ttl());
+    let mut text = before_tasks_stop(situation, registry.ttl());
     for service in services.iter().filter(|service| !service.is_at_zero()) {
         if !service.active {
             text.extend([format!("# {} is being deleted, and ECS stops its tasks\n", service.path())]);
@@ -121,19 +121,19 @@ pub(super) fn commands(facts: &Facts, force: bool) -> String {
 }
 
 /// What to know before tasks are stopped. `ttl`: of the records, in seconds.
-pub(super) fn before_tasks_stop(facts: &Facts, ttl: u32) -> String {
-    let key = &facts.key;
-    if let Some(said) = hiding(facts) {
+pub(super) fn before_tasks_stop(situation: &Situation, ttl: u32) -> String {
+    let key = &situation.key;
+    if let Some(said) = hiding(situation) {
         return said;
     }
-    let cannot_hide = facts.cannot_hide();
+    let cannot_hide = situation.cannot_hide();
     let visible =
         cannot_hide.map(|said| format!("# {key}: the tasks cannot be hidden ({}): {}\n", said.reason, said.message));
     format!(
         "{}# {key}: ECS deregisters a task and stops it at once, so clients that have just resolved fail for up to {} s.\n\
          # Stop a few at a time; a sidecar delays the SIGTERM (docs/moving-from-ecs.md). Autoscaling must not bring tasks back.\n",
         visible.unwrap_or_default(),
-        facts.settle().beyond(ttl).as_secs()
+        situation.settle().beyond(ttl).as_secs()
     )
 }
 

@@ -10,8 +10,7 @@ use k8s_openapi::{
 use kube::core::ObjectMeta;
 use serde_json::{Value, json};
 
-use super::{ecs, facts::Registry, yaml::block};
-use ::ecs::Found;
+use super::{ecs_services, situation::CloudMapService, yaml::block};
 use api::{
     Cutover, CutoverSpec, ServiceExport,
     names::{ANNOTATION_SHARE_OF_TRAFFIC, ANNOTATION_TARGET_NAMESPACE, ANNOTATION_TARGET_SERVICE},
@@ -19,13 +18,14 @@ use api::{
 use cli::{CutoverWriteArgs, shell::quoted};
 use cloudmap::RecordType;
 use cutover::{Course, course::STEPS};
+use ecs::Found;
 use instances::target::validate;
 use model::{
     Target, is_dns_label,
     labels::{is_label_key, is_label_value},
 };
 
-/// What stands for a value that nobody knows. No namespace can have this name, and no list of labels and no port is a text.
+/// Stands for a value that the user has to fill in. It is invalid as a namespace, as labels and as a port.
 const TODO: &str = "TODO";
 /// A line that no YAML has: kubectl then takes nothing of the file, not even the objects that are complete.
 const STOP: &str =
@@ -78,7 +78,7 @@ impl Wishes {
 #[derive(Debug, Clone)]
 pub(super) struct Candidate {
     pub(super) target: Target,
-    pub(super) registry: Result<Registry, String>,
+    pub(super) registry: Result<CloudMapService, String>,
     /// The ECS services that register there; `None`: ECS was not asked.
     pub(super) ecs: Result<Option<Found>, String>,
 }
@@ -89,10 +89,10 @@ pub(super) struct Manifest {
     /// The name of the objects. The file has it, too.
     pub(super) name: String,
     pub(super) text: String,
-    /// The flags that would have said what is marked TODO.
+    /// The flags with which no TODO would be left.
     pub(super) missing: BTreeSet<&'static str>,
     pub(super) target: Target,
-    /// How many pods are needed beside what is registered now: as many as there are tasks.
+    /// How many instances the pods will add to those that are registered now: one for each task.
     pub(super) pods: usize,
 }
 
@@ -111,7 +111,7 @@ pub(super) fn manifest(candidate: &Candidate, wishes: &Wishes) -> Result<Option<
     let services = candidate.ecs.as_ref().ok().and_then(Option::as_ref);
     let services = services.map(|found| &*found.services).unwrap_or_default();
     let arn = registry.service.as_ref().map_or("", |service| &service.arn);
-    if let Some(finding) = ecs::blockers(services, arn).first() {
+    if let Some(finding) = ecs_services::blockers(services, arn).first() {
         return Err(said(&format!("{}: {}", finding.text, finding.remedy.as_deref().unwrap_or_default())));
     }
     if registry.records().contains(&RecordType::Cname) {
@@ -146,7 +146,7 @@ pub(super) fn manifest(candidate: &Candidate, wishes: &Wishes) -> Result<Option<
 ///
 /// # Errors
 /// Why nobody knows.
-fn is_of_ecs(candidate: &Candidate, registry: &Registry) -> Result<bool, String> {
+fn is_of_ecs(candidate: &Candidate, registry: &CloudMapService) -> Result<bool, String> {
     let (registers, why) = match &candidate.ecs {
         Ok(Some(found)) => (!found.services.is_empty(), found.unread.clone()),
         Ok(None) => (false, Some("ECS was not asked: set --ecs-endpoint".to_owned())),
@@ -154,7 +154,7 @@ fn is_of_ecs(candidate: &Candidate, registry: &Registry) -> Result<bool, String>
     };
     match why {
         _ if registers || !registry.ecs.is_empty() => Ok(true),
-        // What others register there tells it apart.
+        // The instances of others show which it is.
         Some(why) if registry.instances() == 0 => Err(format!(
             "it has no instance, so it is not known whether ECS registers tasks there ({why}): grant what `cloudmap-mcs iam \
              --mode cutover` prints, or name the cluster with --ecs-cluster"
@@ -204,7 +204,7 @@ fn text(
     (text, missing.into_keys().collect())
 }
 
-/// The objects. `missing` gets what nobody said, by the flag that says it.
+/// The objects. `missing` gets the flags of the values that are not given.
 fn objects(
     target: &Target,
     wishes: &Wishes,

@@ -4,9 +4,8 @@
 mod back;
 mod capacity;
 mod choice;
-mod ecs;
+mod ecs_services;
 mod edit;
-mod facts;
 mod finish;
 mod manifests;
 mod observe;
@@ -14,7 +13,9 @@ mod plan;
 mod registry;
 mod room;
 mod scale;
+mod situation;
 mod status;
+mod stopping;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -37,18 +38,17 @@ use kube::{
 use tokio::time::{Instant, sleep};
 
 use self::{
-    ecs::EcsReader,
+    ecs_services::EcsReader,
     edit::{Wish, Write},
-    facts::{ASSUMED, Facts, Registry},
     manifests::Wishes,
     observe::{Observer, Progress},
     plan::Grade,
     registry::RegistryReader,
     room::Coming,
     scale::Refusal,
+    situation::{ASSUMED, CloudMapService, Situation},
 };
 use crate::{installed, table};
-use ::ecs::{Choice, Ecs};
 use api::{Cutover, ServiceExport};
 use app::connect;
 use base::env;
@@ -56,11 +56,11 @@ use cli::{
     AwsArgs, ControllerArgs, CutoverBackArgs, CutoverChoice, CutoverCommand, CutoverEditArgs, CutoverFinishArgs,
     CutoverPlanArgs, CutoverStatusArgs, EcsArgs,
 };
-use cloudmap::CloudMap;
 use cluster::{
     client::Connection,
     reader::{Unread, read, version},
 };
+use ecs::{Choice, Ecs};
 use instances::Naming;
 use model::ServiceKey;
 
@@ -89,7 +89,7 @@ pub(super) async fn cutover(command: CutoverCommand) -> anyhow::Result<ExitCode>
     each(&client, &keys, &wish, &edit).await
 }
 
-/// The names that a command is about. `before`: those that have no Cutover yet count, too.
+/// The names that a command is about. `before`: also those without a Cutover.
 async fn chosen(
     client: &Client,
     choice: &CutoverChoice,
@@ -165,7 +165,7 @@ async fn fulfil(client: &Client, key: &ServiceKey, wish: &Wish, dry_run: bool) -
     last.as_ref().and_then(|after| edit::still_held(wish, after)).map_or(Ok(()), |said| Err(anyhow::Error::msg(said)))
 }
 
-async fn registry(aws: &AwsArgs) -> Result<Arc<dyn CloudMap>, String> {
+async fn registry(aws: &AwsArgs) -> Result<Arc<dyn cloudmap::Read>, String> {
     connect::registry_for_status(aws).await.map_err(|error| format!("Cloud Map: {error:#}"))
 }
 
@@ -204,10 +204,10 @@ async fn judge(args: CutoverPlanArgs) -> anyhow::Result<ExitCode> {
     let mut observer = observer(client, &args.controller, &args.aws, ecs).await;
     let (mut plans, mut coming, mut progress) = (Vec::new(), Coming::default(), Progress::of(keys.len()));
     for key in keys {
-        let facts = observer.observe(&key).await;
+        let situation = observer.observe(&key).await;
         progress.one_more(&mut std::io::stderr())?;
-        coming.observed(&facts);
-        plans.push((key.to_string(), plan::plan(&facts, &args.steps)));
+        coming.observed(&situation);
+        plans.push((key.to_string(), plan::plan(&situation, &args.steps)));
     }
     let rooms = coming.plans();
     table::print(args.output, || plan::text(&plans) + &plan::text(&rooms), || plan::json(&plans, &rooms))?;
@@ -222,7 +222,7 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
     let port = ecs_of(&aws, &ecs).await;
     let reader = EcsReader::new(port.clone(), choice_of(&ecs));
     let mut observer = observer(client.clone(), &controller, &aws, reader).await;
-    let (mut facts, mut refused, mut progress) = (Vec::<Facts>::new(), 0, Progress::of(keys.len()));
+    let (mut situation, mut refused, mut progress) = (Vec::<Situation>::new(), 0, Progress::of(keys.len()));
     for key in keys {
         let seen = observer.observe(&key).await;
         progress.one_more(&mut std::io::stderr())?;
@@ -234,7 +234,7 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
             writeln!(std::io::stderr(), "{key}: {assumed}")?;
         }
         match finish::check(&seen, force) {
-            Ok(()) => facts.push(seen),
+            Ok(()) => situation.push(seen),
             Err(why) => {
                 refused += 1;
                 writeln!(std::io::stderr(), "{why}")?;
@@ -242,8 +242,8 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
         }
     }
     // What is finished stays so.
-    let open = facts.iter().filter(|facts| !finish::is_finished(facts));
-    let ready: Vec<_> = open.map(|facts| facts.key.clone()).collect();
+    let open = situation.iter().filter(|situation| !finish::is_finished(situation));
+    let ready: Vec<_> = open.map(|situation| situation.key.clone()).collect();
     let written = each(&client, &ready, &Wish::Shift(100), &edit).await;
     let mut failed = 0;
     if scale_ecs {
@@ -251,10 +251,10 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
         let port = port.ok().flatten();
         let ecs = port.as_deref().filter(|_| !edit.dry_run);
         let (mut out, mut errors) = (std::io::stdout(), std::io::stderr());
-        failed = Box::pin(stop(&mut observer, ecs, facts, force, timeout, &mut out, &mut errors)).await?;
+        failed = Box::pin(stop(&mut observer, ecs, situation, force, timeout, &mut out, &mut errors)).await?;
     } else {
-        for facts in &facts {
-            write!(std::io::stdout(), "{}", finish::commands(facts, force))?;
+        for situation in &situation {
+            write!(std::io::stdout(), "{}", finish::commands(situation, force))?;
         }
     }
     anyhow::ensure!(refused == 0, "{refused} are not finished");
@@ -277,7 +277,7 @@ async fn time(client: &Client) -> Result<Timestamp, String> {
 async fn stop(
     observer: &mut Observer,
     ecs: Option<&dyn Ecs>,
-    mut open: Vec<Facts>,
+    mut open: Vec<Situation>,
     force: bool,
     patience: Duration,
     out: &mut impl std::io::Write,
@@ -288,14 +288,14 @@ async fn stop(
     while !open.is_empty() {
         let waits = ecs.is_some() && begun.elapsed() < patience;
         let (now, mut rest) = (time(&observer.client).await, Vec::new());
-        for mut facts in open {
-            let services = match stoppable(observer, &mut facts, now.as_ref().copied(), force).await {
+        for mut situation in open {
+            let services = match stoppable(observer, &mut situation, now.as_ref().copied(), force).await {
                 Ok(services) => services,
                 Err(Refusal::Later(why)) if waits => {
                     if said.insert(why.clone()) {
                         writeln!(errors, "{why}: waiting")?;
                     }
-                    rest.push(facts);
+                    rest.push(situation);
                     continue;
                 }
                 Err(refusal) => {
@@ -304,13 +304,13 @@ async fn stop(
                     continue;
                 }
             };
-            let key = &facts.key;
+            let key = &situation.key;
             if services.is_empty() {
                 writeln!(out, "{key}: no task of ECS is left to stop")?;
                 continue;
             }
-            let ttl = facts.registry.as_ref().map_or(0, Registry::ttl);
-            write!(out, "{}", finish::before_tasks_stop(&facts, ttl))?;
+            let ttl = situation.registry.as_ref().map_or(0, CloudMapService::ttl);
+            write!(out, "{}", finish::before_tasks_stop(&situation, ttl))?;
             for service in services {
                 writeln!(out, "# {key}: {}: desired count {} -> 0", service.path(), service.desired)?;
                 let Some(ecs) = ecs else { continue };
@@ -339,31 +339,31 @@ async fn stop(
     Ok(failed)
 }
 
-/// The ECS services of a name whose tasks may be stopped, by what the Cutover, Cloud Map and the pods say now. To observe
-/// hundreds of names takes minutes: meanwhile somebody may have taken one back, ECS may have started tasks or brought back a
-/// hidden one, or pods may have failed.
+/// The ECS services of a name whose tasks may be stopped, after everything was read again. The first observation may be minutes
+/// old if there are hundreds of names: a user may have taken one back since, ECS may have started tasks or shown a hidden one
+/// again, or pods may have failed.
 ///
 /// # Errors
 /// Why no task may be stopped, and what to do.
 async fn stoppable(
     observer: &mut Observer,
-    facts: &mut Facts,
+    situation: &mut Situation,
     now: Result<Timestamp, &String>,
     force: bool,
-) -> Result<Vec<::ecs::Service>, Refusal> {
-    facts.cutover = observer.cutover(&facts.key).await;
+) -> Result<Vec<ecs::Service>, Refusal> {
+    situation.cutover = observer.cutover(&situation.key).await;
     // Hundreds of names may wait, so Cloud Map and the pods are looked at only when it is time. What would still be in the way
     // then is said at once.
-    if scale::is_due(facts, now).is_err() {
-        return scale::stoppable(facts, now, force);
+    if scale::is_due(situation, now).is_err() {
+        return scale::stoppable(situation, now, force);
     }
-    if let Ok(Some(target)) = facts.counterpart.as_ref().map(|counterpart| &counterpart.target) {
-        facts.registry = observer.registry(target).await;
+    if let Ok(Some(target)) = situation.counterpart.as_ref().map(|counterpart| &counterpart.target) {
+        situation.registry = observer.registry(target).await;
     }
-    facts.pods = observer.pods_of(&facts.key).await;
-    let services = scale::stoppable(facts, now, force)?;
+    situation.pods = observer.pods_of(&situation.key).await;
+    let services = scale::stoppable(situation, now, force)?;
     if !services.is_empty() {
-        finish::check(facts, force)?;
+        finish::check(situation, force)?;
     }
     Ok(services)
 }
@@ -402,7 +402,7 @@ async fn follow(api: &Api<Cutover>, namespace: &str, args: &CutoverStatusArgs) -
     let (mut shown, mut failing) = (String::new(), false);
     loop {
         let list = match read(api.list(&ListParams::default())).await {
-            // At first, what is forbidden or not installed is nothing to wait for.
+            // If the first read is forbidden, or the kind is not installed, waiting does not help.
             Err(why) if args.watch && (!shown.is_empty() || matches!(why, Unread::Failed(_))) => {
                 if !std::mem::replace(&mut failing, true) {
                     writeln!(std::io::stderr(), "cannot list Cutovers, and tries again: {why}")?;

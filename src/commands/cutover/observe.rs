@@ -22,9 +22,9 @@ use kube::{
 use tokio::time::Instant;
 
 use super::{
-    ecs::EcsReader,
-    facts::{Cluster, Counterpart, Facts, Pods, Registry, Stop},
+    ecs_services::EcsReader,
     registry::RegistryReader,
+    situation::{CloudMapService, Cluster, Counterpart, Pods, Situation, Stop},
 };
 use crate::{
     asking::{SAY, workload},
@@ -38,7 +38,7 @@ use api::{
         ANNOTATION_SHARE_OF_TRAFFIC, CONDITION_REGISTERED,
     },
 };
-use cloudmap::{CloudMap, Instance, attributes};
+use cloudmap::{Instance, attributes};
 use cluster::reader::read;
 use instances::{Named, Naming, share::Others};
 use model::{ServiceKey, Target};
@@ -55,7 +55,7 @@ pub(super) struct Observer {
 impl Observer {
     pub(super) fn new(
         client: Client,
-        cloudmap: Result<Arc<dyn CloudMap>, String>,
+        cloudmap: Result<Arc<dyn cloudmap::Read>, String>,
         ecs: EcsReader,
         settings: Result<Settings, String>,
     ) -> Self {
@@ -63,7 +63,7 @@ impl Observer {
     }
 
     /// Everything about a name.
-    pub(super) async fn observe(&mut self, key: &ServiceKey) -> Facts {
+    pub(super) async fn observe(&mut self, key: &ServiceKey) -> Situation {
         let cutover = self.cutover(key).await;
         let service = Api::<Service>::namespaced(self.client.clone(), &key.namespace);
         let service = read(service.get_opt(&key.name)).await.map_err(|why| why.to_string());
@@ -75,7 +75,7 @@ impl Observer {
         };
         let registry = match &counterpart {
             Ok(Counterpart { target: Some(target), .. }) => self.registry(target).await,
-            Ok(_) => Ok(Registry::default()),
+            Ok(_) => Ok(CloudMapService::default()),
             Err(why) => Err(why.clone()),
         };
         let ecs = match registry.as_ref().ok().and_then(|registry| Some((registry.service.as_ref()?, &registry.ecs))) {
@@ -84,7 +84,7 @@ impl Observer {
         };
         let template = pods.as_ref().ok().map(|(_, labels)| labels.clone()).unwrap_or_default();
         let workload = pods.as_ref().ok().and_then(|(pods, _)| pods.workload.clone());
-        Facts {
+        Situation {
             key: key.clone(),
             cutover,
             counterpart,
@@ -175,7 +175,7 @@ impl Observer {
     }
 
     /// What Cloud Map has.
-    pub(super) async fn registry(&mut self, target: &Target) -> Result<Registry, String> {
+    pub(super) async fn registry(&mut self, target: &Target) -> Result<CloudMapService, String> {
         self.cloudmap.registry(target).await
     }
 }
@@ -204,7 +204,7 @@ impl Progress {
 }
 
 /// What others have in a service.
-pub(super) fn there(service: cloudmap::Service, found: &cloudmap::Discovery) -> Registry {
+pub(super) fn there(service: cloudmap::Service, found: &cloudmap::Discovery) -> CloudMapService {
     let healthy = found.instances.iter().filter(|there| !found.unhealthy.contains(&there.id));
     let others: Vec<_> = healthy.filter(|there| !there.attributes.contains_key(attributes::CLUSTER_UID)).collect();
     let attribute =
@@ -224,7 +224,7 @@ pub(super) fn there(service: cloudmap::Service, found: &cloudmap::Discovery) -> 
             [attributes::ECS_CLUSTER, attributes::ECS_SERVICE].map(|name| there.attributes.get(name));
         Some((cluster?.clone(), service?.clone()))
     });
-    Registry {
+    CloudMapService {
         room: None,
         service: Some(service),
         others: Others::of(others.iter().copied()),

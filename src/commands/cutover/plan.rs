@@ -1,31 +1,23 @@
 //! Whether a name is ready to be moved: a pure judgement over what is known.
 
-use std::collections::BTreeSet;
-
 use serde_json::{Value, json};
 
 use super::{
     capacity::{self, Reachable},
-    ecs,
-    facts::{ASSUMED, Counterpart, Facts, Pods, Registry, Stop},
-    room,
+    ecs_services, room,
+    situation::{ASSUMED, CloudMapService, Counterpart, Situation},
+    stopping,
 };
 use crate::table::Table;
-use api::{
-    conditions::RegisteredReason,
-    names::{CONDITION_REGISTERED, LABEL_GATE},
-};
+use api::conditions::RegisteredReason;
 use cli::shell::quoted;
 use cloudmap::RecordType;
 use cutover::{
     Course,
-    course::{FAILOVER, STEPS, WITHDRAWAL, lingers},
+    course::STEPS,
     hiding::{obstacle, stoppable_after},
 };
 use iam::Mode;
-
-/// What a pod has for requests in flight after it has slept, in seconds: as much as Kubernetes gives pods that do not sleep.
-const IN_FLIGHT: u64 = 30;
 
 /// How an object names a Cloud Map service before it is moved. Without a share, all ready pods would be registered at once.
 const NAMES_IT: &str =
@@ -110,48 +102,48 @@ impl Findings {
 }
 
 /// Judges one name. `steps` are those of the command line; without any, those of the Cutover that is there, or the usual.
-pub(super) fn plan(facts: &Facts, steps: &[u8]) -> Plan {
+pub(super) fn plan(situation: &Situation, steps: &[u8]) -> Plan {
     let mut found = Findings::default();
-    let steps = cutover(facts, steps, &mut found);
-    match &facts.counterpart {
-        Ok(counterpart) => the_counterpart(facts, counterpart, &mut found),
+    let steps = cutover(situation, steps, &mut found);
+    match &situation.counterpart {
+        Ok(counterpart) => the_counterpart(situation, counterpart, &mut found),
         Err(why) => found.unread("counterpart", why),
     }
-    match (&facts.registry, &facts.counterpart) {
+    match (&situation.registry, &situation.counterpart) {
         (Ok(registry), Ok(counterpart)) if counterpart.target.is_some() => {
-            the_registry(facts, registry, counterpart, &mut found);
-            the_role(facts, registry, counterpart, &mut found);
+            the_registry(situation, registry, counterpart, &mut found);
+            the_role(situation, registry, counterpart, &mut found);
         }
         (Err(why), Ok(_)) => found.unread("cloud map", why),
         // Without the counterpart nobody knows which service it is.
         (_, Err(_)) | (Ok(_), Ok(_)) => {}
     }
-    ecs::judge(facts, &mut found);
-    match (&facts.pods, &facts.registry) {
-        (Ok(pods), Ok(registry)) => capacity::judge(facts, pods, registry, &mut found),
+    ecs_services::judge(situation, &mut found);
+    match (&situation.pods, &situation.registry) {
+        (Ok(pods), Ok(registry)) => capacity::judge(situation, pods, registry, &mut found),
         (Err(why), _) => found.unread("pods", why),
         (Ok(_), Err(_)) => {}
     }
-    if let Ok(registry) = &facts.registry {
-        room::of_service(facts, registry, &mut found);
+    if let Ok(registry) = &situation.registry {
+        room::of_service(situation, registry, &mut found);
     }
-    if let Some(assumed) = facts.assumed_settle() {
+    if let Some(assumed) = situation.assumed_settle() {
         found.ok("settle", assumed);
     }
-    let patch = facts.pods.as_ref().ok().and_then(|pods| stopping(facts, pods, &mut found));
-    surroundings(facts, &mut found);
-    hiding(facts, &mut found);
-    let steps = match (&facts.pods, &facts.registry) {
-        (Ok(pods), Ok(registry)) if pods.ready > 0 => capacity::reachable(facts, pods, registry, &steps),
+    let patch = situation.pods.as_ref().ok().and_then(|pods| stopping::judge(situation, pods, &mut found));
+    surroundings(situation, &mut found);
+    hiding(situation, &mut found);
+    let steps = match (&situation.pods, &situation.registry) {
+        (Ok(pods), Ok(registry)) if pods.ready > 0 => capacity::reachable(situation, pods, registry, &steps),
         _ => Vec::new(),
     };
-    capacity::told_apart(&steps, &mut found);
+    capacity::judge_equal_steps(&steps, &mut found);
     Plan { findings: found.0, steps, patch }
 }
 
-fn cutover(facts: &Facts, steps: &[u8], found: &mut Findings) -> Vec<u8> {
+fn cutover(situation: &Situation, steps: &[u8], found: &mut Findings) -> Vec<u8> {
     let about = "cutover";
-    let there = match &facts.cutover {
+    let there = match &situation.cutover {
         Err(why) => {
             let remedy = "run this as somebody who may read them (ClusterRole cloudmap-mcs-view). If the CRD is missing, install \
                           it (kubectl apply --server-side -k config/crd), and start the controller with --cutovers";
@@ -161,7 +153,7 @@ fn cutover(facts: &Facts, steps: &[u8], found: &mut Findings) -> Vec<u8> {
         Ok(there) => there.as_ref(),
     };
     let flag = "start the controller with --cutovers (config/components/cutovers, or config.cutovers of the chart)";
-    if facts.has("CLOUDMAP_MCS_CUTOVERS") == Some(false) {
+    if situation.has("CLOUDMAP_MCS_CUTOVERS") == Some(false) {
         let text = "the controller runs without --cutovers: it ignores Cutovers, and only annotations limit the share";
         found.add(Grade::Blocked, about, text, flag);
     } else if let Some(there) = there {
@@ -170,7 +162,7 @@ fn cutover(facts: &Facts, steps: &[u8], found: &mut Findings) -> Vec<u8> {
             Some(phase) => found.ok(about, format!("there is one: {phase}")),
             None => found.add(Grade::Warning, about, "there is one, and no controller has seen it", flag),
         }
-    } else if facts.cutover.is_ok() {
+    } else if situation.cutover.is_ok() {
         found.ok(about, "there is none yet");
     }
     let wanted = match there {
@@ -187,8 +179,8 @@ fn cutover(facts: &Facts, steps: &[u8], found: &mut Findings) -> Vec<u8> {
     }
 }
 
-fn the_counterpart(facts: &Facts, counterpart: &Counterpart, found: &mut Findings) {
-    let (about, key) = ("counterpart", &facts.key);
+fn the_counterpart(situation: &Situation, counterpart: &Counterpart, found: &mut Findings) {
+    let (about, key) = ("counterpart", &situation.key);
     let Some(kind) = counterpart.kind else {
         return found.add(
             Grade::Blocked,
@@ -203,10 +195,10 @@ fn the_counterpart(facts: &Facts, counterpart: &Counterpart, found: &mut Finding
     let Some(target) = &counterpart.target else {
         return found.add(Grade::Blocked, about, format!("the {kind} names no Cloud Map service"), NAMES_IT);
     };
-    if let Some(assumed) = facts.assumed() {
+    if let Some(assumed) = situation.assumed() {
         found.add(Grade::Warning, about, assumed, ASSUMED);
     }
-    let none = facts.settings.as_ref().is_ok_and(|settings| settings.get("CLOUDMAP_MCS_INSTANCES") == Some("none"));
+    let none = situation.settings.as_ref().is_ok_and(|settings| settings.get("CLOUDMAP_MCS_INSTANCES") == Some("none"));
     // A ServiceExport has no condition then. A Service never has one.
     let is_silent = match &counterpart.refused {
         Some((reason, _)) => reason == RegisteredReason::Pending.as_str(),
@@ -228,7 +220,7 @@ fn the_counterpart(facts: &Facts, counterpart: &Counterpart, found: &mut Finding
     }
 }
 
-fn the_registry(facts: &Facts, registry: &Registry, counterpart: &Counterpart, found: &mut Findings) {
+fn the_registry(situation: &Situation, registry: &CloudMapService, counterpart: &Counterpart, found: &mut Findings) {
     let about = "cloud map";
     let Some(service) = &registry.service else {
         let name = counterpart.target.as_ref().map_or_else(|| "the service".to_owned(), ToString::to_string);
@@ -255,7 +247,7 @@ fn the_registry(facts: &Facts, registry: &Registry, counterpart: &Counterpart, f
             "ttl",
             format!(
                 "answers are used for {ttl} s, so each step lasts at least {} s",
-                facts.settle().beyond(ttl).as_secs()
+                situation.settle().beyond(ttl).as_secs()
             ),
             "lower the TTL of the records to 60 or less some time before",
         );
@@ -280,15 +272,17 @@ fn the_registry(facts: &Facts, registry: &Registry, counterpart: &Counterpart, f
 }
 
 /// What the controller's role has to allow, unless a registered pod shows that it does, or a condition that it does not.
-fn the_role(facts: &Facts, registry: &Registry, counterpart: &Counterpart, found: &mut Findings) {
-    let (Some(service), Some(target), Ok(pods)) = (&registry.service, &counterpart.target, &facts.pods) else { return };
+fn the_role(situation: &Situation, registry: &CloudMapService, counterpart: &Counterpart, found: &mut Findings) {
+    let (Some(service), Some(target), Ok(pods)) = (&registry.service, &counterpart.target, &situation.pods) else {
+        return;
+    };
     let is_refused = |(reason, _): &(String, String)| reason != RegisteredReason::Pending.as_str();
     if registry.clusters.values().any(|cluster| cluster.is_of(pods))
         || counterpart.refused.as_ref().is_some_and(is_refused)
     {
         return;
     }
-    let spec = facts.there().map(|there| &there.spec);
+    let spec = situation.there().map(|there| &there.spec);
     let looks = pods.gated > 0 || spec.is_some_and(|spec| spec.guard.is_some());
     let hides = spec.is_some_and(|spec| spec.hide_tasks);
     let dns = service.dns.is_some();
@@ -309,120 +303,8 @@ fn the_role(facts: &Facts, registry: &Registry, counterpart: &Counterpart, found
     found.ok("role", text);
 }
 
-/// How pods stop, and whether roll-outs wait for Cloud Map. Gives a patch for what is missing.
-fn stopping(facts: &Facts, pods: &Pods, found: &mut Findings) -> Option<String> {
-    if pods.ready + pods.unready == 0 {
-        return None;
-    }
-    let ttl = facts.registry.as_ref().map_or(60, Registry::ttl);
-    let settle = facts.settle();
-    let needed = lingers(ttl, settle).as_secs();
-    // Whatever a pod does, it is killed at the end of its grace period.
-    let (stops_after, seconds) = (pods.stops_after().min(pods.grace), pods.stops_after().max(needed));
-    let short = seconds >= pods.grace;
-    let early = pods.containers.iter().filter(|(_, stop)| stop.after < needed);
-    let (early, injected): (Vec<_>, Vec<_>) =
-        early.partition(|(name, _)| pods.template.as_ref().is_none_or(|template| template.contains(*name)));
-    if stops_after < needed {
-        let which: Vec<_> = early.iter().chain(&injected).map(|(name, _)| name.as_str()).collect();
-        let which = if pods.containers.len() > 1 && !which.is_empty() {
-            format!(" (containers: {})", which.join(", "))
-        } else {
-            String::new()
-        };
-        let text = format!(
-            "a pod that is deleted stops after {stops_after} s{which}, and clients use its address for up to {needed} s: \
-             withdrawal {} s, another leader {} s, TTL {ttl} s, and {} s",
-            WITHDRAWAL.as_secs(),
-            FAILOVER.as_secs(),
-            settle.as_secs()
-        );
-        let mut remedy = Vec::new();
-        if short || !early.is_empty() {
-            remedy.push("apply the patch below".to_owned());
-        }
-        if pods.template.is_none() && early.len() > 1 {
-            remedy.push("take those out of it that are injected: they are not in the template".to_owned());
-        }
-        for (name, handler) in early.iter().filter_map(|(name, stop)| Some((name, stop.handler?))) {
-            remedy.push(format!(
-                "it replaces the {handler} hook of {name}: if that does more than sleep, let it sleep for {needed} s instead"
-            ));
-        }
-        for (name, _) in &injected {
-            remedy.push(format!("{name} is injected into the pods: let what injects it stop it {needed} s later"));
-        }
-        found.add(Grade::Warning, "preStop", text, remedy.join("; "));
-    } else if short {
-        let text = format!(
-            "pods sleep for {seconds} s, and are killed {} s after they are deleted: nothing is left for requests in flight",
-            pods.grace
-        );
-        found.add(Grade::Warning, "preStop", text, "apply the patch below");
-    } else {
-        found.ok("preStop", format!("pods stop {stops_after} s after they are deleted"));
-    }
-    let ungated = pods.gated < pods.ready + pods.unready;
-    let opens = facts.has("CLOUDMAP_MCS_READINESS_GATES");
-    if ungated {
-        let text =
-            "pods are ready before clients of Cloud Map find them, so a roll-out may stop the last pod that is known";
-        let remedy = match opens {
-            Some(true) => "apply the patch below",
-            // Nobody would open the gate.
-            Some(false) => "start the controller with --readiness-gates, and then apply the patch below",
-            None => "apply the patch below, if the controller runs with --readiness-gates",
-        };
-        let others = if pods.template.is_none() && !pods.gates.is_empty() {
-            "; take those readiness gates out of it that are injected: they are not in the template"
-        } else {
-            ""
-        };
-        let remedy = format!("{remedy}{others}");
-        found.add(Grade::Warning, "gate", text, remedy);
-    } else if opens == Some(false) {
-        let text = "pods have the readiness gate, and nobody opens it: the controller runs without --readiness-gates";
-        found.add(Grade::Warning, "gate", text, "start it with --readiness-gates, or remove the gate from the pods");
-    } else {
-        found.ok("gate", "pods are ready when clients of Cloud Map find them");
-    }
-    if early.is_empty() && !short && !ungated {
-        return None;
-    }
-    let workload = quoted(pods.workload.as_deref().unwrap_or("deployment/NAME"));
-    let patch = patch(&early, needed, short.then_some(seconds + IN_FLIGHT), ungated.then_some(&pods.gates));
-    let namespace = &facts.key.namespace;
-    Some(format!("kubectl patch --namespace {namespace} {workload} --patch {}", quoted(&patch.to_string())))
-}
-
-/// What the pod template lacks: which containers sleep for so many seconds, after how many the pod is killed, and the gate,
-/// beside the others that the pods have.
-fn patch(early: &[(&String, &Stop)], seconds: u64, grace: Option<u64>, gate: Option<&BTreeSet<String>>) -> Value {
-    let mut template = json!({"spec": {}});
-    if !early.is_empty() {
-        let container = |(name, stop): &(&String, &Stop)| {
-            let mut hook = json!({"sleep": {"seconds": seconds}});
-            if let Some(other) = stop.handler {
-                hook[other] = Value::Null;
-            }
-            json!({"name": name, "lifecycle": {"preStop": hook}})
-        };
-        template["spec"]["containers"] = early.iter().map(container).collect();
-    }
-    if let Some(grace) = grace {
-        template["spec"]["terminationGracePeriodSeconds"] = json!(grace);
-    }
-    if let Some(others) = gate {
-        template["metadata"] = json!({"labels": {LABEL_GATE: "registered"}});
-        // The API server replaces this list as a whole.
-        let gates = others.iter().map(String::as_str).chain([CONDITION_REGISTERED]);
-        template["spec"]["readinessGates"] = gates.map(|gate| json!({"conditionType": gate})).collect();
-    }
-    json!({"spec": {"template": template}})
-}
-
-fn surroundings(facts: &Facts, found: &mut Findings) {
-    match &facts.budgets {
+fn surroundings(situation: &Situation, found: &mut Findings) {
+    match &situation.budgets {
         Ok(0) => found.add(
             Grade::Warning,
             "budget",
@@ -432,7 +314,7 @@ fn surroundings(facts: &Facts, found: &mut Findings) {
         Ok(_) => found.ok("budget", "a PodDisruptionBudget selects the pods"),
         Err(why) => found.unread("budget", why),
     }
-    match &facts.autoscalers {
+    match &situation.autoscalers {
         Err(why) => found.unread("autoscaler", why),
         Ok(autoscalers) => {
             for (name, least) in autoscalers {
@@ -451,12 +333,12 @@ fn surroundings(facts: &Facts, found: &mut Findings) {
 }
 
 /// Whether tasks can be hidden before they are stopped.
-fn hiding(facts: &Facts, found: &mut Findings) {
-    let Ok(registry) = &facts.registry else { return };
+fn hiding(situation: &Situation, found: &mut Findings) {
+    let Ok(registry) = &situation.registry else { return };
     let (Some(service), about) = (&registry.service, "hiding") else { return };
-    let there = facts.cutover.as_ref().ok().and_then(Option::as_ref);
+    let there = situation.cutover.as_ref().ok().and_then(Option::as_ref);
     let wanted = there.is_some_and(|there| there.spec.hide_tasks);
-    let never = facts.has("CLOUDMAP_MCS_HIDE_TASKS") == Some(false);
+    let never = situation.has("CLOUDMAP_MCS_HIDE_TASKS") == Some(false);
     if let Some(said) = there.and_then(obstacle) {
         found.add(Grade::Warning, about, format!("no task is hidden ({})", said.reason), said.message.clone());
     } else if !service.custom_health_check && wanted {
@@ -467,7 +349,7 @@ fn hiding(facts: &Facts, found: &mut Findings) {
                       spec.hideTasks";
         found.add(Grade::Warning, about, "no task is hidden: the controller runs without --hide-tasks", remedy);
     } else if service.custom_health_check && !registry.ecs.is_empty() {
-        let wait = stoppable_after(registry.ttl(), facts.settle()).as_secs();
+        let wait = stoppable_after(registry.ttl(), situation.settle()).as_secs();
         let text = if never {
             "not possible: the controller runs without --hide-tasks".to_owned()
         } else if wanted {

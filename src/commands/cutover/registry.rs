@@ -3,17 +3,17 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    facts::{Registry, Room},
     observe::there,
+    situation::{CloudMapService, Room},
 };
 use crate::asking::{answered, is_away};
-use cloudmap::{CloudMap, Error, ErrorKind, Lane, Namespace, Operation, Service};
+use cloudmap::{Error, ErrorKind, Lane, Namespace, Operation, Service};
 use model::Target;
 
 /// Cloud Map, and what it has said so far.
 pub(super) struct RegistryReader {
     /// Why it cannot be asked, if so.
-    cloudmap: Result<Arc<dyn CloudMap>, String>,
+    cloudmap: Result<Arc<dyn cloudmap::Read>, String>,
     /// The Cloud Map namespaces, or why they are not known, once that is known.
     namespaces: Option<Result<Vec<Namespace>, Error>>,
     /// The same of the services of Cloud Map namespaces, by their ids.
@@ -21,7 +21,7 @@ pub(super) struct RegistryReader {
 }
 
 impl RegistryReader {
-    pub(super) fn new(cloudmap: Result<Arc<dyn CloudMap>, String>) -> Self {
+    pub(super) fn new(cloudmap: Result<Arc<dyn cloudmap::Read>, String>) -> Self {
         Self { cloudmap, namespaces: None, services: BTreeMap::new() }
     }
 
@@ -29,7 +29,7 @@ impl RegistryReader {
     ///
     /// # Errors
     /// Why it could not be read.
-    pub(super) async fn registry(&mut self, target: &Target) -> Result<Registry, String> {
+    pub(super) async fn registry(&mut self, target: &Target) -> Result<CloudMapService, String> {
         let cloudmap = self.cloudmap.clone()?;
         let seen = self.look(&*cloudmap, target).await;
         seen.map_err(|error| self.remember(&error))
@@ -63,7 +63,7 @@ impl RegistryReader {
         why
     }
 
-    async fn namespaces(&mut self, cloudmap: &dyn CloudMap) -> Result<Vec<Namespace>, Error> {
+    async fn namespaces(&mut self, cloudmap: &dyn cloudmap::Read) -> Result<Vec<Namespace>, Error> {
         if let Some(known) = &self.namespaces {
             return known.clone();
         }
@@ -72,7 +72,11 @@ impl RegistryReader {
         listed
     }
 
-    async fn services(&mut self, cloudmap: &dyn CloudMap, namespace: &Namespace) -> Result<Arc<[Service]>, Error> {
+    async fn services(
+        &mut self,
+        cloudmap: &dyn cloudmap::Read,
+        namespace: &Namespace,
+    ) -> Result<Arc<[Service]>, Error> {
         if let Some(known) = self.services.get(&namespace.id) {
             return known.clone();
         }
@@ -84,19 +88,21 @@ impl RegistryReader {
         listed
     }
 
-    async fn look(&mut self, cloudmap: &dyn CloudMap, target: &Target) -> Result<Registry, Error> {
+    async fn look(&mut self, cloudmap: &dyn cloudmap::Read, target: &Target) -> Result<CloudMapService, Error> {
         let namespaces = self.namespaces(cloudmap).await?;
-        let Some(namespace) = Namespace::named(&namespaces, &target.namespace) else { return Ok(Registry::default()) };
+        let Some(namespace) = Namespace::named(&namespaces, &target.namespace) else {
+            return Ok(CloudMapService::default());
+        };
         let services = self.services(cloudmap, namespace).await?;
         let room = Some(Room::of(namespace, &services));
         let is_it = |there: &Service| namespace.kind.is_same_service(&there.name, &target.service);
         let Some(service) = services.iter().find(|service| is_it(service)).cloned() else {
-            return Ok(Registry { room, ..Registry::default() });
+            return Ok(CloudMapService { room, ..CloudMapService::default() });
         };
         let none = BTreeMap::new();
         let call = cloudmap.discover_instances(&namespace.http_name, &service.name, &none, Lane::Instances);
         let found = answered(Operation::DiscoverInstances, call).await?;
-        Ok(Registry { room, ..there(service, &found) })
+        Ok(CloudMapService { room, ..there(service, &found) })
     }
 }
 

@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use super::{
-    facts::{Facts, Registry, Room},
     plan::{Findings, Grade, Plan},
+    situation::{CloudMapService, Room, Situation},
 };
 use cli::shell::quoted;
 use cloudmap::{
@@ -13,7 +13,7 @@ use cloudmap::{
 };
 use ecs::region_flag;
 
-/// What is to come into Cloud Map namespaces beside what is there now, by the ids of the namespaces.
+/// How many instances the moves will add to each Cloud Map namespace, by its id.
 #[derive(Debug, Default)]
 pub(super) struct Coming(BTreeMap<Arc<str>, (Room, Arrivals)>);
 
@@ -33,9 +33,9 @@ impl Coming {
     }
 
     /// The same, by what is known of the name. A service that does not exist takes nothing.
-    pub(super) fn observed(&mut self, facts: &Facts) {
-        let Ok(Registry { room: Some(room), service: Some(_), .. }) = &facts.registry else { return };
-        self.add(room, more(facts));
+    pub(super) fn observed(&mut self, situation: &Situation) {
+        let Ok(CloudMapService { room: Some(room), service: Some(_), .. }) = &situation.registry else { return };
+        self.add(room, more(situation));
     }
 
     /// A judgement about each namespace.
@@ -49,10 +49,10 @@ impl Coming {
 }
 
 /// How many pods are registered beside what is there now, if there are at least as many pods as tasks, as there should be.
-fn more(facts: &Facts) -> usize {
-    let Ok(registry) = &facts.registry else { return 0 };
-    let tasks = facts.tasks(registry);
-    let Ok(pods) = &facts.pods else { return tasks };
+fn more(situation: &Situation) -> usize {
+    let Ok(registry) = &situation.registry else { return 0 };
+    let tasks = situation.tasks(registry);
+    let Ok(pods) = &situation.pods else { return tasks };
     let registered = registry.clusters.values().filter(|cluster| cluster.is_of(pods));
     let registered: usize = registered.map(|cluster| cluster.instances).sum();
     tasks.max(pods.ready + pods.unready).saturating_sub(registered)
@@ -132,9 +132,9 @@ fn zone(namespace: &Namespace, found: &mut Findings) {
 }
 
 /// Whether one service takes its tasks and its pods at once.
-pub(super) fn of_service(facts: &Facts, registry: &Registry, found: &mut Findings) {
-    let (about, now, more) = ("quota", registry.instances(), more(facts));
-    let pods = facts.pods.as_ref().map_or(0, |pods| pods.ready + pods.unready);
+pub(super) fn of_service(situation: &Situation, registry: &CloudMapService, found: &mut Findings) {
+    let (about, now, more) = ("quota", registry.instances(), more(situation));
+    let pods = situation.pods.as_ref().map_or(0, |pods| pods.ready + pods.unready);
     if registry.service.is_none() || now + more <= INSTANCES_PER_SERVICE {
         return;
     }

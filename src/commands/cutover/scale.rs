@@ -9,8 +9,8 @@ use k8s_openapi::{
 use tokio::time::{Instant, sleep};
 
 use super::{
-    ecs::serves_others,
-    facts::{ASSUMED, Facts, Registry},
+    ecs_services::serves_others,
+    situation::{ASSUMED, CloudMapService, Situation},
 };
 use api::{Cutover, CutoverPhase, conditions::HidingReason};
 use cutover::{Settle, hiding::stoppable_after};
@@ -44,17 +44,21 @@ const LAG: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// Why no task may be stopped, and what to do.
-pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: bool) -> Result<Vec<Service>, Refusal> {
-    let key = &facts.key;
-    let registry = facts.registry.as_ref().map_err(|why| format!("{key}: no task is stopped: {why}"))?;
+pub(super) fn stoppable(
+    situation: &Situation,
+    now: Result<Timestamp, &String>,
+    force: bool,
+) -> Result<Vec<Service>, Refusal> {
+    let key = &situation.key;
+    let registry = situation.registry.as_ref().map_err(|why| format!("{key}: no task is stopped: {why}"))?;
     let Some(there) = &registry.service else {
         return Err(format!("{key}: its Cloud Map service is not found, so nobody knows which tasks to stop").into());
     };
     // Tasks of another name may be in a service that is only assumed.
-    if let Some(assumed) = facts.assumed() {
+    if let Some(assumed) = situation.assumed() {
         return Err(format!("{key}: no task is stopped: {assumed}: {ASSUMED}").into());
     }
-    let Found { services, unread } = match &facts.ecs {
+    let Found { services, unread } = match &situation.ecs {
         Err(why) => return Err(format!("{key}: no task is stopped, because ECS could not be read: {why}").into()),
         Ok(None) => {
             return Err(format!("{key}: ECS is not asked with --cloudmap-endpoint alone: add --ecs-endpoint").into());
@@ -68,7 +72,7 @@ pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: b
         )
         .into());
     }
-    if services.is_empty() && facts.tasks(registry) > 0 {
+    if services.is_empty() && situation.tasks(registry) > 0 {
         return Err(format!(
             "{key}: no ECS service that was read registers there, and others have instances: look at --region, \
              --ecs-cluster and --ecs-service"
@@ -81,11 +85,11 @@ pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: b
             return Err(format!("{key}: {} is not stopped: {why}", service.path()).into());
         }
     }
-    is_due(facts, now)?;
-    no_task_is_visible(facts, registry)?;
+    is_due(situation, now)?;
+    no_task_is_visible(situation, registry)?;
     if !running.is_empty() {
-        some_pod_is_ready(facts)?;
-        are_hidden_if_wanted(facts, force)?;
+        some_pod_is_ready(situation)?;
+        are_hidden_if_wanted(situation, force)?;
     }
     Ok(running)
 }
@@ -94,21 +98,21 @@ pub(super) fn stoppable(facts: &Facts, now: Result<Timestamp, &String>, force: b
 ///
 /// # Errors
 /// No pod is ready; the text says what to do.
-fn some_pod_is_ready(facts: &Facts) -> Result<(), String> {
-    let key = &facts.key;
-    if facts.pods.as_ref().is_ok_and(|pods| pods.ready == 0) {
+fn some_pod_is_ready(situation: &Situation) -> Result<(), String> {
+    let key = &situation.key;
+    if situation.pods.as_ref().is_ok_and(|pods| pods.ready == 0) {
         return Err(format!("{key}: no task is stopped while no pod is ready: repair the pods, or scale them"));
     }
     Ok(())
 }
 
-/// Whoever wants hidden tasks wants no request to fail. The steps go on without it, and the end must not.
+/// A user who hides tasks wants no request to fail. Steps go on while tasks cannot be hidden, but no task may be stopped then.
 ///
 /// # Errors
 /// Why the tasks cannot be hidden, and what to do.
-fn are_hidden_if_wanted(facts: &Facts, force: bool) -> Result<(), String> {
-    let Some(Condition { reason, message, .. }) = facts.cannot_hide().filter(|_| !force) else { return Ok(()) };
-    let key = &facts.key;
+fn are_hidden_if_wanted(situation: &Situation, force: bool) -> Result<(), String> {
+    let Some(Condition { reason, message, .. }) = situation.cannot_hide().filter(|_| !force) else { return Ok(()) };
+    let key = &situation.key;
     Err(format!(
         "{key}: no task is stopped, because the tasks cannot be hidden ({reason}): {message} With --force, they are stopped all \
          the same, and requests of clients that have just resolved fail"
@@ -119,11 +123,11 @@ fn are_hidden_if_wanted(facts: &Facts, force: bool) -> Result<(), String> {
 ///
 /// # Errors
 /// Why no task may be stopped, and what to do.
-pub(super) fn is_due(facts: &Facts, now: Result<Timestamp, &String>) -> Result<(), Refusal> {
-    let key = &facts.key;
-    match &facts.cutover {
+pub(super) fn is_due(situation: &Situation, now: Result<Timestamp, &String>) -> Result<(), Refusal> {
+    let key = &situation.key;
+    match &situation.cutover {
         Err(why) => Err(format!("{key}: no task is stopped: {why}").into()),
-        Ok(Some(cutover)) if is_finished(cutover) => hidden_for_long_enough(facts, now),
+        Ok(Some(cutover)) if is_finished(cutover) => hidden_for_long_enough(situation, now),
         Ok(Some(cutover)) if finishes(cutover) => {
             Err(Refusal::Later(format!("{key}: no task is stopped before it is Finished")))
         }
@@ -161,16 +165,16 @@ pub(super) fn wait_until_hidden(key: &ServiceKey) -> String {
 }
 
 /// Whether no client uses the hidden tasks any more.
-fn hidden_for_long_enough(facts: &Facts, now: Result<Timestamp, &String>) -> Result<(), Refusal> {
-    let Some(cutover) = facts.hides() else { return Ok(()) };
-    let (key, status) = (&facts.key, cutover.status.clone().unwrap_or_default());
+fn hidden_for_long_enough(situation: &Situation, now: Result<Timestamp, &String>) -> Result<(), Refusal> {
+    let Some(cutover) = situation.hides() else { return Ok(()) };
+    let (key, status) = (&situation.key, cutover.status.clone().unwrap_or_default());
     let says = |reason: HidingReason| status.conditions.iter().any(|said| reason.row().explains(said));
     let since = status.hidden_since.as_ref().filter(|_| says(HidingReason::Hidden));
     if since.is_none() && !says(HidingReason::NoneToHide) {
         return Err(Refusal::Later(format!("{key}: its tasks are not hidden yet")));
     }
     let Some(since) = since else { return Ok(()) };
-    let (settle, assumed) = match &facts.settings {
+    let (settle, assumed) = match &situation.settings {
         Ok(settings) => (settings.settle(), String::new()),
         // What is stopped too early cannot be taken back.
         Err(why) => (
@@ -182,7 +186,7 @@ fn hidden_for_long_enough(facts: &Facts, now: Result<Timestamp, &String>) -> Res
             ),
         ),
     };
-    let ttl = facts.registry.as_ref().map_or(0, Registry::ttl);
+    let ttl = situation.registry.as_ref().map_or(0, CloudMapService::ttl);
     let wait = SignedDuration::try_from(stoppable_after(ttl, settle)).ok();
     let from = wait.and_then(|wait| since.0.checked_add(wait).ok()).unwrap_or(since.0);
     let waits = format!("{key}: its hidden tasks may be stopped from {from} on{assumed}");
@@ -199,9 +203,9 @@ fn hidden_for_long_enough(facts: &Facts, now: Result<Timestamp, &String>) -> Res
 
 /// Whether Cloud Map shows no task that is to be hidden. The condition follows what the controller read last, which may be a
 /// minute ago.
-fn no_task_is_visible(facts: &Facts, registry: &Registry) -> Result<(), Refusal> {
-    let (key, tasks) = (&facts.key, registry.tasks);
-    if facts.hides().is_some() && tasks > 0 {
+fn no_task_is_visible(situation: &Situation, registry: &CloudMapService) -> Result<(), Refusal> {
+    let (key, tasks) = (&situation.key, registry.tasks);
+    if situation.hides().is_some() && tasks > 0 {
         return Err(Refusal::Later(format!("{key}: {tasks} of its tasks are visible in Cloud Map")));
     }
     Ok(())

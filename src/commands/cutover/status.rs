@@ -26,7 +26,7 @@ fn progress(cutover: &Cutover) -> Option<&Condition> {
     conditions.find(|condition| condition.type_ == CutoverCondition::Progressing.as_str())
 }
 
-/// Whether somebody has to do something before it goes on, other than to end what somebody asked for.
+/// Whether it is stuck: it goes on only when a person repairs something. What a user asked for, such as a pause, is not stuck.
 pub(super) fn needs_somebody(cutover: &Cutover) -> bool {
     let condition = progress(cutover);
     let asked_for = [CutoverReason::Paused, CutoverReason::Held].map(CutoverReason::as_str);

@@ -13,14 +13,13 @@ use clap::Parser as _;
 use serde_json::{Value, json};
 
 use super::{
-    facts::{Cluster, Counterpart, Facts, Pods, Registry, Room, Stop},
     finish::{check, commands},
     observe::{counterpart, summed, there},
     plan::{Grade, plan, text},
+    situation::{CloudMapService, Cluster, Counterpart, Pods, Room, Situation, Stop},
     *,
 };
 use crate::installed::Settings;
-use ::ecs::{Found, fake};
 use api::CutoverSpec;
 use cli::{Cli, Command};
 use cloudmap::{
@@ -28,6 +27,7 @@ use cloudmap::{
     fake::{Fake, mk_service},
 };
 use cluster::fake_api::FakeApi;
+use ecs::{Found, fake};
 use iam::{Mode, statements};
 use instances::share::Others;
 use model::Target;
@@ -40,7 +40,7 @@ fn instance(id: &str, attributes: &[(&str, &str)]) -> Instance {
 }
 
 /// Cloud Map with so many tasks of ECS, and a pod that is not healthy.
-fn registry(tasks: u8, ttl: u32) -> Registry {
+fn registry(tasks: u8, ttl: u32) -> CloudMapService {
     let task = |n: u8| {
         let address = format!("192.0.2.{n}");
         let attributes = [
@@ -59,7 +59,7 @@ fn registry(tasks: u8, ttl: u32) -> Registry {
     let dns = Some(DnsConfig { weighted: false, records });
     let (id, arn, instances) = ("srv-aaaaaaaaaaaaaaaa".into(), ARN.into(), Some(discovery.instances.len()));
     let service = cloudmap::Service { id, arn, dns, custom_health_check: true, instances, ..mk_service() };
-    Registry { room: Some(room(instances)), ..there(service, &discovery) }
+    CloudMapService { room: Some(room(instances)), ..there(service, &discovery) }
 }
 
 /// A private namespace with so many instances.
@@ -96,17 +96,17 @@ fn stopping<const N: usize>(containers: [(&str, u64, Option<&'static str>); N]) 
 }
 
 /// The ECS service of these tasks.
-fn ecs_service(tasks: u32) -> ::ecs::Service {
-    ::ecs::Service { desired: tasks, running: tasks, ..fake::mk_service("prod", "orders", ARN) }
+fn ecs_service(tasks: u32) -> ecs::Service {
+    ecs::Service { desired: tasks, running: tasks, ..fake::mk_service("prod", "orders", ARN) }
 }
 
 /// All of ECS was read, and these register there.
-fn found(services: impl IntoIterator<Item = ::ecs::Service>) -> Found {
+fn found(services: impl IntoIterator<Item = ecs::Service>) -> Found {
     Found { services: services.into_iter().collect(), unread: None }
 }
 
 /// One cluster of ECS could not be read, and these register there.
-fn found_in_part(services: impl IntoIterator<Item = ::ecs::Service>) -> Found {
+fn found_in_part(services: impl IntoIterator<Item = ecs::Service>) -> Found {
     let unread = Some("the ECS cluster test could not be read: denied".to_owned());
     Found { unread, ..found(services) }
 }
@@ -116,11 +116,11 @@ fn settings(values: &[(&str, &str)]) -> Settings {
     Settings { values, ..Settings::default() }
 }
 
-fn facts() -> Facts {
+fn situation() -> Situation {
     let target = Target { namespace: "internal".into(), service: "orders".into() };
     let counterpart =
         Counterpart { kind: Some("ServiceExport"), target: Some(target), port: Some(8080), ..Counterpart::default() };
-    Facts {
+    Situation {
         key: ServiceKey::new("shop", "orders"),
         cutover: Ok(None),
         counterpart: Ok(counterpart),
@@ -138,8 +138,8 @@ fn facts() -> Facts {
 }
 
 /// What is wrong, by what it is about.
-fn wrong(facts: &Facts) -> Vec<(&'static str, Grade)> {
-    let plan = plan(facts, &[]);
+fn wrong(situation: &Situation) -> Vec<(&'static str, Grade)> {
+    let plan = plan(situation, &[]);
     let bad = plan.findings.iter().filter(|finding| finding.grade != Grade::Ok);
     bad.map(|finding| {
         assert!(finding.remedy.as_ref().is_some_and(|remedy| !remedy.is_empty()), "{finding:?}");

@@ -13,13 +13,13 @@ use anyhow::Context as _;
 use serde_json::json;
 
 use super::{
-    ecs::EcsReader,
-    facts::Room,
+    ecs_services::EcsReader,
     manifests::{Candidate, Manifest, Wishes, manifest},
     observe::Progress,
     plan::{self, Findings, Grade, Plan},
     registry::RegistryReader,
     room::Coming,
+    situation::Room,
 };
 use crate::table;
 use cli::{OutputFormat, shell::quoted};

@@ -90,7 +90,7 @@ async fn examine(args: &DoctorArgs, probing: bool) -> anyhow::Result<Report> {
         None
     } else {
         Some(match connect::registry_to_examine(&args.place.aws).await {
-            Ok(connected) => Ok(registry::observe(connected, wanted(args, &clusters)).await),
+            Ok((connected, permit)) => Ok(registry::observe(connected, &permit, wanted(args, &clusters)).await),
             Err(error) => Err(format!("{error:#}")),
         })
     };

@@ -51,8 +51,8 @@ const SOME: u32 = 500;
 #[derive(Debug, Clone)]
 pub(super) struct Observation {
     pub(super) clusters: Vec<Cluster>,
-    /// `None`: nobody wants to know. The error says why nothing can be asked.
-    pub(super) registry: Option<Result<super::registry::Registry, String>>,
+    /// `None`: the user left it out. The error says why there is no connection.
+    pub(super) registry: Option<Result<super::registry::ObservedRegistry, String>>,
     /// `None`: there were no temporary pods.
     pub(super) probed: Option<super::probe::Probed>,
 }
@@ -74,7 +74,7 @@ pub(super) struct Cluster {
 pub(super) struct Seen {
     /// As in `v1.34.4`.
     pub(super) version: String,
-    /// How far the API server's clock is ahead of the one here; `None` if it does not tell.
+    /// How far the API server's clock is ahead of the one here; `None` if its answers have no date.
     pub(super) ahead: Option<SignedDuration>,
     pub(super) crds: Vec<(String, Read<Option<Crd>>)>,
     pub(super) controller: Read<Option<Controller>>,
@@ -135,8 +135,8 @@ impl Seen {
         self.controller.as_ref().ok()?.as_ref()?.settings.get(name)
     }
 
-    /// Who the cluster is, as its controller has it; `None` if that was not read. Flags that were not read may say what no
-    /// property says.
+    /// The identity of the cluster, as its controller sees it; `None` if it cannot be known: the UID or the properties were not
+    /// read, or flags were not read that may have an id which no property has.
     pub(super) fn identity(&self) -> Option<Result<Identity, IdentityError>> {
         let (uid, properties) = (self.uid.as_ref().ok()?, self.properties.as_ref().ok()?);
         let has = |name: &str| properties.iter().any(|property| *property.name == *name);
@@ -259,7 +259,7 @@ async fn pulled(client: &Client, own: &str) -> BTreeSet<String> {
     containers.map(|container| container.image_id).filter(|id| !id.is_empty()).collect()
 }
 
-/// The addresses of which the leader tells others: those of the flag, or of its pod.
+/// The addresses that the leader publishes: those of the flag, or of its pod.
 async fn streams(
     client: &Client,
     own: &str,

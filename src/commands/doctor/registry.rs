@@ -10,18 +10,16 @@ use k8s_openapi::jiff::SignedDuration;
 
 use crate::asking;
 use base::env;
-use cloudmap::{Access, CloudMap, Connected, Endpoint, Error, ErrorKind, Lane, Namespace, Operation};
+use cloudmap::{Access, Connected, Endpoint, Error, ErrorKind, Lane, Namespace, Operation, Permit};
 use iam::{
-    Facts, Mode, Statement,
+    Mode, Scope, Statement,
     harmless::{self, Answer, Known},
     statements,
 };
 use instances::ownership::OWNER_TAG;
-use ledger::{
-    CLUSTERSET_TAG, cluster_of,
-    show::{self, ClusterView},
-};
+use ledger::{CLUSTERSET_TAG, cluster_of, show};
 use model::{ClusterSetId, Target};
+use records::{ClusterView, read_all};
 
 /// What runs, as the clusters say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -34,20 +32,20 @@ pub(super) struct Wanted {
     pub(super) instances: bool,
     /// Cloud Map namespaces that are imported everywhere.
     pub(super) imports: Vec<String>,
-    /// The modes of further flags, and the ids of the clusters whose controllers have the flag, as far as they are known.
+    /// The modes that flags of controllers add, and the known ids of the clusters that have these flags.
     pub(super) flags: BTreeMap<Mode, BTreeSet<String>>,
 }
 
-/// The registry.
+/// What was observed of the registry.
 #[derive(Debug, Clone)]
-pub(super) struct Registry {
+pub(super) struct ObservedRegistry {
     pub(super) region: Option<String>,
     pub(super) endpoint: Endpoint,
-    /// How many there are: the answer to the first call.
+    /// Number of Cloud Map namespaces, or the error of the first call.
     pub(super) namespaces: Result<usize, Error>,
     /// A call to the other address that AWS has for discovery.
     pub(super) discovery: Result<(), Error>,
-    /// The account, if there is a namespace to tell it.
+    /// The account, which is known only from the ARN of a namespace.
     pub(super) account: Option<String>,
     pub(super) wanted: Wanted,
     pub(super) permissions: Vec<Permission>,
@@ -92,7 +90,7 @@ impl Wanted {
     pub(super) fn of_flags(
         &self,
         tried: &[Statement],
-        facts: &Facts,
+        facts: &Scope,
         namespaces: &[Namespace],
         views: &[ClusterView],
     ) -> Vec<(Option<Mode>, Statement)> {
@@ -103,7 +101,7 @@ impl Wanted {
             let Some(namespace) = targets.find_map(|target| Namespace::named(namespaces, &target.namespace)) else {
                 continue;
             };
-            let facts = Facts {
+            let facts = Scope {
                 namespaces: vec![namespace.http_name.to_string()],
                 namespace_ids: vec![namespace.id.to_string()],
                 ..facts.clone()
@@ -140,7 +138,7 @@ impl Ledger {
 }
 
 /// Looks at the registry. Changes nothing.
-pub(super) async fn observe(connected: Connected, wanted: Wanted) -> Registry {
+pub(super) async fn observe(connected: Connected, permit: &Permit, wanted: Wanted) -> ObservedRegistry {
     let Connected { cloudmap, region, endpoint } = connected;
     let namespaces = asking::answered(Operation::ListNamespaces, cloudmap.list_namespaces(Lane::Instances)).await;
     let clusterset = wanted.clusterset.as_ref();
@@ -159,7 +157,7 @@ pub(super) async fn observe(connected: Connected, wanted: Wanted) -> Registry {
     let reached = namespaces.as_ref().err().is_none_or(is_denied_by_iam);
     let began = env::since_epoch();
     let views = match clusterset {
-        Some(clusterset) if reached => read_ledger(&cloudmap, clusterset).await,
+        Some(clusterset) if reached => read_ledger(cloudmap.clone(), clusterset).await,
         Some(_) => Err("the registry does not answer".to_owned()),
         None => Err("no ClusterSet is known".to_owned()),
     };
@@ -168,13 +166,13 @@ pub(super) async fn observe(connected: Connected, wanted: Wanted) -> Registry {
         let of_ledger = found.iter().find(|it| *it.name == *ledger_name).map(|it| Arc::clone(&it.id));
         let tagged = tagged(&*cloudmap, found, of_ledger.as_ref(), views.as_deref().unwrap_or_default()).await;
         let known = Known { tagged, ledger: of_ledger, arn };
-        let facts = Facts {
+        let facts = Scope {
             region: region.clone().unwrap_or_default(),
             account: account.clone().unwrap_or_default(),
             clusterset: wanted.clusterset.clone(),
             cluster_uid: wanted.standalone.clone(),
             namespaces: wanted.imports.clone(),
-            ..Facts::default()
+            ..Scope::default()
         };
         let of_modes = statements(&wanted.modes(), &facts).unwrap_or_default();
         let of_flags = wanted.of_flags(&of_modes, &facts, found, views.as_deref().unwrap_or_default());
@@ -188,13 +186,14 @@ pub(super) async fn observe(connected: Connected, wanted: Wanted) -> Registry {
                 if operation == Operation::ListNamespaces {
                     answers.push((operation, first(&namespaces)));
                 } else if !superfluous {
-                    answers.push((operation, harmless::try_out(&*cloudmap, &statement, operation, &known).await));
+                    answers
+                        .push((operation, harmless::try_out(&*cloudmap, permit, &statement, operation, &known).await));
                 }
             }
             permissions.push(Permission { sid: statement.sid, flag, answers });
         }
     }
-    Registry {
+    ObservedRegistry {
         region,
         endpoint,
         discovery,
@@ -221,9 +220,9 @@ fn first(namespaces: &Result<Vec<Namespace>, Error>) -> Answer {
     }
 }
 
-async fn read_ledger(cloudmap: &Arc<dyn CloudMap>, clusterset: &ClusterSetId) -> Result<Vec<ClusterView>, String> {
+async fn read_ledger(cloudmap: Arc<dyn cloudmap::Read>, clusterset: &ClusterSetId) -> Result<Vec<ClusterView>, String> {
     let read = Box::pin(async {
-        match show::read_all(Arc::clone(cloudmap), clusterset).await {
+        match read_all(cloudmap, clusterset).await {
             Err(show::Error::NoLedger(_)) => Ok(Vec::new()),
             views => views,
         }
@@ -233,7 +232,7 @@ async fn read_ledger(cloudmap: &Arc<dyn CloudMap>, clusterset: &ClusterSetId) ->
 
 /// A service of each tag, on which permissions that depend on the tag are tried.
 async fn tagged(
-    cloudmap: &dyn CloudMap,
+    cloudmap: &dyn cloudmap::Read,
     namespaces: &[Namespace],
     ledger: Option<&Arc<str>>,
     views: &[ClusterView],

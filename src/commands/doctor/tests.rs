@@ -16,10 +16,10 @@ use crate::status::tests::view;
 use cli::{Cli, Command};
 use cloudmap::{
     Connected, Endpoint, Error, ErrorKind, NamespaceKind, Operation, answered,
-    fake::{Fake, Fault},
+    fake::{Fake, Fault, permit},
 };
 use cluster::{fake_api::FakeApi, rbac::OWN};
-use iam::{Facts, harmless::Answer, statements};
+use iam::{Scope, harmless::Answer, statements};
 use ledger::head::Presence;
 
 fn cluster(name: &str, seen: Result<Seen, String>) -> Cluster {
@@ -68,7 +68,7 @@ fn content(fake: &Fake) -> String {
     format!("{:?} {:?} {:?} {:?}", registry.namespaces, registry.services, registry.instances, registry.tags)
 }
 
-fn report(registry: registry::Registry) -> Report {
+fn report(registry: registry::ObservedRegistry) -> Report {
     plan(&Observation { clusters: Vec::new(), registry: Some(Ok(registry)), probed: None })
 }
 
@@ -76,7 +76,7 @@ fn report(registry: registry::Registry) -> Report {
 async fn permissions_are_tried_and_the_registry_stays_as_it_is() {
     for fake in [Fake::new(), filled()] {
         let before = content(&fake);
-        let seen = registry::observe(connected(&fake), wanted()).await;
+        let seen = registry::observe(connected(&fake), &permit(), wanted()).await;
         tokio::time::sleep(std::time::Duration::from_mins(2)).await;
         assert_eq!(content(&fake), before);
         let answers = || seen.permissions.iter().flat_map(|permission| &permission.answers);
@@ -95,7 +95,7 @@ async fn permissions_are_tried_and_the_registry_stays_as_it_is() {
 async fn what_the_role_lacks_is_named_with_its_statement() {
     let fake = filled();
     fake.fault(Operation::DeregisterInstance, Fault::Refused(ErrorKind::AccessDenied));
-    let report = report(registry::observe(connected(&fake), wanted()).await);
+    let report = report(registry::observe(connected(&fake), &permit(), wanted()).await);
     let failed: Vec<_> = report.0.iter().filter(|finding| finding.state == State::Fail).collect();
     assert_eq!(failed.len(), 1, "{}", report.table());
     assert!(failed[0].what.starts_with("WriteTheLedger: DeregisterInstance denied"), "{}", failed[0].what);
@@ -105,7 +105,7 @@ async fn what_the_role_lacks_is_named_with_its_statement() {
 #[test]
 fn the_reads_of_a_flags_mode_are_tried_where_a_cluster_with_the_flag_registers() {
     let namespaces = filled().registry().namespaces.clone();
-    let facts = Facts { clusterset: wanted().clusterset, ..Facts::default() };
+    let facts = Scope { clusterset: wanted().clusterset, ..Scope::default() };
     let tried = statements(&wanted().modes(), &facts).unwrap();
     let of = |cluster: &str| -> Vec<(Option<Mode>, String)> {
         let flags = BTreeMap::from(FLAGS.map(|(_, mode)| (mode, BTreeSet::from([cluster.to_owned()]))));
@@ -163,7 +163,7 @@ fn credentials_that_are_rejected_and_the_403_of_a_proxy_are_no_refusals_by_iam()
 async fn a_permission_by_tag_cannot_be_told_where_nothing_has_the_tag() {
     let fake = Fake::new();
     fake.fault(Operation::DeregisterInstance, Fault::Refused(ErrorKind::AccessDenied));
-    let seen = registry::observe(connected(&fake), wanted()).await;
+    let seen = registry::observe(connected(&fake), &permit(), wanted()).await;
     let statement = seen.permissions.iter().find(|permission| permission.sid == "WriteTheLedger").unwrap();
     assert!(matches!(&statement.answers[1], (Operation::DeregisterInstance, Answer::Unknown(_))), "{statement:?}");
 }
@@ -172,7 +172,7 @@ async fn a_permission_by_tag_cannot_be_told_where_nothing_has_the_tag() {
 async fn a_registry_that_does_not_answer_is_one_finding() {
     let fake = filled();
     fake.fault(Operation::ListNamespaces, Fault::Refused(ErrorKind::Other));
-    let seen = registry::observe(connected(&fake), wanted()).await;
+    let seen = registry::observe(connected(&fake), &permit(), wanted()).await;
     assert!(seen.permissions.is_empty());
     let report = report(seen);
     assert_eq!((report.count(State::Fail), report.count(State::Skip)), (1, 0), "{}", report.table());

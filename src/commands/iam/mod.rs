@@ -14,14 +14,14 @@ use std::{
 use anyhow::Context as _;
 
 use cli::{IamArgs, IamCommand, PolicyArgs};
-use iam::{Facts, Mode, Policy, statements};
+use iam::{Mode, Policy, Scope, statements};
 
 /// How many managed policies a role may have, unless its quota is raised.
 const ATTACHED: usize = 10;
 
-/// What a command says.
+/// What a command prints and writes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-struct Said {
+struct Printed {
     /// To be used as it is.
     output: String,
     /// Files for a folder that was named, with their names.
@@ -31,7 +31,7 @@ struct Said {
 }
 
 pub(super) fn iam(args: &IamArgs) -> anyhow::Result<()> {
-    let Said { mut output, files, note } = match &args.command {
+    let Printed { mut output, files, note } = match &args.command {
         Some(IamCommand::Trust(args)) => trust::trust(args)?,
         None => policies(&args.policy)?,
     };
@@ -62,9 +62,9 @@ fn written(folder: &Path, files: &[(String, String)]) -> anyhow::Result<Vec<Path
     Ok(paths)
 }
 
-fn policies(args: &PolicyArgs) -> anyhow::Result<Said> {
+fn policies(args: &PolicyArgs) -> anyhow::Result<Printed> {
     refuse_what_does_not_go_together(args)?;
-    let facts = Facts {
+    let scope = Scope {
         region: args.region.clone().unwrap_or_default(),
         account: args.account.clone().unwrap_or_default(),
         clusterset: args.clusterset.clone(),
@@ -77,14 +77,14 @@ fn policies(args: &PolicyArgs) -> anyhow::Result<Said> {
         ecs_clusters: args.ecs_clusters.clone(),
         role: args.role_arn.clone(),
     };
-    let policies = Policy::fitting(statements(&args.mode, &facts)?).map_err(|sid| {
+    let policies = Policy::fitting(statements(&args.mode, &scope)?).map_err(|sid| {
         anyhow::anyhow!(
             "the statement {sid} alone has more than {} characters, the most that a managed policy may have: name fewer \
              resources, print several policies, and attach all of them",
             Policy::LONGEST
         )
     })?;
-    let name = match &facts.clusterset {
+    let name = match &scope.clusterset {
         Some(clusterset) => format!("cloudmap-mcs-{clusterset}"),
         None => "cloudmap-mcs".to_owned(),
     };
@@ -102,10 +102,10 @@ fn policies(args: &PolicyArgs) -> anyhow::Result<Said> {
     };
     let note = (count > 1).then(|| format!("{several}: attach all of them{quota}"));
     if args.out.is_some() {
-        return Ok(Said { files, note, ..Said::default() });
+        return Ok(Printed { files, note, ..Printed::default() });
     }
     anyhow::ensure!(files.len() == 1, "{several}: name a folder for their files with --out{quota}");
-    Ok(Said { output: files.into_iter().map(|(_, text)| text).collect(), note, ..Said::default() })
+    Ok(Printed { output: files.into_iter().map(|(_, text)| text).collect(), note, ..Printed::default() })
 }
 
 fn refuse_what_does_not_go_together(args: &PolicyArgs) -> anyhow::Result<()> {

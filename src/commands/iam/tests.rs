@@ -1,12 +1,12 @@
 use clap::{Parser as _, ValueEnum as _};
 use serde_json::{Value, json};
 
-use super::{Said, policies, trust};
+use super::{Printed, policies, trust};
 use cli::{Cli, Command, IamCommand};
 use iam::Mode;
 
 /// Runs a command line.
-fn said(line: &str) -> Result<Said, String> {
+fn said(line: &str) -> Result<Printed, String> {
     let Command::Iam(args) = Cli::try_parse_from(line.split_whitespace()).unwrap().command else { panic!("{line}") };
     let result = match &args.command {
         Some(IamCommand::Trust(args)) => trust::trust(args),
@@ -17,12 +17,12 @@ fn said(line: &str) -> Result<Said, String> {
 
 const PLACE: &str = "--account 111122223333 --region eu-central-1";
 
-fn policy(flags: &str) -> Result<Said, String> {
+fn policy(flags: &str) -> Result<Printed, String> {
     said(&format!("cloudmap-mcs iam {PLACE} {flags}"))
 }
 
 fn output(flags: &str) -> String {
-    let Said { output, note, .. } = policy(flags).unwrap();
+    let Printed { output, note, .. } = policy(flags).unwrap();
     assert_eq!(note, None);
     output
 }
@@ -113,7 +113,7 @@ fn cloudformation_has_the_same_document() {
 fn what_is_too_long_for_one_policy_is_several_and_is_said() {
     let services: Vec<_> = (0..60).map(|n| format!("srv-{n:016}")).collect();
     let flags = format!("--clusterset prod --mode instances,joining --services {}", services.join(","));
-    let Said { output, note, .. } = policy(&format!("{flags} --format terraform")).unwrap();
+    let Printed { output, note, .. } = policy(&format!("{flags} --format terraform")).unwrap();
     assert!(note.unwrap().contains("these are 2 policies"));
     assert!(
         output.contains("resource \"aws_iam_policy\" \"cloudmap_mcs_2\" {\n  name   = \"cloudmap-mcs-prod-2\""),
@@ -123,7 +123,7 @@ fn what_is_too_long_for_one_policy_is_several_and_is_said() {
     // Two documents in one stream are none.
     let error = policy(&flags).unwrap_err();
     assert!(error.contains("these are 2 policies") && error.contains("--out"), "{error}");
-    let Said { output, files, .. } = policy(&format!("{flags} --out x")).unwrap();
+    let Printed { output, files, .. } = policy(&format!("{flags} --out x")).unwrap();
     let names: Vec<_> = files.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!((output.as_str(), names), ("", vec!["cloudmap-mcs-prod.json", "cloudmap-mcs-prod-2.json"]));
     assert!(files.iter().all(|(_, text)| serde_json::from_str::<Value>(text).is_ok()));

@@ -1,13 +1,13 @@
 //! Trust policies: who may take a role.
 
-use super::{Said, print};
+use super::{Printed, print};
 use cli::{TrustArgs, Trusted};
 use iam::{Policy, Statement, partition};
 
 /// The longest trust policy that IAM takes, unless its quota is raised.
 const LONGEST: usize = 2048;
 
-pub(super) fn trust(args: &TrustArgs) -> anyhow::Result<Said> {
+pub(super) fn trust(args: &TrustArgs) -> anyhow::Result<Printed> {
     for (given, flag, who) in [
         (!args.oidc_issuer.is_empty(), "--oidc-issuer", Trusted::Irsa),
         (!args.cluster.is_empty(), "--cluster", Trusted::PodIdentity),
@@ -24,7 +24,7 @@ pub(super) fn trust(args: &TrustArgs) -> anyhow::Result<Said> {
              length\" raised"
         )
     });
-    Ok(Said { output: print::trust(args.format, &policy)?, note, ..Said::default() })
+    Ok(Printed { output: print::trust(args.format, &policy)?, note, ..Printed::default() })
 }
 
 fn statements(args: &TrustArgs) -> Vec<Statement> {

@@ -32,7 +32,6 @@ use tracing::{error, info};
 use super::status::{self, Cluster, Observer};
 use app::{admin, connect};
 use cli::{PageArgs, PlaceArgs};
-use cloudmap::CloudMap;
 use model::ServiceKey;
 
 /// How long one reading of the ClusterSet is shown. Nothing is read while nobody looks.
@@ -97,7 +96,7 @@ pub(super) async fn beside(client: Client, listen: SocketAddr, place: PlaceArgs)
     }
 }
 
-/// Serves the page until the future is dropped. `say` is told where it is.
+/// Serves the page until the future is dropped. Calls `say` with its address.
 ///
 /// # Errors
 /// The address cannot be bound.
@@ -121,7 +120,7 @@ struct Page {
     client: Client,
     place: PlaceArgs,
     /// The registry, once it could be connected to.
-    cloudmap: Mutex<Option<Arc<dyn CloudMap>>>,
+    cloudmap: Mutex<Option<Arc<dyn cloudmap::Read>>>,
     /// The last reading. Whoever wants a newer one waits here for the one that reads.
     seen: Mutex<Option<Arc<Seen>>>,
     names: Semaphore,

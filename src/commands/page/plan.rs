@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use crate::status::{Cluster, Objects, Report, State, stream};
 use api::ServiceImport;
 use cloudmap::{Estimate, quotas::USD_PER_INSTANCE};
-use ledger::show::ClusterView;
 use model::{Exported, ServiceKey};
+use records::ClusterView;
 
 /// Everything on the first view, as JSON. `report` is what `status` says of the same reading.
 pub(super) fn overview(seen: &Cluster, objects: &Objects, report: &Report) -> Value {

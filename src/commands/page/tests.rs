@@ -21,7 +21,7 @@ use crate::status::{
     tests::{cluster, condition, exported, import, parsed, report},
 };
 use cli::{Cli, Command, PlaceArgs};
-use cloudmap::{CloudMap, fake::Fake};
+use cloudmap::fake::Fake;
 use cluster::{fake_api::FakeApi, reader::Unread};
 
 fn objects() -> Objects {
@@ -77,7 +77,7 @@ fn place() -> PlaceArgs {
 
 fn page(client: Client) -> Arc<Page> {
     let (place, names) = (place(), Semaphore::new(1));
-    let cloudmap = Mutex::new(Some(Arc::new(Fake::new()) as Arc<dyn CloudMap>));
+    let cloudmap = Mutex::new(Some(Arc::new(Fake::new()) as Arc<dyn cloudmap::Read>));
     Arc::new(Page { client, place, cloudmap, seen: Mutex::default(), names })
 }
 

@@ -18,13 +18,14 @@ use super::{
 };
 use app::connect;
 use cli::PurgeArgs;
-use cloudmap::{CloudMap, ErrorKind, Instance, Lane, Namespace, OperationId, OperationState, Service, attributes};
+use cloudmap::{ErrorKind, Instance, Lane, Namespace, OperationId, OperationState, Permit, Service, attributes};
 use instances::{Owner, ownership};
 use ledger::{
     head::Head,
-    show::{self, Belonging, ClusterView},
+    show::{self, Belonging},
 };
 use model::{ClusterId, ClusterSetId, Target};
+use records::{ClusterView, read_all};
 
 /// How often operations are polled, and how long they and what depends on them may take.
 const POLL: Duration = Duration::from_secs(1);
@@ -64,25 +65,26 @@ struct Remains {
 
 pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
     let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
-    let cloudmap = connect::registry_for_command(&args.place.aws).await?;
+    let (cloudmap, permit) = connect::registry_to_write(&args.place.aws).await?;
+    let reading: Arc<dyn cloudmap::Read> = cloudmap.clone();
     let mut out = std::io::stdout();
     if !args.cloudmap_namespace.is_empty() {
         let names = &args.cloudmap_namespace;
-        return patiently(namespaces::purge(cloudmap, &clusterset, names, args.dry_run, &mut out)).await;
+        return patiently(namespaces::purge(cloudmap, &permit, &clusterset, names, args.dry_run, &mut out)).await;
     }
     let cluster = args.cluster.as_ref();
     let progress = Progress::default();
-    let remains = patiently_counted(&progress, Remains::find(&cloudmap, &clusterset, cluster, &progress)).await?;
+    let remains = patiently_counted(&progress, Remains::find(&reading, &clusterset, cluster, &progress)).await?;
     remains.list(&mut out)?;
     if args.dry_run {
         return Ok(());
     }
     remains.refuse_if_held(cluster)?;
     if remains.headless || !remains.ledger.is_empty() {
-        refuse_if_alive(&cloudmap, &clusterset, cluster, remains.headless).await?;
+        refuse_if_alive(&reading, &clusterset, cluster, remains.headless).await?;
     }
     progress.set(String::new());
-    patiently_counted(&progress, remains.remove(&*cloudmap, &mut out, &progress)).await
+    patiently_counted(&progress, remains.remove(&*cloudmap, &permit, &mut out, &progress)).await
 }
 
 /// Whether another cluster says that this one is gone for good.
@@ -93,13 +95,13 @@ fn is_forgotten(head: &Head, views: &[ClusterView]) -> bool {
 
 impl Remains {
     async fn find(
-        cloudmap: &Arc<dyn CloudMap>,
+        cloudmap: &Arc<dyn cloudmap::Read>,
         clusterset: &ClusterSetId,
         cluster: Option<&ClusterId>,
         progress: &Progress,
     ) -> anyhow::Result<Self> {
         let (all, mut views) = match show::belongings(Arc::clone(cloudmap), clusterset, None).await {
-            Ok(all) => (all, show::read_all(Arc::clone(cloudmap), clusterset).await?),
+            Ok(all) => (all, read_all(Arc::clone(cloudmap), clusterset).await?),
             Err(show::Error::NoLedger(_)) => (Vec::new(), Vec::new()),
             Err(error) => return Err(error.into()),
         };
@@ -113,7 +115,7 @@ impl Remains {
             anyhow::ensure!(reads < REREADS, "{message}");
             reads += 1;
             sleep(REREAD_PAUSE).await;
-            views = show::read_all(Arc::clone(cloudmap), clusterset).await?;
+            views = read_all(Arc::clone(cloudmap), clusterset).await?;
         }
         // A head that is missing or unreadable proves nothing. Only a cluster whose head says `left` has nothing to
         // lose.
@@ -168,7 +170,7 @@ impl Remains {
     /// Looks into every namespace of the account.
     async fn look_around(
         &mut self,
-        cloudmap: &dyn CloudMap,
+        cloudmap: &dyn cloudmap::Read,
         (clusterset, cluster): (&ClusterSetId, Option<&ClusterId>),
         claimed: &BTreeSet<Target>,
         progress: &Progress,
@@ -260,13 +262,19 @@ impl Remains {
         Ok(())
     }
 
-    async fn remove(&self, cloudmap: &dyn CloudMap, out: &mut impl Write, progress: &Progress) -> anyhow::Result<()> {
+    async fn remove(
+        &self,
+        cloudmap: &dyn cloudmap::Write,
+        permit: &Permit,
+        out: &mut impl Write,
+        progress: &Progress,
+    ) -> anyhow::Result<()> {
         let registered = self.leftovers.iter().flat_map(|l| l.instances.iter().map(|id| (&l.service.id, id)));
         let recorded = self.ledger.iter().flat_map(|b| b.instances.iter().map(|id| (&b.service_id, id)));
         let instances: Vec<_> = registered.chain(recorded).collect();
         for (done, batch) in instances.chunks(BATCH).enumerate() {
             progress.set(format!("deregistered {} of {} instances", done * BATCH, instances.len()));
-            deregister(cloudmap, batch).await?;
+            deregister(cloudmap, permit, batch).await?;
         }
         let superfluous = self.leftovers.iter().filter(|leftover| leftover.superfluous);
         let emptied = superfluous.map(|l| (format!("{}/{}", l.namespace, l.service.name), &*l.service.id));
@@ -276,12 +284,12 @@ impl Remains {
         let mut left = Vec::new();
         for (name, id) in emptied.chain(of_ledger) {
             progress.set(format!("deleting the service {name}"));
-            if !delete(out, "service", &name, async || cloudmap.delete_service(id).await).await? {
+            if !delete(out, "service", &name, async || cloudmap.delete_service(permit, id).await).await? {
                 left.push(format!("the service {name}"));
             }
         }
         for namespace in self.namespaces.iter().chain(&self.ledger_namespace) {
-            let deleted = async || cloudmap.delete_namespace(&namespace.id).await.map(drop);
+            let deleted = async || cloudmap.delete_namespace(permit, &namespace.id).await.map(drop);
             if !delete(out, "namespace", &namespace.name, deleted).await? {
                 left.push(format!("the namespace {}", namespace.name));
             }
@@ -320,10 +328,14 @@ fn belongs(instance: &Instance, clusterset: &ClusterSetId, cluster: Option<&Clus
 }
 
 /// Deregisters instances, and waits until they are gone.
-async fn deregister(cloudmap: &dyn CloudMap, instances: &[(&Arc<str>, &Arc<str>)]) -> anyhow::Result<()> {
+async fn deregister(
+    cloudmap: &dyn cloudmap::Write,
+    permit: &Permit,
+    instances: &[(&Arc<str>, &Arc<str>)],
+) -> anyhow::Result<()> {
     let mut operations: BTreeMap<OperationId, &Arc<str>> = BTreeMap::new();
     for (service, instance) in instances {
-        match cloudmap.deregister_instance(service, instance, Lane::Instances).await {
+        match cloudmap.deregister_instance(permit, service, instance, Lane::Instances).await {
             Ok(operation) | Err(cloudmap::Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
                 operations.insert(operation, instance);
             }

@@ -4,23 +4,25 @@
 use std::{io::Write, sync::Arc};
 
 use super::{claimed, delete, is_forgotten};
-use cloudmap::{CloudMap, Lane, Namespace};
+use cloudmap::{Lane, Namespace, Permit};
 use instances::{Owner, ownership};
-use ledger::show::{self, ClusterView};
+use ledger::show;
 use model::ClusterSetId;
+use records::{ClusterView, read_all};
 
-/// Deletes those of the named namespaces that are empty, that the ClusterSet made, and in which no member claims anything.
+/// Deletes the named namespaces that the ClusterSet created, if they are empty and no member has a claim in them.
 ///
 /// # Errors
 /// What stays, and why.
 pub(super) async fn purge(
-    cloudmap: Arc<dyn CloudMap>,
+    cloudmap: Arc<dyn cloudmap::Write>,
+    permit: &Permit,
     clusterset: &ClusterSetId,
     names: &[String],
     dry_run: bool,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let views = match show::read_all(Arc::clone(&cloudmap), clusterset).await {
+    let views = match read_all(cloudmap.clone(), clusterset).await {
         Err(show::Error::NoLedger(_)) => Vec::new(),
         views => views?,
     };
@@ -30,7 +32,7 @@ pub(super) async fn purge(
     }
     let mut left = stays;
     for namespace in empty.iter().filter(|_| !dry_run) {
-        let deleted = async || cloudmap.delete_namespace(&namespace.id).await.map(drop);
+        let deleted = async || cloudmap.delete_namespace(permit, &namespace.id).await.map(drop);
         if !delete(out, "namespace", &namespace.name, deleted).await? {
             left.push(format!("{} is not empty", namespace.name));
         }
@@ -44,7 +46,7 @@ pub(super) async fn purge(
 
 /// The namespaces that can go, and why the others stay.
 async fn sort(
-    cloudmap: &dyn CloudMap,
+    cloudmap: &dyn cloudmap::Read,
     clusterset: &ClusterSetId,
     names: &[String],
     views: &[ClusterView],

@@ -1,13 +1,12 @@
 use super::*;
 use cloudmap::{
     NamespaceKind, Operation,
-    fake::{Fake, Fault},
+    fake::{Fake, Fault, permit},
 };
 use ledger::{
     Map, Value,
     driver::{self, LedgerHandle},
     record::memory::Stored,
-    records,
     writer::Stage,
 };
 use model::{ClaimOwner, Registration};
@@ -16,8 +15,8 @@ struct Always;
 
 #[async_trait::async_trait]
 impl driver::Leadership for Always {
-    fn is_leader_until(&self) -> Option<Instant> {
-        Some(Instant::now() + Duration::from_secs(10))
+    fn permit(&self) -> Option<Permit> {
+        Some(permit())
     }
     async fn confirm(&self) -> bool {
         true
@@ -99,14 +98,14 @@ fn shop(fake: &Fake) {
 }
 
 async fn purge(fake: &Fake, cluster: Option<&str>) -> String {
-    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let cloudmap: Arc<dyn cloudmap::Read> = Arc::new(fake.clone());
     let cluster = cluster.map(|id| id.parse().unwrap());
     let remains = Remains::find(&cloudmap, &clusterset(), cluster.as_ref(), &Progress::default()).await.unwrap();
     let mut out = Vec::new();
     let before = fake.registry().calls.len();
     remains.list(&mut out).unwrap();
     assert_eq!(fake.registry().calls.len(), before);
-    remains.remove(&*cloudmap, &mut out, &Progress::default()).await.unwrap();
+    remains.remove(fake, &permit(), &mut out, &Progress::default()).await.unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -170,7 +169,7 @@ async fn the_document_shows_what_is_printed() {
             }
         }
     }
-    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let cloudmap: Arc<dyn cloudmap::Read> = Arc::new(fake.clone());
     let cluster = "my-dead-cluster".parse().unwrap();
     let mut out = Vec::new();
     Remains::find(&cloudmap, &clusterset(), Some(&cluster), &Progress::default())
@@ -189,7 +188,7 @@ async fn a_cluster_that_is_still_a_member_must_be_forgotten_first() {
     let fake = Fake::new();
     drop((member(&fake, "blue", "blue").await, member(&fake, "green", "claimed").await));
     tokio::time::sleep(Duration::from_secs(30)).await;
-    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let cloudmap: Arc<dyn cloudmap::Read> = Arc::new(fake.clone());
     let refused = async |cluster: Option<&str>| {
         let cluster = cluster.map(|id| id.parse().unwrap());
         let remains = Remains::find(&cloudmap, &clusterset(), cluster.as_ref(), &Progress::default()).await.unwrap();
@@ -198,7 +197,7 @@ async fn a_cluster_that_is_still_a_member_must_be_forgotten_first() {
     let message = refused(Some("blue")).await.unwrap();
     assert!(message.contains("cloudmap-mcs forget blue"), "{message}");
     assert_eq!(refused(None).await, None, "nobody is left to keep anything");
-    show::forget(Arc::clone(&cloudmap), &clusterset(), &"blue".parse().unwrap()).await.unwrap();
+    show::forget(Arc::new(fake.clone()), &permit(), &clusterset(), &"blue".parse().unwrap()).await.unwrap();
     assert_eq!(refused(Some("blue")).await, None);
     assert_eq!(refused(Some("green")).await, None, "the last one");
 }
@@ -267,7 +266,7 @@ async fn a_live_controller_prevents_the_purge_and_a_dead_one_does_not() {
     let blue = member(&fake, "blue", "blue").await;
     drop(member(&fake, "green", "claimed").await);
     tokio::time::sleep(Duration::from_secs(30)).await;
-    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let cloudmap: Arc<dyn cloudmap::Read> = Arc::new(fake.clone());
     let refused = async |cluster: Option<&str>| {
         let cluster = cluster.map(|id| id.parse().unwrap());
         refuse_if_alive(&cloudmap, &clusterset(), cluster.as_ref(), false).await.err().map(|error| error.to_string())
@@ -291,7 +290,7 @@ async fn nothing_is_superfluous_while_the_claims_of_a_member_cannot_be_read() {
     let of_green = fake.registry().services.values().find(|s| &*s.name == "exports-0.green").unwrap().id.clone();
     let pages: Vec<_> = fake.registry().instances.keys().filter(|(id, _)| *id == of_green).cloned().collect();
     fake.registry().undiscovered.extend(pages);
-    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let cloudmap: Arc<dyn cloudmap::Read> = Arc::new(fake.clone());
     let (clusterset, blue) = (clusterset(), "blue".parse().unwrap());
     let found = Remains::find(&cloudmap, &clusterset, Some(&blue), &Progress::default()).await;
     let message = found.err().unwrap().to_string();
@@ -319,7 +318,7 @@ async fn nothing_is_superfluous_while_the_head_of_a_member_is_not_shown() {
     shop(&fake);
     let head = (heads(&fake), "green".into());
     fake.registry().undiscovered.insert(head);
-    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let cloudmap: Arc<dyn cloudmap::Read> = Arc::new(fake.clone());
     let found = Remains::find(&cloudmap, &clusterset(), Some(&"blue".parse().unwrap()), &Progress::default()).await;
     let message = found.err().unwrap().to_string();
     assert!(message.contains("what cluster green claims: discovery does not show its head"), "{message}");
@@ -342,7 +341,7 @@ async fn a_member_whose_head_cannot_be_read_is_not_purged() {
     tokio::time::sleep(Duration::from_secs(30)).await;
     let key: (Arc<str>, Arc<str>) = (heads(&fake), "blue".into());
     fake.registry().instances.get_mut(&key).unwrap().insert("c".to_owned(), "0".to_owned());
-    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let cloudmap: Arc<dyn cloudmap::Read> = Arc::new(fake.clone());
     for concerned in [None, Some("blue".parse().unwrap())] {
         let refused = refuse_if_alive(&cloudmap, &clusterset(), concerned.as_ref(), false).await;
         let message = refused.unwrap_err().to_string();
@@ -359,7 +358,7 @@ async fn a_head_that_appears_while_watching_prevents_the_purge() {
     tokio::time::sleep(Duration::from_secs(30)).await;
     let key: (Arc<str>, Arc<str>) = (heads(&fake), "blue".into());
     let head = fake.registry().instances.remove(&key).unwrap();
-    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let cloudmap: Arc<dyn cloudmap::Read> = Arc::new(fake.clone());
     let (clusterset, blue): (_, ClusterId) = (clusterset(), "blue".parse().unwrap());
     let remains = Remains::find(&cloudmap, &clusterset, Some(&blue), &Progress::default()).await.unwrap();
     assert!(remains.headless, "its pages are there");
@@ -382,7 +381,7 @@ async fn a_service_that_somebody_deletes_meanwhile_stops_no_purge() {
     shop(&fake);
     let foreign = fake.registry().services.values().find(|service| &*service.name == "foreign").unwrap().id.clone();
     fake.registry().failing.insert(foreign, ErrorKind::NotFound);
-    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let cloudmap: Arc<dyn cloudmap::Read> = Arc::new(fake.clone());
     let remains = Remains::find(&cloudmap, &clusterset(), None, &Progress::default()).await.unwrap();
     assert!(remains.leftovers.iter().all(|leftover| *leftover.service.name != *"foreign"));
     // Its namespace stays: a listing shows it.
@@ -393,12 +392,12 @@ async fn a_service_that_somebody_deletes_meanwhile_stops_no_purge() {
 async fn purge_fails_if_something_is_not_empty() {
     let fake = Fake::new();
     shop(&fake);
-    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let cloudmap: Arc<dyn cloudmap::Read> = Arc::new(fake.clone());
     let remains = Remains::find(&cloudmap, &clusterset(), None, &Progress::default()).await.unwrap();
     let empty = fake.registry().services.values().find(|service| &*service.name == "empty").unwrap().id.clone();
     fake.registry().instances.insert((empty, "ecs".into()), [("ECS_CLUSTER_NAME".to_owned(), "x".to_owned())].into());
     let mut out = Vec::new();
-    let error = remains.remove(&*cloudmap, &mut out, &Progress::default()).await.unwrap_err().to_string();
+    let error = remains.remove(&fake, &permit(), &mut out, &Progress::default()).await.unwrap_err().to_string();
     assert!(error.contains("the service shop/empty is left"), "{error}");
     let said = String::from_utf8(out).unwrap();
     assert!(said.contains("not empty") && !said.contains("Removed."), "{said}");
@@ -409,12 +408,14 @@ async fn purge_fails_if_something_is_not_empty() {
 async fn an_instance_that_aws_does_not_remove_is_named() {
     let fake = Fake::new();
     shop(&fake);
-    let cloudmap: Arc<dyn CloudMap> = Arc::new(fake.clone());
+    let cloudmap: Arc<dyn cloudmap::Read> = Arc::new(fake.clone());
     let remains = Remains::find(&cloudmap, &clusterset(), None, &Progress::default()).await.unwrap();
     for operation in [Operation::DeregisterInstance, Operation::GetOperation] {
         fake.fault(operation, Fault::Refused(ErrorKind::AccessDenied));
-        let error =
-            format!("{:#}", remains.remove(&*cloudmap, &mut std::io::sink(), &Progress::default()).await.unwrap_err());
+        let error = format!(
+            "{:#}",
+            remains.remove(&fake, &permit(), &mut std::io::sink(), &Progress::default()).await.unwrap_err()
+        );
         assert!(error.contains(" k8s-") && error.contains(operation.name()), "{error}");
     }
 }
@@ -434,7 +435,8 @@ async fn namespaces_go_by_name_if_they_are_empty_and_ours_and_nobody_claims_them
     }
     let purge = async |names: &[&str], dry_run: bool| {
         let (names, mut out) = (names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>(), Vec::new());
-        let result = namespaces::purge(Arc::new(fake.clone()), &clusterset(), &names, dry_run, &mut out).await;
+        let result =
+            namespaces::purge(Arc::new(fake.clone()), &permit(), &clusterset(), &names, dry_run, &mut out).await;
         (String::from_utf8(out).unwrap(), result.err().map(|error| error.to_string()).unwrap_or_default())
     };
     let before = there(&fake);

@@ -1,11 +1,6 @@
 //! What `status` reads. Each part may fail by itself, and the rest goes on.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use k8s_openapi::{
     api::{
@@ -24,19 +19,20 @@ use api::{ServiceExport, ServiceImport, names};
 use app::connect;
 use base::{dns, env};
 use cli::PlaceArgs;
-use cloudmap::{CloudMap, Error, ErrorKind, Lane, Namespace as RegistryNamespace, attributes};
+use cloudmap::{Error, ErrorKind, Lane, Namespace as RegistryNamespace, attributes};
 use cluster::{
     identity::{self, Identity, IdentityError},
-    lease,
+    lease::{self, PeerReport},
     reader::{Unread, each, read},
     record::RecordObject,
 };
 use import::hashed;
 use ledger::{
     record::{Record, RecordStore as _, StoreError},
-    show::{self, ClusterView},
+    show,
 };
 use model::{ClusterSetId, ServiceKey, Target};
+use records::{ClusterView, read_all};
 
 /// A part that Kubernetes showed, or why not.
 pub(crate) type Read<T> = Result<T, Unread>;
@@ -47,7 +43,7 @@ const DNS_PATIENCE: Duration = Duration::from_secs(5);
 /// What every report begins with.
 #[derive(Debug)]
 pub(crate) struct Cluster {
-    /// By the API server's clock: the one here may be wrong. If it is not told, by the one here.
+    /// The time of the API server, because the clock here may be wrong. If an answer has no date, the time here.
     pub(crate) now: Timestamp,
     /// The controller's namespace.
     pub(super) own: String,
@@ -70,10 +66,7 @@ pub(crate) struct Leader {
     pub(crate) transitions: i32,
     /// Why it would rather not lead.
     pub(crate) yields: Option<String>,
-    /// The clusters with whose leaders it is connected; `None` where leaders do not talk to each other.
-    pub(crate) streams: Option<BTreeSet<String>>,
-    /// The clusters that are too large for it, and why.
-    pub(crate) refused: BTreeMap<String, String>,
+    pub(crate) peers: PeerReport,
     /// Which build it is: version, commit and date.
     pub(crate) build: Option<String>,
 }
@@ -142,7 +135,7 @@ pub(crate) struct Observer<'a> {
     pub(crate) client: Client,
     pub(crate) place: &'a PlaceArgs,
     /// The registry, or why it cannot be asked.
-    pub(crate) cloudmap: Result<Arc<dyn CloudMap>, String>,
+    pub(crate) cloudmap: Result<Arc<dyn cloudmap::Read>, String>,
 }
 
 impl<'a> Observer<'a> {
@@ -184,7 +177,7 @@ impl<'a> Observer<'a> {
         let clusterset = clusterset.ok_or(Dark::NoClusterSet)?;
         let cloudmap = self.cloudmap.clone().map_err(Dark::Unseen)?;
         let read = Box::pin(async {
-            match show::read_all(cloudmap, &clusterset).await {
+            match read_all(cloudmap, &clusterset).await {
                 Err(error @ show::Error::NoLedger(_)) => Ok(Err(Dark::NoLedger(error.to_string()))),
                 read => read.map(Ok),
             }
@@ -311,7 +304,7 @@ fn is_pod() -> bool {
 
 /// What `DiscoverInstances` returns for a target; `None` if there is no such service.
 async fn instances(
-    cloudmap: &dyn CloudMap,
+    cloudmap: &dyn cloudmap::Read,
     namespaces: &[RegistryNamespace],
     target: &Target,
 ) -> Result<Option<Instances>, Error> {
@@ -344,15 +337,7 @@ impl From<Lease> for Leader {
             transitions: spec.lease_transitions.unwrap_or(0),
             yields: annotations.remove(names::ANNOTATION_YIELDS),
             build: annotations.remove(names::ANNOTATION_BUILD),
-            refused: annotations
-                .get(names::ANNOTATION_REFUSED)
-                .into_iter()
-                .flat_map(|lines| lines.lines().filter_map(|line| line.split_once(": ")))
-                .map(|(id, why)| (id.to_owned(), why.to_owned()))
-                .collect(),
-            streams: annotations
-                .get(names::ANNOTATION_STREAMS)
-                .map(|streams| streams.split_whitespace().map(str::to_owned).collect()),
+            peers: PeerReport::read(&annotations),
         }
     }
 }

@@ -20,9 +20,9 @@ use cluster::{identity::Identity, lease::LEASE, objects, reader::Unread, record:
 use ledger::{
     reader::TOO_LARGE,
     record::{Member, StoreError},
-    show::ClusterView,
 };
-use model::Exported;
+use model::{Exported, capitalized};
+use records::ClusterView;
 
 /// A Lease that was not renewed for this long has no leader, unless the clock here is wrong: renewals come every 3 s.
 const RENEWED: Duration = Duration::from_secs(30);
@@ -87,7 +87,7 @@ fn about(kind: &str, metadata: &ObjectMeta) -> String {
     format!("{kind} {}/{}", part(&metadata.namespace), part(&metadata.name))
 }
 
-/// Whom the report is about.
+/// The cluster that the report is about.
 pub(super) fn subject(seen: &Cluster) -> String {
     match &seen.identity {
         Ok(Ok(Identity { cluster, clusterset: Some(set), .. })) => format!("{cluster} in the ClusterSet {set}"),
@@ -205,7 +205,7 @@ fn leader(seen: &Cluster) -> Finding {
 /// The registry, each cluster in the ledger, and those that this cluster refuses, which the leader knows.
 pub(super) fn ledger(seen: &Cluster) -> Vec<Finding> {
     let mut findings = registry(seen);
-    for id in said(seen).into_iter().flat_map(|leader| leader.refused.keys()) {
+    for id in recent_leader(seen).into_iter().flat_map(|leader| leader.peers.refused.keys()) {
         let about = format!("cluster {id}");
         if !findings.iter().any(|finding| finding.about == about) {
             findings.extend(refused(seen, id, &about));
@@ -255,7 +255,7 @@ pub(super) fn is_silent(view: &ClusterView) -> bool {
     view.head.as_ref().zip(view.age).is_some_and(|(head, age)| head.is_live() && age > head.lease)
 }
 
-/// What is wrong if the controller here ignores what a cluster says in the ledger.
+/// The finding about a cluster whose head the controller here ignores.
 pub(super) fn ignored(seen: &Cluster, view: &ClusterView, about: &str) -> Option<Finding> {
     let finding = unknown_key(seen, view, about).or_else(|| refused(seen, &view.id, about))?;
     Some(finding.aged(view.age))
@@ -263,11 +263,9 @@ pub(super) fn ignored(seen: &Cluster, view: &ClusterView, about: &str) -> Option
 
 /// What is wrong if the leader here has no room for the state of a cluster.
 fn refused(seen: &Cluster, id: &str, about: &str) -> Option<Finding> {
-    let why = said(seen)?.refused.get(id)?;
+    let why = recent_leader(seen)?.peers.refused.get(id)?;
     let text = format!("it is refused: {why}. What was imported from it stays as it is");
-    let mut remedy = TOO_LARGE.to_owned();
-    remedy[..1].make_ascii_uppercase();
-    Some(Finding::wrong(about, text, remedy))
+    Some(Finding::wrong(about, text, capitalized(TOO_LARGE)))
 }
 
 /// What is wrong if the controller here ignores the head of a cluster, because the key that this cluster has pinned did not
@@ -292,19 +290,19 @@ fn unknown_key(seen: &Cluster, view: &ClusterView, about: &str) -> Option<Findin
     Some(Finding::wrong(about, text, remedy))
 }
 
-/// The leader here, if what it says of other clusters is recent.
-fn said(seen: &Cluster) -> Option<&Leader> {
+/// The leader here, if its report about other clusters is recent.
+fn recent_leader(seen: &Cluster) -> Option<&Leader> {
     let leader = seen.lease.as_ref().ok()?.as_ref().filter(|leader| leader.holder.is_some())?;
     leader.renewed.is_some_and(|then| since(seen.now, then) <= RENEWED).then_some(leader)
 }
 
-/// Whether the leader here is connected with the one of that cluster; `None` if nobody says it, or if that one does not
-/// say where it is.
+/// Whether the leader here is connected with the one of that cluster; `None` if the leader here does not report it, or if the
+/// other one publishes no address.
 pub(crate) fn stream(seen: &Cluster, view: &ClusterView) -> Option<bool> {
-    let leader = said(seen)?;
+    let leader = recent_leader(seen)?;
     let is_own = known(seen).is_some_and(|own| *view.id == *own.cluster.as_str());
     let listens = view.head.as_ref().is_some_and(|head| head.is_live() && !head.addresses.is_empty());
-    let streams = leader.streams.as_ref().filter(|_| listens && !is_own)?;
+    let streams = leader.peers.connected.as_ref().filter(|_| listens && !is_own)?;
     Some(streams.contains(&*view.id))
 }
 

@@ -5,19 +5,19 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     fields::{self, Object, get, nested, text},
-    record::{How, Kind, Read, Said, Sighting},
+    record::{How, Kind, Meaning, Read, Sighting},
     subject::Subject,
 };
 
 const SOURCE: &str = "servicediscovery.amazonaws.com";
 const CALLS: [&str; 2] = ["DiscoverInstances", "DiscoverInstancesRevision"];
-/// Where this program and its controllers say in their calls who they are.
+/// The mark of this program and its controllers in the user agent of their calls.
 const OURS: &str = "app/cloudmap-mcs";
 
 /// Who called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Principal {
-    /// A role, and what is known of the one who has it.
+    /// A role, and the session that used it.
     Role { arn: String, bearer: Bearer },
     /// A user, the account itself, a federated user.
     Other(String),
@@ -27,7 +27,7 @@ pub(super) enum Principal {
     Ours(String),
 }
 
-/// Who has a role.
+/// The session of a role.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Bearer {
     /// A Lambda function, by name.
@@ -39,7 +39,7 @@ pub(super) enum Bearer {
     Unknown,
 }
 
-/// Who called, as an event says it.
+/// The identity of the caller in an event.
 #[derive(Debug, Default)]
 struct Identity {
     r#type: Option<String>,
@@ -70,7 +70,7 @@ impl Identity {
 pub(super) fn read(object: &Object, at: Option<Timestamp>, subject: &Subject) -> Option<Read> {
     let of = |said| Some(Read { kind: Kind::CloudTrail, at, said });
     if get(object, "digeststarttime").is_some() {
-        return of(Said::Nothing);
+        return of(Meaning::Nothing);
     }
     let (source, name) = (text(object, "eventsource"), text(object, "eventname"));
     let is_call = name.as_deref().is_some_and(|name| CALLS.contains(&name));
@@ -78,21 +78,21 @@ pub(super) fn read(object: &Object, at: Option<Timestamp>, subject: &Subject) ->
         return None;
     }
     if source.as_deref().is_some_and(|source| source != SOURCE) || (name.is_some() && !is_call) {
-        return of(Said::Other);
+        return of(Meaning::Other);
     }
     let parameters = nested(object, "requestparameters");
     let named = parameters.and_then(|of| text(&of, "namespacename").zip(text(&of, "servicename")));
-    let Some((namespace, service)) = named else { return of(Said::Unnamed) };
+    let Some((namespace, service)) = named else { return of(Meaning::Unnamed) };
     if !subject.is(&namespace, &service) {
-        return of(Said::Other);
+        return of(Meaning::Other);
     }
     let source = text(object, "sourceipaddress");
     let agent = text(object, "useragent").unwrap_or_default();
     let identity = nested(object, "useridentity").map(|identity| Identity::of(&identity)).unwrap_or_default();
     let Some(principal) = principal(identity, source.as_deref(), &agent) else {
-        return of(Said::Named("somebody calls DiscoverInstances for the name, and the event has no userIdentity"));
+        return of(Meaning::Named("somebody calls DiscoverInstances for the name, and the event has no userIdentity"));
     };
-    of(Said::Use(Box::new(Sighting {
+    of(Meaning::Use(Box::new(Sighting {
         address: source.as_deref().and_then(fields::address),
         principal: Some(principal),
         ..Sighting::new(How::DiscoverInstances, at)

@@ -13,7 +13,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::{
     custom,
     fields::address,
-    record::{How, Kind, Read, Said, Sighting},
+    record::{How, Kind, Meaning, Read, Sighting},
     subject::Subject,
     times,
 };
@@ -58,7 +58,7 @@ pub(super) fn read(line: &str, at: Option<Timestamp>, subject: &Subject) -> Resu
     let at = times::in_words(line).or(at);
     let after = line.split_once(INFO).map(|(_, after)| after.trim_start());
     if is_message(line, after) {
-        return Ok(Some(Read { kind: Kind::CoreDns, at: None, said: Said::Nothing }));
+        return Ok(Some(Read { kind: Kind::CoreDns, at: None, said: Meaning::Nothing }));
     }
     Ok(custom::text(after.unwrap_or(line), after.is_some(), at, subject))
 }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::fields::{self, Object};
 
-/// Names of columns of which one must be there for a line to be the first one of a table. Without separators.
+/// A line is the header of a table if it has one of these columns. The names have no separators.
 const KNOWN: [&str; 14] = [
     "srcaddr",
     "dstaddr",
@@ -39,7 +39,7 @@ impl Table {
         })
     }
 
-    /// From the names of its columns, if they are those of a log.
+    /// The table with these columns, if a log has them.
     pub(super) fn of(separator: char, columns: Vec<String>) -> Option<Self> {
         let is_name = |column: &String| {
             column.starts_with(|c: char| c.is_ascii_alphabetic() || c == '@' || c == '_')
@@ -53,7 +53,7 @@ impl Table {
         (columns.iter().all(is_name) && columns.iter().any(of_known)).then_some(Self { separator, columns })
     }
 
-    /// A row as an object; `None` if the line is none.
+    /// A row as an object; `None` if the line is no row.
     pub(super) fn row(&self, line: &str) -> Option<Object> {
         self.object(&cells(line, self.separator)?)
     }

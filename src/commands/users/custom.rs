@@ -8,18 +8,18 @@ use serde_json::Value;
 
 use super::{
     fields::{Object, address, words},
-    record::{How, Kind, Read, Said, Sighting},
+    record::{How, Kind, Meaning, Read, Sighting},
     subject::{Relation, Subject},
 };
 
 const TYPES: [&str; 13] =
     ["A", "AAAA", "SRV", "CNAME", "ANY", "HTTPS", "SVCB", "PTR", "TXT", "MX", "NS", "SOA", "HINFO"];
 const RCODES: [&str; 6] = ["NOERROR", "NXDOMAIN", "SERVFAIL", "REFUSED", "FORMERR", "NOTIMP"];
-/// How names of fields begin that have to do with DNS.
+/// The beginnings of the names of fields about DNS.
 const OF_DNS: [&str; 8] = ["quer", "question", "qname", "qtype", "rcode", "rrcode", "dns", "responsecode"];
-/// How names of fields, and words before an address, begin if the address is that of the client.
+/// The beginnings of the names of fields, and of words before an address, that mark the address of the client.
 const CLIENTS: [&str; 7] = ["client", "remote", "src", "source", "peer", "from", "requester"];
-/// The same for addresses of others.
+/// The same for addresses of others than the client.
 const OTHERS: [&str; 26] = [
     "kube",
     "k8s",
@@ -49,21 +49,21 @@ const OTHERS: [&str; 26] = [
     "instance",
 ];
 
-/// What is known of a query.
+/// What the fields of an object say about a query.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 struct Query {
     name: Option<(Relation, String)>,
-    /// There is a name that has nothing to do with the one that is wanted.
+    /// Whether there is a name that is not related to the wanted one.
     other: bool,
-    /// Lists of objects are looked into.
+    /// Whether lists of objects count.
     lists: bool,
-    /// It is a line of CoreDNS where it writes queries.
+    /// Whether it is a line of CoreDNS of the form in which it logs queries.
     is_log: bool,
     of_dns: bool,
     rcode: Option<String>,
     clients: BTreeSet<IpAddr>,
-    /// Of which nothing says whose they are.
+    /// Addresses in fields that do not say whether they belong to the client.
     unnamed: BTreeSet<IpAddr>,
 }
 
@@ -87,7 +87,7 @@ impl Query {
         };
     }
 
-    /// The client, if there is only one that it can be.
+    /// The client, if only one address can be it.
     fn client(&self) -> Option<IpAddr> {
         let of = if self.clients.is_empty() { &self.unnamed } else { &self.clients };
         of.first().copied().filter(|_| of.len() == 1)
@@ -96,7 +96,7 @@ impl Query {
     fn judge(self, at: Option<Timestamp>, subject: &Subject) -> Option<Read> {
         let said = match &self.name {
             _ if !self.of_dns => return None,
-            None if self.other && (self.is_log || self.client().is_some()) => Said::Other,
+            None if self.other && (self.is_log || self.client().is_some()) => Meaning::Other,
             None => return None,
             Some((_, name)) => {
                 let by = self
@@ -137,7 +137,7 @@ pub(super) fn object(object: &Object, lists: bool, at: Option<Timestamp>, subjec
     query.judge(at, subject)
 }
 
-/// `is_client`: whether addresses are the client's, as far as names of fields further outside say it.
+/// `is_client`: whether the names of the fields around it mark addresses as the client's.
 fn fields(object: &Object, is_client: Option<bool>, subject: &Subject, query: &mut Query) {
     for (key, value) in object {
         let plain: String = key.chars().filter(char::is_ascii_alphanumeric).collect();

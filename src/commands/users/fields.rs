@@ -10,7 +10,7 @@ use super::times;
 
 pub(super) type Object = Map<String, Value>;
 
-/// Where a record or what it is wrapped in has its time, in the order in which they count.
+/// The fields with the time of a record or of its wrapper; the first one counts.
 const TIMES: [&str; 13] = [
     "querytimestamp",
     "eventtime",
@@ -51,7 +51,7 @@ const LINES: [&str; 22] = [
     "textpayload",
     "payload",
 ];
-/// What stands for a value that there is not.
+/// Values that mean that there is none.
 const NONE: [&str; 3] = ["", "-", "null"];
 
 /// Whether two names of a field are the same: `query_name`, `queryName` and `@query-name`. `name` is in lower case, and

@@ -7,7 +7,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     fields::{self, Object, address, get},
-    record::{How, Kind, Read, Said, Sighting},
+    record::{How, Kind, Meaning, Read, Sighting},
     subject::Subject,
     times,
 };
@@ -18,7 +18,7 @@ const DEFAULT: &str = "version account-id interface-id srcaddr dstaddr srcport d
 /// Fields that every format must have to be of use, or their counterparts of the packet itself.
 const ADDRESSES: [&str; 2] = ["srcaddr", "dstaddr"];
 const INTERFACE: &str = "eni-";
-/// What stands for a value that there is not.
+/// The value that means that there is none.
 const NONE: &str = "-";
 
 /// The fields of a format, in their order.
@@ -29,7 +29,7 @@ impl Columns {
     /// From the text of a format: `${version} ${srcaddr}`, or only the names.
     ///
     /// # Errors
-    /// A field is missing without which nobody can be seen.
+    /// A field is missing without which no user can be identified.
     pub(super) fn new(format: &str) -> Result<Self, String> {
         let plain = |word: &str| word.trim_start_matches("${").trim_end_matches('}').to_ascii_lowercase();
         let columns = Self(format.split_whitespace().map(plain).collect());
@@ -98,7 +98,7 @@ impl Flow<'_> {
         times::of_text(&text).map(Some).ok_or_else(|| format!("its {name} is not valid"))
     }
 
-    /// `at`: when it was, if it does not say it itself.
+    /// `at` is its time, if it has none of its own.
     fn read(&self, at: Option<Timestamp>, subject: &Subject) -> Result<Read, String> {
         let (start, end) = (self.time("start")?, self.time("end")?);
         let first = start.or(end).or(at);
@@ -106,9 +106,9 @@ impl Flow<'_> {
         let (Some(source), Some(destination)) = (self.address("srcaddr")?, self.address("dstaddr")?) else {
             // AWS could not record all flows of this time.
             if self.field("log-status").as_deref() == Some("SKIPDATA") {
-                return of(Said::Skipped);
+                return of(Meaning::Skipped);
             }
-            return of(Said::Other);
+            return of(Meaning::Other);
         };
         let ports = (self.port("srcport")?, self.port("dstport")?);
         let (client, task) = match ports {
@@ -116,14 +116,14 @@ impl Flow<'_> {
             (Some(from), Some(to)) if subject.listens(destination, to, from) => (source, destination),
             // The answers, where only they are logged.
             (Some(from), Some(to)) if subject.listens(source, from, to) => (destination, source),
-            // Without ports nobody knows who connected to whom: both directions look the same.
+            // Without ports, it is not known which side connected: both directions look the same.
             (None, _) | (_, None) if subject.tasks.contains_key(&destination) => (source, destination),
-            _ => return of(Said::Other),
+            _ => return of(Meaning::Other),
         };
         let refused = self.field("action").as_deref() == Some("REJECT");
         let how = if refused { How::RefusedConnection } else { How::Connection };
         let (address, task, last) = (Some(client), Some(task), end.or(first));
-        of(Said::Use(Box::new(Sighting { last, address, task, ..Sighting::new(how, first) })))
+        of(Meaning::Use(Box::new(Sighting { last, address, task, ..Sighting::new(how, first) })))
     }
 }
 

@@ -1,6 +1,5 @@
-//! Cuts a log into records, whatever its kind: lines, JSON objects in lines or over several lines, and the elements of a
-//! list of objects, as CloudTrail's files in S3 are one. One record is in memory at a time, and a record that is broken
-//! takes no other with it.
+//! Cuts a log of any kind into records: lines, JSON objects on one or several lines, and the elements of a list of objects, as
+//! in CloudTrail's files in S3. Only one record is in memory at a time. A broken record does not affect the others.
 
 use std::{
     fmt,
@@ -16,25 +15,25 @@ use super::{csv, fields::text};
 pub(super) const LONGEST: usize = 16 << 20;
 const TOO_LONG: &str = "it is longer than 16 MiB";
 
-/// The fields whose lists are lists of records, at the beginning of an object: CloudTrail's files, `aws logs
+/// The first field of an object that is a list of records: in CloudTrail's files, and in answers to `aws logs
 /// filter-log-events`.
 const LISTS: [&str; 2] = ["Records", "events"];
-/// The same after other fields: what subscriptions of CloudWatch Logs deliver, results of Logs Insights and CloudTrail Lake.
+/// The same for objects in which other fields come first: what subscriptions of CloudWatch Logs deliver, results of Logs Insights and CloudTrail Lake.
 const ANYWHERE: [&str; 3] = ["\"logEvents\":", "\"results\":", "\"QueryResultRows\":"];
-/// How many rows Logs Insights gives at most, and if nobody asks for another limit.
+/// The limits of rows in answers of Logs Insights: the default, and the highest.
 const LIMITS: [u64; 2] = [1_000, 10_000];
 const PARTIAL: &str = "what is before it is only a part of the answer, which was not complete: ask for all of it";
 
 /// Where a record begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct Location {
     /// The first line is 1.
     pub(super) line: u64,
     /// Which record of a list it is; the first one is 1.
     pub(super) record: Option<u64>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}", self.line)?;
         self.record.map_or(Ok(()), |record| write!(f, ", record {record}"))
@@ -44,9 +43,9 @@ impl fmt::Display for Place {
 /// What a record is made of; its bytes are in [`Frames::bytes`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Frame {
-    /// A JSON object, as far as its brackets say.
+    /// Text that begins and ends like a JSON object, by its brackets.
     Json,
-    /// A line that is none.
+    /// A line of other text.
     Line,
     /// Not a record.
     Broken(&'static str),
@@ -60,14 +59,14 @@ pub(super) struct Frames<R> {
     line: u64,
     /// In a list: how many of its records were read, and whether it is a field of an object.
     list: Option<(u64, bool)>,
-    /// What is no JSON is rows of a table.
+    /// Whether lines that are not JSON are rows of a table.
     pub(super) is_table: bool,
 }
 
 /// How an object ended.
 enum End {
     Whole,
-    /// It is the beginning of an object whose field is a list of records.
+    /// Its list of records begins here.
     List,
     Broken(&'static str),
 }
@@ -86,11 +85,11 @@ impl<R: BufRead> Frames<R> {
     ///
     /// # Errors
     /// The input cannot be read further.
-    pub(super) fn next(&mut self) -> io::Result<Option<(Place, Frame)>> {
+    pub(super) fn next(&mut self) -> io::Result<Option<(Location, Frame)>> {
         loop {
             self.bytes.clear();
             let Some(byte) = self.peek()? else { return Ok(None) };
-            let place = Place { line: self.line, record: self.list.map(|(read, _)| read + 1) };
+            let place = Location { line: self.line, record: self.list.map(|(read, _)| read + 1) };
             match byte {
                 b'\n' => {
                     self.input.consume(1);
@@ -110,7 +109,7 @@ impl<R: BufRead> Frames<R> {
                 },
                 b']' if self.list.is_some() => {
                     self.input.consume(1);
-                    // What follows the list in its object is nobody's record, but may say that more records follow.
+                    // The fields after the list are no record. They may say that the answer has more pages.
                     if let Some((read, true)) = self.list.take() {
                         match self.object(1, false)? {
                             End::Broken(why) => return Ok(Some((place, Frame::Broken(why)))),
@@ -187,9 +186,8 @@ impl<R: BufRead> Frames<R> {
         }
     }
 
-    /// Reads an object, list or text to its end, from `depth` open brackets. A line that begins with `{` begins another record,
-    /// as one that begins with a digit does if records are `dated`, and texts have no line breaks, so that a record that was
-    /// cut off ends where the next line begins.
+    /// Reads an object, list or text to its end, from `depth` open brackets. A record that was cut off ends before the next line
+    /// that begins another record: with `{`, or with a digit if records are `dated`. (Texts in JSON have no line breaks.)
     fn object(&mut self, mut depth: usize, dated: bool) -> io::Result<End> {
         let (mut in_text, mut escaped, mut begins, mut longer) = (false, false, dated, false);
         loop {
@@ -251,7 +249,7 @@ impl<R: BufRead> Frames<R> {
     }
 }
 
-/// Whether there was room for it.
+/// Appends a part of a record. `false` if the record would be longer than [`LONGEST`]; nothing is appended then.
 fn keep(bytes: &mut Vec<u8>, part: &[u8]) -> bool {
     let fits = bytes.len() + part.len() <= LONGEST;
     if fits {
@@ -260,7 +258,7 @@ fn keep(bytes: &mut Vec<u8>, part: &[u8]) -> bool {
     fits
 }
 
-/// Whether what an object begins with leads to a list of records: `{"Records": ` of `{"Records": [`.
+/// Whether a list that begins now has records, by what the object has before it: `{"Records": ` in `{"Records": [`.
 fn is_list(bytes: &[u8], rest: &[u8]) -> bool {
     let backwards = bytes.iter().chain(rest).rev().copied().filter(|byte| !byte.is_ascii_whitespace());
     if ANYWHERE.iter().any(|name| backwards.clone().take(name.len()).eq(name.bytes().rev())) {
@@ -273,8 +271,8 @@ fn is_list(bytes: &[u8], rest: &[u8]) -> bool {
     LISTS.iter().any(|name| begin == format!("{{\"{name}\":").as_bytes())
 }
 
-/// Whether what follows a list in its object says that there are more records, or that the search for them had not ended.
-/// `read`: how many there were.
+/// Whether the fields after a list say that there are more records, or that the query was still running. `read` is the number
+/// of records in the list.
 fn is_partial(bytes: &[u8], read: u64) -> bool {
     let rest = bytes.trim_ascii_start();
     let rest = [b"{", rest.strip_prefix(b",").unwrap_or(rest)].concat();

@@ -86,11 +86,11 @@ struct Hold {
 pub(super) enum Held<'a> {
     /// This one did.
     By(&'a Who),
-    /// This one has it now; nobody says whether it had it then.
+    /// This one has it now, and may have had it then.
     Perhaps(&'a Who),
     /// This one has it, but only since later.
     Later(&'a Who, Timestamp),
-    /// Nobody who is known, or somebody in each of several clusters.
+    /// No holder is known, or several clusters have one.
     Unknown,
 }
 
@@ -134,7 +134,7 @@ impl Holders {
             let ends = containers.filter_map(|container| {
                 container.state.as_ref()?.terminated.as_ref()?.finished_at.as_ref().map(|Time(end)| *end)
             });
-            // Without an end nobody knows how long it had its address.
+            // Without an end, it is not known how long it had its address.
             let Some(end) = ends.max() else { return };
             Some(end)
         } else {
@@ -182,8 +182,8 @@ impl Holders {
         }
     }
 
-    /// Who held an address when this was seen of it. What says since when counts more than what does not, and the later
-    /// one of two more than the earlier one.
+    /// Who held an address at the time `then`, when `how` was seen. A holder with a known beginning is preferred to one
+    /// without, and the later of two to the earlier.
     pub(super) fn at(&self, address: IpAddr, then: Option<Timestamp>, how: How) -> Held<'_> {
         let holds = self.of.get(&address.to_canonical()).map(Vec::as_slice).unwrap_or_default();
         let now = || holds.iter().filter(|hold| hold.until.is_none());
@@ -196,7 +196,7 @@ impl Holders {
         if let Some(held) = best(holds.iter().filter(covers), how, Held::By) {
             return held;
         }
-        // Somebody who has it since later was not it. A registration without a date may be of the same one.
+        // The address changed hands since. A registration without a date may belong to the later holder.
         let later = now().filter_map(|hold| hold.since.map(|since| (since, hold)));
         if let Some((since, hold)) = later.filter(|(since, _)| *since > then).min_by_key(|(since, _)| *since) {
             return Held::Later(&hold.who, since);
@@ -230,7 +230,8 @@ fn cluster(who: &Who) -> Option<&str> {
     }
 }
 
-/// A pod is more than the Node whose address it shares, and an entry in Cloud Map is less than a pod. NodeLocal DNSCache
+/// How exactly a holder names the user of an address: a pod more than the Node whose address it shares, and an entry in
+/// Cloud Map less than a pod. NodeLocal DNSCache
 /// shares its Node's address, too: queries are its own, connections to tasks are not.
 fn is_specific(who: &Who, how: How) -> u8 {
     match who {

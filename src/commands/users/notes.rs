@@ -1,8 +1,8 @@
-//! What one must know to judge what `users` says: what logs cannot show, and what was not counted.
+//! The remarks below a report of `users`: what the logs cannot show, and what was not counted.
 
 use super::{
     holders::Who,
-    plan::{MOST_USERS, Places, Seen},
+    plan::{Flagged, MOST_USERS, Seen},
     record::Kind,
     report::{Report, few},
 };
@@ -10,9 +10,38 @@ use super::{
 impl Report<'_> {
     /// What one must know to judge the list.
     pub(super) fn notes(&self) -> Vec<String> {
-        let Seen { users, more_users, suffixed, below, reused, unnamed, skipped, coverage, named, broken, unread } =
-            self.seen;
-        let name = &self.subject.dns;
+        let mut notes = self.what_logs_cannot_show();
+        notes.extend(self.not_counted());
+        let Seen { unnamed, skipped, more_users, named, broken, unread, .. } = self.seen;
+        if *unnamed > 0 {
+            notes.push(
+                "CloudTrail has calls of DiscoverInstances without a service: these callers are not in the list."
+                    .to_owned(),
+            );
+        }
+        if *skipped > 0 {
+            notes.push(
+                "AWS could not record all flows (SKIPDATA): who is in none of the others is not seen.".to_owned(),
+            );
+        }
+        if *more_users {
+            notes.push(format!("There are more than {MOST_USERS} users. The others are left out."));
+        }
+        notes.extend(self.left_out.iter().map(|what| format!("Left out: {what}.")));
+        notes.extend(places("The name without a user", named));
+        notes.extend(places("Not understood", broken));
+        for (file, why) in &unread.first {
+            notes.push(format!("Not read, or not to its end: {file}: {why}."));
+        }
+        if unread.files > unread.first.len() as u64 {
+            notes.push(format!("Not read: {} files in total.", unread.files));
+        }
+        notes
+    }
+
+    /// Which users the given logs cannot show.
+    fn what_logs_cannot_show(&self) -> Vec<String> {
+        let Seen { users, coverage, .. } = self.seen;
         let given = |kind| self.has(kind);
         let mut notes = Vec::new();
         if given(Kind::Resolver) || given(Kind::CoreDns) {
@@ -52,6 +81,14 @@ impl Report<'_> {
         if coverage.values().any(|coverage| coverage.undated) {
             notes.push("Some lines have no time: `kubectl logs --timestamps` writes one. Without it, addresses are those of today.".to_owned());
         }
+        notes
+    }
+
+    /// Records that resemble uses of the name, and are none.
+    fn not_counted(&self) -> Vec<String> {
+        let Seen { users, suffixed, below, reused, .. } = self.seen;
+        let name = &self.subject.dns;
+        let mut notes = Vec::new();
         if !suffixed.kept.is_empty() {
             notes.push(format!(
                 "Not counted: queries for {}. A search path makes such names, and they do not exist or belong to Kubernetes: who means {name} asks for that as well.",
@@ -76,35 +113,12 @@ impl Report<'_> {
                 few(reused)
             ));
         }
-        if *unnamed > 0 {
-            notes.push(
-                "CloudTrail has calls of DiscoverInstances without a service: these callers are not in the list."
-                    .to_owned(),
-            );
-        }
-        if *skipped > 0 {
-            notes.push(
-                "AWS could not record all flows (SKIPDATA): who is in none of the others is not seen.".to_owned(),
-            );
-        }
-        if *more_users {
-            notes.push(format!("There are more than {MOST_USERS} users. The others are left out."));
-        }
-        notes.extend(self.left_out.iter().map(|what| format!("Left out: {what}.")));
-        notes.extend(places("The name without a user", named));
-        notes.extend(places("Not understood", broken));
-        for (file, why) in &unread.first {
-            notes.push(format!("Not read, or not to its end: {file}: {why}."));
-        }
-        if unread.files > unread.first.len() as u64 {
-            notes.push(format!("Not read: {} files in total.", unread.files));
-        }
         notes
     }
 }
 
-/// How many records there are of which something is to be said, and where the first ones are.
-fn places(title: &str, of: &Places) -> Option<String> {
+/// A remark about records: how many there are, and where the first ones are.
+fn places(title: &str, of: &Flagged) -> Option<String> {
     let first: Vec<_> = of.first.iter().map(|(file, place, what)| format!("{file}, {place}: {what}")).collect();
     let which = if of.files > 1 { format!("in {} files; the first of each", of.files) } else { "the first".to_owned() };
     let records = if of.records == 1 { "1 record".to_owned() } else { format!("{} records", of.records) };

@@ -15,7 +15,7 @@ use super::{
 use crate::asking::{Progress, answered, in_time, is_away, patiently_counted};
 use app::connect;
 use cli::{ClusterArgs, TaskAddress, UsersArgs};
-use cloudmap::{CloudMap, Lane, Namespace, Operation, attributes};
+use cloudmap::{Lane, Namespace, Operation, attributes};
 use cluster::reader::{Unread, each};
 
 /// How many services are asked at once.
@@ -80,7 +80,7 @@ pub(super) async fn cluster(client: &Client, name: Option<&str>, seen: &mut Surr
 /// Adds the instances of the name's Cloud Map namespace: the tasks behind the name, and others that may use it. What takes
 /// longer than [`LONGEST`] is left out: the logs are worth more than the names of all addresses.
 pub(super) async fn registry(
-    cloudmap: &dyn CloudMap,
+    cloudmap: &dyn cloudmap::Read,
     subject: &mut Subject,
     seen: &mut Surroundings,
     progress: &Progress,
@@ -94,7 +94,12 @@ pub(super) async fn registry(
     }
 }
 
-async fn registered(cloudmap: &dyn CloudMap, subject: &mut Subject, seen: &mut Surroundings, progress: &Progress) {
+async fn registered(
+    cloudmap: &dyn cloudmap::Read,
+    subject: &mut Subject,
+    seen: &mut Surroundings,
+    progress: &Progress,
+) {
     let namespaces = match in_time(cloudmap.list_namespaces(Lane::Instances)).await {
         Ok(namespaces) => namespaces,
         Err(why) => return seen.left_out.push(format!("Cloud Map: {why}")),
@@ -125,7 +130,7 @@ async fn registered(cloudmap: &dyn CloudMap, subject: &mut Subject, seen: &mut S
 }
 
 async fn instances(
-    cloudmap: &dyn CloudMap,
+    cloudmap: &dyn cloudmap::Read,
     namespace: &Namespace,
     services: Vec<Arc<str>>,
     (subject, seen): (&mut Subject, &mut Surroundings),

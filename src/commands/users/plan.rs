@@ -1,4 +1,4 @@
-//! Who uses the name: what all records together say.
+//! Who uses the name, according to all records together.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,9 +9,9 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{
     cloudtrail::{Bearer, Principal},
-    frames::Place,
+    frames::Location,
     holders::{Held, Holders, Who},
-    record::{How, Kind, Read, Said, Sighting},
+    record::{How, Kind, Meaning, Read, Sighting},
 };
 
 /// How many users are kept: tasks that the internet reaches have callers without end.
@@ -64,13 +64,13 @@ pub(super) struct Use {
     /// At least one record is surely of this user, and not only of the one that has its address now.
     pub(super) certain: bool,
     pub(super) addresses: Few<IpAddr>,
-    /// Names that lead to the name, and were asked for instead of it.
+    /// Aliases of the name that were queried instead of it.
     pub(super) aliases: Few<String>,
-    /// Names of a search path that were asked for, of which one may have been meant as the name.
+    /// Queried names of a search path, whose answer may have been that of the name.
     pub(super) hints: Few<String>,
-    /// There is more than such hints.
+    /// Whether some use is certain, and not only such a hint.
     pub(super) surely: bool,
-    /// Who has the address now, and since when, if that is not the one that was seen.
+    /// Who has the address now, and since when, if it changed hands after this use.
     pub(super) later: Option<(Who, Timestamp)>,
 }
 
@@ -84,18 +84,18 @@ pub(super) struct Coverage {
     pub(super) span: Span,
 }
 
-/// Records of which something is to be said.
+/// Records that the report mentions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Places {
+pub(super) struct Flagged {
     pub(super) records: u64,
-    /// The first one of each file, up to [`MOST`] files: the file, the place in it, and what is to be said.
-    pub(super) first: Vec<(String, Place, String)>,
+    /// The first one of each file, up to [`MOST`] files: the file, the place in it, and the remark.
+    pub(super) first: Vec<(String, Location, String)>,
     pub(super) files: u64,
 }
 
-impl Places {
+impl Flagged {
     /// Adds a record. `had`: whether its file had one before.
-    pub(super) fn add(&mut self, had: &mut bool, name: &str, place: Place, what: String) {
+    pub(super) fn add(&mut self, had: &mut bool, name: &str, place: Location, what: String) {
         self.records += 1;
         if !std::mem::replace(had, true) {
             self.files += 1;
@@ -121,17 +121,17 @@ pub(super) struct Seen {
     pub(super) more_users: bool,
     pub(super) suffixed: Few<String>,
     pub(super) below: Few<String>,
-    /// Addresses of tasks that others had when somebody connected to them.
+    /// Addresses of tasks that had another holder when somebody connected to them.
     pub(super) reused: Few<IpAddr>,
-    /// Calls of `DiscoverInstances` that do not say of what.
+    /// Calls of `DiscoverInstances` whose service is not in the log.
     pub(super) unnamed: u64,
-    /// Times of which AWS could not record all flows.
+    /// Periods in which AWS could not record all flows.
     pub(super) skipped: u64,
     pub(super) coverage: BTreeMap<Kind, Coverage>,
     /// Records with the name that do not say who uses it.
-    pub(super) named: Places,
+    pub(super) named: Flagged,
     /// Records that were not understood.
-    pub(super) broken: Places,
+    pub(super) broken: Flagged,
     pub(super) unread: Unread,
 }
 
@@ -152,23 +152,23 @@ impl<'a> OfFile<'a> {
 
 impl Seen {
     /// Adds a record.
-    pub(super) fn add(&mut self, file: &mut OfFile<'_>, place: Place, read: Read, holders: &Holders) {
+    pub(super) fn add(&mut self, file: &mut OfFile<'_>, place: Location, read: Read, holders: &Holders) {
         let Read { kind, at, said } = read;
         let coverage = self.coverage.entry(kind).or_default();
         coverage.files += u64::from(file.kinds.insert(kind));
-        coverage.records += u64::from(!matches!(said, Said::Nothing | Said::Mentioned(_)));
+        coverage.records += u64::from(!matches!(said, Meaning::Nothing | Meaning::Mentioned(_)));
         coverage.span.add(at, at);
-        coverage.undated |= at.is_none() && matches!(said, Said::Use(_));
+        coverage.undated |= at.is_none() && matches!(said, Meaning::Use(_));
         match said {
-            Said::Use(sighting) => self.user(*sighting, holders),
-            Said::Suffixed(name) => self.suffixed.add(name),
-            Said::Below(name) => self.below.add(name),
-            Said::Named(why) | Said::Mentioned(why) => {
+            Meaning::Use(sighting) => self.user(*sighting, holders),
+            Meaning::Suffixed(name) => self.suffixed.add(name),
+            Meaning::Below(name) => self.below.add(name),
+            Meaning::Named(why) | Meaning::Mentioned(why) => {
                 self.named.add(&mut file.named, file.name, place, why.to_owned());
             }
-            Said::Unnamed => self.unnamed += 1,
-            Said::Skipped => self.skipped += 1,
-            Said::Other | Said::Nothing => {}
+            Meaning::Unnamed => self.unnamed += 1,
+            Meaning::Skipped => self.skipped += 1,
+            Meaning::Other | Meaning::Nothing => {}
         }
     }
 
@@ -182,7 +182,7 @@ impl Seen {
 
     fn user(&mut self, sighting: Sighting, holders: &Holders) {
         let Sighting { how, first, last, address, instance, endpoint, principal, alias, hint, task } = sighting;
-        // The address of a task that ended goes to a pod: who connects to the pod does not use the task.
+        // A pod can get the address of a task that ended. Connections to the pod are no use of the task.
         if let Some(task) = task.filter(|task| matches!(holders.at(*task, first, how), Held::By(_))) {
             return self.reused.add(task);
         }
@@ -209,7 +209,7 @@ impl Seen {
     }
 }
 
-/// Who it was, whether that is certain, and who has the address now if that is another one.
+/// Who used the name, whether that is certain, and who has the address now if it changed hands.
 fn identify(
     how: How,
     then: Option<Timestamp>,

@@ -1,5 +1,4 @@
-//! Finds the records in what a log consists of: lines, rows of tables, and JSON, which is a record itself or something in which
-//! others put records.
+//! Finds the records of a log in its lines, in rows of tables, and in JSON. A JSON object is a record, or it wraps records.
 
 use std::borrow::Cow;
 
@@ -13,7 +12,7 @@ use super::{
     fields::{self, Object, get},
     flow,
     frames::Frame,
-    record::{Kind, Read, Said},
+    record::{Kind, Meaning, Read},
     resolver,
     subject::Subject,
     times,
@@ -21,13 +20,13 @@ use super::{
 
 const UNKNOWN: &str = "it is of no log that is known";
 const UNKNOWN_JSON: &str = "it is JSON, but of no log that is known";
-/// Why what is about something else, or is a message, is not left out.
+/// Why a record that mentions the name, and shows no use of it, is reported.
 const MENTIONED: &str = "it has the name, and not as a query or call that says who uses it";
 const TASK: &str = "it has the address of a task, and does not say who connects to it";
-/// How deep records are searched for in what they are wrapped in.
+/// How many objects around a record are opened.
 const DEEPEST: usize = 16;
 
-/// Records, and what is wrong with others: an object may be a list of several.
+/// The records of one object, which may wrap several; an error for each that cannot be read.
 pub(super) type Found = Vec<Result<Read, String>>;
 
 /// Reads the records of one file.
@@ -45,13 +44,13 @@ impl<'a> Reader<'a> {
         Self { subject, columns, table: None }
     }
 
-    /// Whether what comes next is the rows of a table.
+    /// Whether the next lines are rows of a table.
     pub(super) fn is_in_table(&self) -> bool {
         self.table.is_some()
     }
 
-    /// Reads a record; nothing for an empty line. What has the name, or the address of a task, is never about something
-    /// else only because the reader of its log looked for other fields.
+    /// Reads a record; nothing for an empty line. A record that has the name, or the address of a task, is reported even if
+    /// the reader of its log finds no use in the fields that it knows.
     pub(super) fn read(&mut self, frame: Frame, bytes: &[u8]) -> Found {
         let mut found = match frame {
             Frame::Broken(why) => vec![Err(why.to_owned())],
@@ -64,13 +63,13 @@ impl<'a> Reader<'a> {
                 Err(_) => vec![Err("it is not text in UTF-8".to_owned())],
             },
         };
-        let is_flow = |read: &Read| read.kind == Kind::Flow && read.said != Said::Nothing;
+        let is_flow = |read: &Read| read.kind == Kind::Flow && read.said != Meaning::Nothing;
         let is_about_others = |found: &Result<Read, String>| {
-            found.as_ref().is_ok_and(|read| matches!(read.said, Said::Other | Said::Nothing) && !is_flow(read))
+            found.as_ref().is_ok_and(|read| matches!(read.said, Meaning::Other | Meaning::Nothing) && !is_flow(read))
         };
         if !found.is_empty() && found.iter().all(is_about_others) {
             let text = String::from_utf8_lossy(bytes);
-            let message = |found: &Result<Read, String>| found.as_ref().is_ok_and(|read| read.said == Said::Nothing);
+            let message = |found: &Result<Read, String>| found.as_ref().is_ok_and(|read| read.said == Meaning::Nothing);
             let why = if self.subject.in_text(&text).is_some() {
                 Some(MENTIONED)
             } else {
@@ -78,14 +77,14 @@ impl<'a> Reader<'a> {
                 task.map(|_| TASK)
             };
             if let (Some(why), Some(Ok(first))) = (why, found.first_mut()) {
-                first.said = Said::Mentioned(why);
+                first.said = Meaning::Mentioned(why);
             }
         }
         found
     }
 
-    /// Whatever JSON has: a record, or something in which there are records. `at`: the time of what it is in. Only if it is
-    /// `any`, queries in forms of their own count.
+    /// Reads JSON: a record, or a wrapper of records. `at` is the time of its own wrapper. With `any`, queries in unknown
+    /// formats count, too.
     fn value(&mut self, value: &Value, at: Option<Timestamp>, any: bool, depth: usize) -> Found {
         match value {
             _ if depth > DEEPEST => vec![Err(UNKNOWN_JSON.to_owned())],
@@ -121,7 +120,8 @@ impl<'a> Reader<'a> {
         }
         if any {
             let at = at.or_else(|| fields::time_within(&object));
-            // Lists may be those of its answers, or of records: it comes before the records, and these before all of it.
+            // A list may hold the answers to a query, or records. Try a query without its lists first, then the records in
+            // the lists, then a query with its lists.
             let own =
                 |reader: &Self, lists| custom::object(&object, lists, at, reader.subject).map(|read| vec![Ok(read)]);
             let inner =
@@ -138,8 +138,8 @@ impl<'a> Reader<'a> {
         if why == UNKNOWN_JSON && object.iter().any(is_blank) { Vec::new() } else { vec![Err(why)] }
     }
 
-    /// The record that an object is, that its line is, or those in it, with others that are broken; and what cannot be read
-    /// where there are none.
+    /// The records of an object of a known form: the object itself, the log line in it, or the records in its fields. The
+    /// second list has the errors, if there are no records.
     fn whole(&mut self, object: &Object, at: Option<Timestamp>, depth: usize) -> (Found, Found) {
         let has_whole = ["cloudtrailevent", "eventjson"].iter().any(|field| get(object, field).is_some());
         if !has_whole && let Some(read) = self.of_aws(object, at) {
@@ -156,7 +156,7 @@ impl<'a> Reader<'a> {
         (self.beside(object, at, false, depth), unread)
     }
 
-    /// The records in the fields of an object that need not have any, such as labels: without one, they are nothing.
+    /// The records in the fields of an object that usually have none, such as labels. A field without a record is no error.
     fn beside(&mut self, object: &Object, at: Option<Timestamp>, any: bool, depth: usize) -> Found {
         let mut all = Vec::new();
         for (_, value) in object.iter().filter(|(key, _)| !fields::is_line(key)) {
@@ -240,7 +240,7 @@ impl<'a> Reader<'a> {
         if header && let Some(columns) = flow::Columns::header(line) {
             return vec![columns.map(|columns| {
                 self.columns = Some(columns);
-                Read { kind: Kind::Flow, at: None, said: Said::Nothing }
+                Read { kind: Kind::Flow, at: None, said: Meaning::Nothing }
             })];
         }
         // Some print texts with their escapes.
@@ -260,7 +260,7 @@ impl<'a> Reader<'a> {
         self.subject.in_text(text).is_none() && self.subject.task_in_text(text).is_none()
     }
 
-    /// What is wrong with a record of no log that is known.
+    /// The error for a record that belongs to no known log.
     fn unknown(&self, why: &str, text: &str) -> String {
         if self.subject.in_text(text).is_some() {
             format!("{why}, and it has the name")
@@ -277,7 +277,7 @@ fn is_blank(text: &str) -> bool {
     text.trim().is_empty()
 }
 
-/// The reason of the parser, without the place in the record, which says nothing about the place in the file.
+/// The reason of the parser, without its position: that counts from the beginning of the record, not of the file.
 fn invalid(error: &serde_json::Error) -> String {
     let text = error.to_string();
     format!("it is not the JSON of such a record: {}", text.split(" at line ").next().unwrap_or(&text))

@@ -80,9 +80,9 @@ pub(super) struct Sighting {
     /// The Resolver endpoint through which the query came.
     pub(super) endpoint: Option<String>,
     pub(super) principal: Option<Principal>,
-    /// The name that was asked for, if it is another one that leads to the name.
+    /// The name that was queried, if it is an alias of the name.
     pub(super) alias: Option<String>,
-    /// The name of a search path that was asked for and has an answer, if it may have meant the name.
+    /// The queried name of a search path, if it has an answer that may be that of the name.
     pub(super) hint: Option<String>,
     /// The task's address to which somebody connected.
     pub(super) task: Option<IpAddr>,
@@ -97,7 +97,7 @@ impl Sighting {
 
 /// What a record says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum Meaning {
     /// Somebody uses the name.
     Use(Box<Sighting>),
     /// Somebody asked for the name with a suffix: a try of a search path.
@@ -106,7 +106,7 @@ pub(super) enum Said {
     Below(String),
     /// A call of `DiscoverInstances` whose service CloudTrail does not show.
     Unnamed,
-    /// Somebody uses the name, and nothing says who; why.
+    /// Somebody uses the name, and the record does not say who. The text says why.
     Named(&'static str),
     /// The same in something else than a query or a call: a message, or another field.
     Mentioned(&'static str),
@@ -114,7 +114,7 @@ pub(super) enum Said {
     Skipped,
     /// It is about something else.
     Other,
-    /// It is no record, but belongs into such a log: a line with the names of fields, other messages of CoreDNS.
+    /// It is a line of such a log without a record: the names of fields, or another message of CoreDNS.
     Nothing,
 }
 
@@ -123,5 +123,5 @@ pub(super) enum Said {
 pub(super) struct Read {
     pub(super) kind: Kind,
     pub(super) at: Option<Timestamp>,
-    pub(super) said: Said,
+    pub(super) said: Meaning,
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     holders::{Holders, Who},
-    plan::{Coverage, Few, MOST_USERS, Places, Seen, Use},
+    plan::{Coverage, Few, Flagged, MOST_USERS, Seen, Use},
     record::Kind,
     subject::Subject,
 };
@@ -23,7 +23,7 @@ pub(super) struct Report<'a> {
 }
 
 impl Report<'_> {
-    /// Who was seen last comes first.
+    /// The users, the last seen first.
     fn users(&self) -> Vec<(&Who, &Use)> {
         let mut users: Vec<_> = self.seen.users.iter().collect();
         users.sort_by(|(a, of_a), (b, of_b)| of_b.span.last.cmp(&of_a.span.last).then_with(|| a.cmp(b)));
@@ -74,7 +74,7 @@ impl Report<'_> {
         text
     }
 
-    /// What is true of the list: that nobody was seen only if no record could have shown somebody.
+    /// The answer in one sentence. It says that nobody was seen only if all records were understood.
     fn answer(&self) -> String {
         let open = self.open();
         match (self.seen.users.len(), open.is_empty()) {
@@ -87,7 +87,7 @@ impl Report<'_> {
         }
     }
 
-    /// What could have shown a user and did not.
+    /// The logs and records that may hide a user.
     fn open(&self) -> Vec<String> {
         let Seen { named, broken, unread, unnamed, skipped, more_users, coverage, .. } = self.seen;
         let blind = self.has(Kind::Flow) && self.subject.tasks.is_empty();
@@ -214,7 +214,7 @@ impl Report<'_> {
     }
 }
 
-fn places_json(places: &Places) -> Value {
+fn places_json(places: &Flagged) -> Value {
     let first = places
         .first
         .iter()

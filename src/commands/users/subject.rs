@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     fields::{address, words},
-    record::{Said, Sighting},
+    record::{Meaning, Sighting},
 };
 use cli::TaskAddress;
 
@@ -103,10 +103,12 @@ impl Subject {
         words(text).filter_map(address).find(|address| self.tasks.contains_key(address))
     }
 
-    /// What a query for a name says, if `by` asked for it, of whom the log may say nothing. A search path makes names with a
-    /// suffix, and who asks for such a name in vain asks for the next one. If there is an answer, it may be that of the name:
-    /// with its plugin `autopath`, CoreDNS answers the first name of the path and logs only that.
-    pub(super) fn asked(&self, name: &str, rcode: Option<&str>, by: Option<Sighting>) -> Said {
+    /// What a query for `name` shows. `by` is the client, if the log names it.
+    ///
+    /// A client with a search path appends its suffixes one after another, until a name has an answer. So a query with a
+    /// suffix that fails is no use of the name. If it succeeds, the client may have got the answer to the name itself: with
+    /// its plugin `autopath`, CoreDNS answers the first query of the path at once, and logs only that one.
+    pub(super) fn asked(&self, name: &str, rcode: Option<&str>, by: Option<Sighting>) -> Meaning {
         let hint = match self.relation(name) {
             Relation::Same => None,
             Relation::Suffixed => {
@@ -114,22 +116,22 @@ impl Subject {
                 let failed = rcode.is_some_and(|rcode| rcode.eq_ignore_ascii_case("NXDOMAIN"));
                 // The name of a Service in Kubernetes, or in a ClusterSet.
                 if failed || suffix.starts_with(".svc.") {
-                    return Said::Suffixed(normal(name));
+                    return Meaning::Suffixed(normal(name));
                 }
                 Some(normal(name))
             }
-            Relation::Below => return Said::Below(normal(name)),
-            Relation::Other => return Said::Other,
+            Relation::Below => return Meaning::Below(normal(name)),
+            Relation::Other => return Meaning::Other,
         };
-        by.map_or(Said::Named(NO_CLIENT), |by| Said::Use(Box::new(Sighting { hint, ..by })))
+        by.map_or(Meaning::Named(NO_CLIENT), |by| Meaning::Use(Box::new(Sighting { hint, ..by })))
     }
 
     pub(super) fn add(&mut self, task: TaskAddress) {
         self.tasks.entry(task.address.to_canonical()).or_default().extend(task.port);
     }
 
-    /// Whether a flow to this port of an address goes to a task. If its port is not known, those of the other tasks count,
-    /// and otherwise the side with the lower port is the one that listens.
+    /// Whether a flow to this port of an address goes to a task. If the ports of the task are not known, a port counts if
+    /// another task has it, or if it is lower than the port of the other side.
     pub(super) fn listens(&self, address: IpAddr, port: u16, other_port: u16) -> bool {
         let others_listen = || self.tasks.values().any(|ports| ports.contains(&port));
         self.tasks.get(&address).is_some_and(|ports| {

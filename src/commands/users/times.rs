@@ -1,4 +1,4 @@
-//! The times that logs and what they are wrapped in have.
+//! The times in logs and in their wrappers.
 
 use k8s_openapi::jiff::{Timestamp, civil, tz::TimeZone};
 use serde_json::Value;
@@ -62,7 +62,7 @@ fn civil_time(text: &str) -> Option<Timestamp> {
     text.parse::<civil::DateTime>().ok()?.to_zoned(TimeZone::UTC).ok().map(|time| time.timestamp())
 }
 
-/// Seconds with a fraction, or milli-, micro- or nanoseconds: how many digits there are tells which.
+/// Seconds with a fraction, or milli-, micro- or nanoseconds: the number of digits decides which.
 fn since_epoch(text: &str) -> Option<Timestamp> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let number = whole.parse::<i128>().ok()?;

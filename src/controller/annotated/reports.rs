@@ -22,7 +22,7 @@ use model::{ClaimOwner, Target};
 
 /// What was reported about a target's instances, and on which object.
 #[derive(Debug, Clone)]
-pub(super) struct Said {
+pub(super) struct Reported {
     pub(super) owner: ClaimOwner,
     /// Uid of the object, which may be gone by now: `kubectl describe` finds Events by it. Empty if it is not known.
     pub(super) uid: Box<str>,
@@ -39,7 +39,7 @@ pub(super) enum Topic {
 }
 
 /// Remembers what is to be said of an object, or that there is nothing. Returns it if that was not said before.
-fn newly_said(told: &mut BTreeMap<ClaimOwner, String>, owner: &ClaimOwner, said: Option<String>) -> Option<String> {
+fn newly_reported(told: &mut BTreeMap<ClaimOwner, String>, owner: &ClaimOwner, said: Option<String>) -> Option<String> {
     let Some(said) = said else {
         told.remove(owner);
         return None;
@@ -54,14 +54,14 @@ impl Annotated {
     }
 
     /// Nothing is said on an object about a target any more.
-    pub(super) fn unsay(&mut self, owner: &ClaimOwner, target: &Target) {
+    pub(super) fn forget_reports(&mut self, owner: &ClaimOwner, target: &Target) {
         for topic in [Topic::Claim, Topic::Outcome] {
             remove_from(&mut self.trouble, target, &(owner.clone(), topic));
         }
         remove_from(&mut self.noticed, target, owner);
     }
 
-    pub(super) fn tell_dry_run(&self, owner: &ClaimOwner) {
+    pub(super) fn report_dry_run(&self, owner: &ClaimOwner) {
         let wanted = self.objects.get(owner).and_then(|object| object.planned.wanted.as_ref());
         for (target, Wanted { instances, .. }) in wanted.into_iter().flatten() {
             let ready = instances.iter().filter(|spec| spec.is_ready());
@@ -99,7 +99,7 @@ impl Annotated {
 
     /// Reports on an object that nothing can be registered for it because of the ledger, with the text that exports
     /// get. This is reported once. On exports, too, further errors are only in the condition, and not Events.
-    pub(crate) fn tell_held_up(&mut self, knowledge: &Knowledge, owner: &ClaimOwner) {
+    pub(crate) fn report_held_up(&mut self, knowledge: &Knowledge, owner: &ClaimOwner) {
         if self.settings.dry_run || !self.objects.contains_key(owner) {
             return;
         }
@@ -122,23 +122,23 @@ impl Annotated {
     }
 
     /// Reports on an object, once, which limit it exceeds.
-    pub(crate) fn tell_exceeded(&mut self, knowledge: &Knowledge, owner: &ClaimOwner) {
+    pub(crate) fn report_exceeded(&mut self, knowledge: &Knowledge, owner: &ClaimOwner) {
         let said = knowledge.exceeded(owner).filter(|_| self.objects.contains_key(owner)).map(|(_, text)| text);
-        if let Some(text) = newly_said(&mut self.exceeded, owner, said) {
+        if let Some(text) = newly_reported(&mut self.exceeded, owner, said) {
             self.note(owner, None, EventReason::QuotaExceeded, text);
         }
     }
 
     /// Reports on a Service, once, which of its ports no endpoint serves.
-    pub(crate) fn tell_unserved(&mut self, owner: &ClaimOwner, said: Option<String>) {
-        if let Some(text) = newly_said(&mut self.unserved, owner, said) {
+    pub(crate) fn report_unserved(&mut self, owner: &ClaimOwner, said: Option<String>) {
+        if let Some(text) = newly_reported(&mut self.unserved, owner, said) {
             self.note(owner, None, EventReason::PortNotServed, text);
         }
     }
 
     /// Reports on the objects that want a target what they wait for: another claim, the ledger, or, with `unread`,
     /// clusters that cannot be read.
-    pub(crate) fn tell_waiting(&mut self, knowledge: &Knowledge, target: &Target, unread: bool) {
+    pub(crate) fn report_waiting(&mut self, knowledge: &Knowledge, target: &Target, unread: bool) {
         if self.settings.dry_run {
             return;
         }
@@ -169,14 +169,14 @@ impl Annotated {
                 idle.then(|| (EventReason::InvalidAnnotation, idle_shares::beside(target, holder, &own)))
             };
             let said = said.or_else(waits).or_else(shadowed);
-            self.tell(&own, target, Topic::Claim, said);
-            self.tell_held_up(knowledge, &own);
+            self.report(&own, target, Topic::Claim, said);
+            self.report_held_up(knowledge, &own);
         }
     }
 
     /// The status of an object's target changed: reports the result. `presence` returns the uid of an object, if it
     /// exists.
-    pub(crate) fn tell_status(
+    pub(crate) fn report_status(
         &mut self,
         owner: &ClaimOwner,
         target: &Target,
@@ -192,7 +192,7 @@ impl Annotated {
         let present = presence(owner).filter(|uid| !is_another(uid));
         let present = present.as_deref();
         if let Some(now) = &status.reached
-            && let Some(Said { owner: former, uid: former_uid, ids: said }) = self.said_of(target, owner, status)
+            && let Some(Reported { owner: former, uid: former_uid, ids: said }) = self.said_of(target, owner, status)
             && said != *now
         {
             let wanted = self.objects.get(owner).and_then(|object| object.planned.wanted.as_ref()?.get(target));
@@ -208,25 +208,25 @@ impl Annotated {
                     if uid.is_some() {
                         self.note(&former, uid.as_deref(), EventReason::IpRemoved, text);
                     } else {
-                        self.tell_deleted(&former, &former_uid, target, Some(&text));
+                        self.report_deleted(&former, &former_uid, target, Some(&text));
                     }
                 }
                 (Some(_), Some(text)) => self.note(owner, present, EventReason::IpRemoved, text),
                 (None, removed) if status.own_gone => {
                     let uid = if former == *owner { &*former_uid } else { "" };
-                    self.tell_deleted(owner, uid, target, removed.as_deref());
+                    self.report_deleted(owner, uid, target, removed.as_deref());
                 }
                 _ => {}
             }
         }
         // Until the new owner's instances are registered, the reached state is that of the former one.
-        let settled = matches!(status.outcome, Outcome::Registered { .. });
-        let reached_by_it = settled || self.said.get(target).is_none_or(|said| said.owner == *owner);
+        let registered = matches!(status.outcome, Outcome::Registered { .. });
+        let reached_by_it = registered || self.said.get(target).is_none_or(|said| said.owner == *owner);
         match &status.reached {
             // For a deleted object, this is reported when all of its instances are gone.
             Some(reached) if !status.own_gone && present.is_some() && reached_by_it => {
                 let uid = present.unwrap_or_default().into();
-                self.said.insert(target.clone(), Said { owner: owner.clone(), uid, ids: Arc::clone(reached) });
+                self.said.insert(target.clone(), Reported { owner: owner.clone(), uid, ids: Arc::clone(reached) });
             }
             _ if status.own_gone => {
                 self.said.remove(target);
@@ -234,7 +234,7 @@ impl Annotated {
             _ => {}
         }
         if self.objects.contains_key(owner) {
-            self.tell_notices(owner, target, &status.notices);
+            self.report_notices(owner, target, &status.notices);
         }
         if before.map(|before| &before.outcome) != Some(&status.outcome) && self.objects.contains_key(owner) {
             let said = match &status.outcome {
@@ -244,12 +244,12 @@ impl Annotated {
                 Outcome::Registered { .. } => None,
                 Outcome::Pending => return,
             };
-            self.tell(owner, target, Topic::Outcome, said);
+            self.report(owner, target, Topic::Outcome, said);
         }
     }
 
     /// Reports, once, what the user should know even if everything is registered.
-    fn tell_notices(&mut self, owner: &ClaimOwner, target: &Target, notices: &[Notice]) {
+    fn report_notices(&mut self, owner: &ClaimOwner, target: &Target, notices: &[Notice]) {
         let before = remove_from(&mut self.noticed, target, owner).unwrap_or_default();
         for &Notice { reason, ref message } in notices.iter().filter(|notice| !before.contains(notice)) {
             let text = format!("Cloud Map service {target}: {message}.");
@@ -260,13 +260,13 @@ impl Annotated {
         }
     }
 
-    fn tell_deleted(&mut self, owner: &ClaimOwner, uid: &str, target: &Target, removed: Option<&str>) {
+    fn report_deleted(&mut self, owner: &ClaimOwner, uid: &str, target: &Target, removed: Option<&str>) {
         let reason = if owner.is_ingress() { EventReason::IngressDeleted } else { EventReason::ServiceDeleted };
         self.note(owner, Some(uid), reason, deleted(owner, removed, target));
     }
 
     /// Reports a Warning about a target once, and forgets it when it is over.
-    fn tell(&mut self, owner: &ClaimOwner, target: &Target, topic: Topic, said: Option<(EventReason, String)>) {
+    fn report(&mut self, owner: &ClaimOwner, target: &Target, topic: Topic, said: Option<(EventReason, String)>) {
         let about = (owner.clone(), topic);
         match said {
             Some((reason, text)) if self.trouble.get(target).and_then(|said| said.get(&about)) != Some(&text) => {
@@ -281,10 +281,10 @@ impl Annotated {
     }
 
     /// What was reported about the instances in a target, by this leader or, as far as it is known, before it.
-    fn said_of(&self, target: &Target, owner: &ClaimOwner, status: &TargetStatus) -> Option<Said> {
+    fn said_of(&self, target: &Target, owner: &ClaimOwner, status: &TargetStatus) -> Option<Reported> {
         let before = || {
             let uid = self.objects.get(owner).map(|object| object.uid.clone()).unwrap_or_default();
-            Some(Said { owner: owner.clone(), uid, ids: status.found.clone()? })
+            Some(Reported { owner: owner.clone(), uid, ids: status.found.clone()? })
         };
         self.said.get(target).cloned().or_else(before)
     }

@@ -199,3 +199,96 @@ fn a_cluster_in_no_clusterset_says_of_no_export_that_it_is_registered() {
     let (status, reason, message) = says_registered(&mut bench, at(1));
     assert_eq!((&*status, &*reason, &*message), ("False", "Pending", "starting"));
 }
+
+/// A status of which this cluster has no record, because its own ledger cannot be read yet, and one that is gone.
+#[test]
+fn an_export_learns_of_each_change_of_a_status_of_its_target_whoever_holds_it() {
+    let mut bench = Bench::new(Mode::Standalone);
+    bench.export("web", &[]);
+    bench.observe(at(0));
+    assert!(bench.core.knowledge.exports().is_none());
+    let target = Target { namespace: "shop".into(), service: "web".into() };
+    let outcome = Outcome::Refused { reason: Reason::ForeignOwner, message: "Of external-dns.".to_owned() };
+    let status = TargetStatus { outcome, ..TargetStatus::default() };
+    let commands = bench.core.handle(Input::Statuses([(target, status)].into()), at(1));
+    assert_eq!(reconciled(&commands), [key("web")].into());
+    assert_eq!(says_registered(&mut bench, at(20)).1, "ForeignOwner");
+    let commands = bench.core.handle(Input::Statuses(Statuses::new()), at(21));
+    assert_eq!(reconciled(&commands), [key("web")].into());
+    assert_eq!(says_registered(&mut bench, at(21)).1, "Pending");
+}
+
+#[test]
+fn a_record_that_cannot_be_kept_is_reported_on_the_annotated_objects_that_need_it() {
+    let mut bench = Bench::new(Mode::Standalone);
+    bench.core.handle(Input::Kept(Kept { map: Some(Arc::default()), ..Kept::default() }), at(0));
+    bench.put("web", &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "web")]);
+    bench.observe(at(1));
+    let events = |commands: Vec<Command>| -> Vec<String> {
+        let events = commands.into_iter().filter_map(|command| match command {
+            Command::Emit(event) => Some(event.text),
+            _ => None,
+        });
+        events.collect()
+    };
+    let denied = Kept { error: Some("the record cannot be written: forbidden".to_owned()), ..Kept::default() };
+    let said = events(bench.core.handle(Input::Kept(denied.clone()), at(2)));
+    assert!(said.len() == 1 && said[0].contains("forbidden"), "{said:?}");
+    assert_eq!(events(bench.core.handle(Input::Kept(denied), at(3))), Vec::<String>::new(), "once");
+}
+
+#[test]
+fn a_claim_that_waits_for_clusters_is_judged_when_the_last_of_them_was_read() {
+    let mut bench = Bench::member();
+    let clusters = |all_live_verified| {
+        let remotes = mk_remotes(&[("there", Some(Arc::default()))]);
+        Input::Remotes(Arc::new(Remotes { all_live_verified, ..remotes }))
+    };
+    bench.core.handle(clusters(false), at(1));
+    bench.export("web", &[("cloudmap-mcs/service", "www")]);
+    let map = published(&bench.observe(at(2)));
+    bench.core.handle(Input::Published(map.clone()), at(3));
+    bench.core.handle(Input::ReadBack(map), at(3));
+    for (reads, second) in [(1, 30), (2, 31), (3, 60)] {
+        let status = Status { stage: Stage::Running, reads, ..Status::default() };
+        bench.core.handle(Input::Ledger(Arc::new(status)), at(second));
+        bench.core.handle(Input::Tick, at(second));
+    }
+    let target = Target { namespace: "shop".into(), service: "www".into() };
+    assert_eq!(bench.core.claims.standing(&target), Some(crate::claims::Standing::AwaitsClusters));
+    let desired = registered(&bench.core.handle(clusters(true), at(61))).unwrap();
+    assert!(desired[&target].active);
+}
+
+/// As for a leader that follows another one: the objects are there before the record was read.
+#[test]
+fn what_was_annotated_before_the_record_was_read_is_claimed_when_it_was() {
+    let mut bench = Bench::new(Mode::Standalone);
+    bench.put("web", &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "web")]);
+    assert!(published(&bench.observe(at(0))).is_none());
+    let kept = Kept { map: Some(Arc::default()), ..Kept::default() };
+    let commands = bench.core.handle(Input::Kept(kept), at(1));
+    let target = Target { namespace: "internal".into(), service: "web".into() };
+    let claims = records::registrations(&published(&commands).unwrap());
+    assert!(claims.contains_key(&target) && registered(&commands).unwrap().contains_key(&target), "{claims:?}");
+}
+
+/// Annotations are served outside a ClusterSet, too, and may have registered the target of the export.
+#[test]
+fn an_export_outside_a_clusterset_follows_whether_its_service_is_annotated() {
+    let mut bench = Bench::new(Mode::Standalone);
+    put_registered(&bench);
+    let service = |bench: &Bench, annotations: &[(&str, &str)]| {
+        let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
+        let metadata = json!({"namespace": "shop", "name": "web", "annotations": annotations});
+        let ports = json!([{"name": "http", "protocol": "TCP", "port": 80}]);
+        let spec = json!({"clusterIP": "None", "clusterIPs": ["None"], "ipFamilies": ["IPv4"], "ports": ports});
+        bench.objects.put_service(serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap());
+    };
+    service(&bench, &[("cloudmap.controller/namespace", "shop"), ("cloudmap.controller/hostname", "web")]);
+    bench.observe(at(0));
+    assert_eq!(says_registered(&mut bench, at(1)).1, "Registered");
+    service(&bench, &[]);
+    assert_eq!(reconciled(&bench.observe(at(2))), [key("web")].into());
+    assert_eq!(says_registered(&mut bench, at(2)).1, "Pending");
+}

@@ -9,12 +9,13 @@ use model::{ClusterId, ServiceKey};
 impl Knowledge {
     /// Whether the cluster is in the ledger, has not left, and has not been silent for longer than the TTL.
     pub fn is_live(&self, cluster: &ClusterId) -> bool {
-        self.remotes.get(cluster).is_some_and(|remote| !remote.gone)
+        self.others.remotes.get(cluster).is_some_and(|remote| !remote.gone)
     }
 
     /// Whether the cluster is in the ledger, but its exports are not known (yet).
     pub fn is_unread(&self, cluster: &ClusterId) -> bool {
-        self.unaccepted.contains(cluster) || self.remotes.get(cluster).is_some_and(|remote| remote.map.is_none())
+        self.others.unaccepted.contains(cluster)
+            || self.others.remotes.get(cluster).is_some_and(|remote| remote.map.is_none())
     }
 
     /// The clusters for which the ledger decides whether they export a name: this one, and those that export it there
@@ -22,7 +23,7 @@ impl Knowledge {
     /// it moves, or it went back to its AWS controller. This is meaningful only after the ledger was read.
     pub fn deciding(&self, key: &ServiceKey) -> BTreeSet<ClusterId> {
         let decides = |remote: &Remote| remote.exports.contains(key) || remote.withdrawn.contains(key);
-        let remotes = self.remotes.iter().filter(|(_, remote)| decides(remote)).map(|(id, _)| id.clone());
+        let remotes = self.others.remotes.iter().filter(|(_, remote)| decides(remote)).map(|(id, _)| id.clone());
         remotes.chain([self.local.clone()]).collect()
     }
 
@@ -30,13 +31,13 @@ impl Knowledge {
     /// that was read, but they are no export any more. The instances of a cluster that has left may be an export,
     /// because the cluster may have gone back to its AWS controller.
     pub fn withdrew(&self, cluster: &ClusterId, key: &ServiceKey) -> bool {
-        self.remotes.get(cluster).is_some_and(|remote| !remote.gone && remote.withdrawn.contains(key))
+        self.others.remotes.get(cluster).is_some_and(|remote| !remote.gone && remote.withdrawn.contains(key))
     }
 
     /// Forgets who withdrew names. `is_over` gets a name and whether the cluster lives, and returns whether that no
     /// longer matters.
     pub fn forget_withdrawn(&mut self, is_over: impl Fn(&ServiceKey, bool) -> bool) {
-        for remote in self.remotes.values_mut() {
+        for remote in self.others.remotes.values_mut() {
             let live = !remote.gone;
             remote.withdrawn.retain(|key| !is_over(key, live));
         }

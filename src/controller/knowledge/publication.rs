@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use super::{Concerned, Knowledge, Membership};
 use crate::membership::LEAVING;
 use export::Publication;
-use ledger::{Map, records};
+use ledger::Map;
 use model::{ClaimOwner, ServiceKey, Target};
 
 impl Knowledge {
@@ -16,7 +16,7 @@ impl Knowledge {
         let mut names = BTreeSet::new();
         if before.is_none() {
             // What an earlier leader reported about them stayed until now.
-            names.extend(self.planned.keys().cloned());
+            names.extend(self.plans.planned.keys().cloned());
         }
         let before = before.unwrap_or_default();
         names.extend(records::changed_services(&before, &after));
@@ -27,7 +27,7 @@ impl Knowledge {
     pub const fn starting(&self) -> bool {
         match &self.membership {
             Membership::Joining(_) => true,
-            Membership::Member { trouble: None } => !self.settled || self.published.is_none(),
+            Membership::Member { trouble: None } => !self.others.first_read || self.published.is_none(),
             _ => false,
         }
     }

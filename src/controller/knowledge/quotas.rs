@@ -105,7 +105,7 @@ impl Knowledge {
         self.note_retiring();
         let Some(exports) = &self.exports else { return Vec::new() };
         let room = exports.room();
-        let mut again = self.accounts.settle(room);
+        let mut again = self.accounts.rebalance(room);
         if room.records > 0 && room.bytes > 0 {
             again.extend(exports.shortened().map(ClaimOwner::export));
         }
@@ -131,7 +131,7 @@ impl Knowledge {
             Some(Asks::For(wants)) => wants.created,
             Some(Asks::Unknown) => i64::MAX,
             None => {
-                let planned = self.planned.get(&owner.key()).and_then(|plan| plan.as_ref().ok());
+                let planned = self.plans.planned.get(&owner.key()).and_then(|plan| plan.as_ref().ok());
                 planned.map_or(i64::MAX, |local| local.export.created)
             }
         }

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::{Concerned, Knowledge, Remote, count, discount, no_earlier};
 use import::Unknown;
-use ledger::{Map, records, remote::Remotes};
+use ledger::{Map, remote::Remotes};
 use model::{ClusterId, Endpoint, Exported, Registration, ServiceKey, Target};
 
 impl Remote {
@@ -39,21 +39,21 @@ pub(super) fn claims<'a>(
 
 impl Knowledge {
     /// Takes in the state of the other clusters. Names that wait for a cluster to become known
-    /// ([`unknown`](Self::unknown), [`settling`](Self::settling)) are not in the result.
+    /// ([`unknown`](Self::unknown), [`awaits_first_reading`](Self::awaits_first_reading)) are not in the result.
     pub fn adopt_remotes(&mut self, remotes: &Remotes) -> Concerned {
         let mut concerned = Concerned::default();
-        self.read |= remotes.heads_read;
+        self.others.read |= remotes.heads_read;
         if std::mem::replace(&mut self.created, remotes.own_created) != remotes.own_created {
-            concerned.names.extend(self.planned.keys().cloned());
+            concerned.names.extend(self.plans.planned.keys().cloned());
             concerned.targets.extend(self.exports.iter().flat_map(|exports| exports.registrations().keys().cloned()));
         }
-        self.unaccepted.clone_from(&remotes.unaccepted);
-        self.settled |= remotes.all_live_verified;
+        self.others.unaccepted.clone_from(&remotes.unaccepted);
+        self.others.first_read |= remotes.all_live_verified;
         for (id, remote) in &remotes.clusters {
             let gone = remote.left || remote.expired;
             let of = |state: &Option<Arc<Map>>| if gone { Some(Arc::default()) } else { state.clone() };
             let (state, committed) = (of(&remote.state), of(&remote.committed));
-            let entry = self.remotes.entry(id.clone()).or_default();
+            let entry = self.others.remotes.entry(id.clone()).or_default();
             if std::mem::replace(&mut entry.gone, gone) != gone {
                 concerned.names.extend(entry.withdrawn.iter().cloned());
             }
@@ -65,7 +65,7 @@ impl Knowledge {
             }
             let silent = remote.stale.filter(|_| !gone);
             let was_silent = std::mem::replace(&mut entry.silent, silent);
-            entry.heard |= was_silent.is_some() && silent.is_none();
+            entry.advanced |= was_silent.is_some() && silent.is_none();
             if was_silent != silent {
                 concerned.names.extend(entry.exports.iter().cloned());
             }
@@ -118,7 +118,7 @@ impl Knowledge {
                 warn!(cluster = %id, key = &*problem.key, problem = problem.message, "unreadable ledger record");
             }
         }
-        for (_, gone) in self.remotes.extract_if(.., |id, _| !remotes.clusters.contains_key(id)) {
+        for (_, gone) in self.others.remotes.extract_if(.., |id, _| !remotes.clusters.contains_key(id)) {
             for key in gone.exports {
                 discount(&mut self.names, &key);
                 concerned.names.insert(key);
@@ -132,52 +132,53 @@ impl Knowledge {
     }
 
     /// The unknown clusters had their time, so new imports no longer wait for them. Returns whether that is new.
-    pub fn settle(&mut self) -> bool {
-        self.read && !std::mem::replace(&mut self.settled, true)
+    pub fn end_first_reading(&mut self) -> bool {
+        self.others.read && !std::mem::replace(&mut self.others.first_read, true)
     }
 
     /// The clusters whose exports are not known.
     pub fn unknown(&self) -> Unknown {
-        if self.read {
-            let unknown = self.remotes.iter().filter(|(_, remote)| remote.map.is_none()).map(|(id, _)| id.clone());
-            Unknown::Only(unknown.chain(self.unaccepted.iter().cloned()).collect())
+        if self.others.read {
+            let unknown =
+                self.others.remotes.iter().filter(|(_, remote)| remote.map.is_none()).map(|(id, _)| id.clone());
+            Unknown::Only(unknown.chain(self.others.unaccepted.iter().cloned()).collect())
         } else {
             Unknown::All
         }
     }
 
     /// Whether clusters are still being read for the first time.
-    pub const fn settling(&self) -> bool {
-        !self.settled
+    pub const fn awaits_first_reading(&self) -> bool {
+        !self.others.first_read
     }
 
     /// The clusters that have been silent for long, and since when (milliseconds since 1970). Their last exports count.
     pub fn silent(&self) -> BTreeMap<ClusterId, u64> {
-        self.remotes.iter().filter_map(|(id, remote)| Some((id.clone(), remote.silent?))).collect()
+        self.others.remotes.iter().filter_map(|(id, remote)| Some((id.clone(), remote.silent?))).collect()
     }
 
     /// Notes clusters whose position advanced in this term. Returns the names that those export for which this is new.
-    pub fn hear(&mut self, clusters: &[ClusterId]) -> BTreeSet<ServiceKey> {
+    pub fn set_advanced(&mut self, clusters: &[ClusterId]) -> BTreeSet<ServiceKey> {
         let mut names = BTreeSet::new();
         for cluster in clusters {
-            if let Some(remote) = self.remotes.get_mut(cluster).filter(|remote| !remote.heard) {
-                remote.heard = true;
+            if let Some(remote) = self.others.remotes.get_mut(cluster).filter(|remote| !remote.advanced) {
+                remote.advanced = true;
                 names.extend(remote.exports.iter().cloned());
             }
         }
         names
     }
 
-    /// The clusters that were neither heard nor silent for long in this term. An earlier leader may know more of them.
+    /// The clusters that were neither seen to write nor silent for long in this term. An earlier leader may know more of them.
     pub fn unheard(&self) -> BTreeSet<ClusterId> {
-        let unheard = |remote: &Remote| !remote.heard && remote.silent.is_none() && !remote.gone;
-        let unheard = self.remotes.iter().filter(|(_, remote)| unheard(remote)).map(|(id, _)| id);
-        unheard.chain(&self.unaccepted).cloned().collect()
+        let unheard = |remote: &Remote| !remote.advanced && remote.silent.is_none() && !remote.gone;
+        let unheard = self.others.remotes.iter().filter(|(_, remote)| unheard(remote)).map(|(id, _)| id);
+        unheard.chain(&self.others.unaccepted).cloned().collect()
     }
 
     /// Other clusters' claims to a target.
     pub fn other_claims(&self, target: &Target) -> impl Iterator<Item = Registration> {
-        claims(&self.remotes, target).map(|(_, claim)| claim)
+        claims(&self.others.remotes, target).map(|(_, claim)| claim)
     }
 
     /// Names whose endpoints in other clusters have one of these addresses, of those whose namespace `is_here`.
@@ -193,7 +194,8 @@ impl Knowledge {
         let has_one = |remote: &Remote, key: &ServiceKey| {
             remote.export(key).is_some_and(|exported| exported.endpoints.iter().any(concerned))
         };
-        let exports = self.remotes.values().flat_map(|remote| remote.exports.iter().map(move |key| (remote, key)));
+        let exports =
+            self.others.remotes.values().flat_map(|remote| remote.exports.iter().map(move |key| (remote, key)));
         let here = exports.filter(|(_, key)| is_here(&key.namespace));
         here.filter(|(remote, key)| has_one(remote, key)).map(|(_, key)| key.clone()).collect()
     }

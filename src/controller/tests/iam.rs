@@ -8,21 +8,21 @@ use super::{
 };
 use api::names;
 use cloudmap::{DnsConfig, DnsRecord, NamespaceKind, RecordType};
-use iam::{Effect, Facts, Mode, statements};
+use iam::{Effect, Mode, Scope, statements};
 use instances::Selection;
 
 /// The Cloud Map operations that these modes allow.
 fn allowed(modes: &[Mode]) -> BTreeSet<String> {
     let some = || vec!["some".to_owned()];
-    let facts = Facts {
+    let scope = Scope {
         clusterset: Some("prod".parse().unwrap()),
         cluster_uid: Some("uid".to_owned()),
         namespaces: some(),
         namespace_ids: some(),
         services: some(),
-        ..Facts::default()
+        ..Scope::default()
     };
-    let allowing = statements(modes, &facts).unwrap().into_iter().filter(|statement| statement.effect == Effect::Allow);
+    let allowing = statements(modes, &scope).unwrap().into_iter().filter(|statement| statement.effect == Effect::Allow);
     let actions = allowing.flat_map(|statement| statement.action.0);
     actions.filter_map(|action| action.strip_prefix("servicediscovery:").map(str::to_owned)).collect()
 }

@@ -10,6 +10,7 @@ mod gates;
 mod handover;
 mod hindered;
 mod iam;
+mod load_balancers;
 mod named;
 mod ports;
 mod quotas;

@@ -1,4 +1,4 @@
-//! What a guard makes of what it saw.
+//! How a guard judges what it observed.
 
 use std::{collections::BTreeMap, net::SocketAddr};
 
@@ -33,7 +33,7 @@ impl Rows {
         self.pods = wrong.clone().map(|(at, _)| (at, self.pods.get(&at).copied().unwrap_or_default() + 1)).collect();
         self.above = match above {
             Some(Ok(true)) => self.above + 1,
-            // Without a value nothing is known, and what was known stays.
+            // Without a value, the last reading stays.
             Some(Err(_)) => self.above,
             Some(Ok(false)) | None => 0,
         };
@@ -73,7 +73,7 @@ mod tests {
         Reading { unseen: None, pods: pods.iter().map(|(pod, good)| (at(*pod), answer(*good))).collect(), above }
     }
 
-    /// What is said of each reading: `+` passed, `?` unknown, `-` failed.
+    /// The judgement after each reading: `+` passed, `?` unknown, `-` failed.
     fn said(readings: &[Reading]) -> String {
         let mut rows = Rows::default();
         let sign = |judgement| match judgement {

@@ -113,7 +113,7 @@ impl Question {
     }
 }
 
-/// What a guard says.
+/// The judgement of a guard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Judgement {
     /// All is well.
@@ -124,10 +124,10 @@ pub enum Judgement {
     Failed(String),
 }
 
-/// What the guard of each Cutover is asked. For one that is not here nobody looks.
+/// The question to the guard of each Cutover. A Cutover that is not in it is not looked at.
 pub type Questions = BTreeMap<ServiceKey, Arc<Question>>;
 
-/// What was judged last, with the question.
+/// The last judgement, with its question.
 pub type Judgements = BTreeMap<ServiceKey, (Arc<Question>, Judgement)>;
 
 /// The judgement about a question.

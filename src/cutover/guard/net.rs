@@ -65,7 +65,7 @@ impl Outside for Net {
             // The path was read before: it begins with a slash, so that it cannot name another host.
             let request = Request::get(format!("http://{at}{path}")).body(Body::empty());
             let request = request.map_err(|_| Failure::NoAnswer)?;
-            // What it says does not matter, only its status. Where it redirects to, nobody goes.
+            // Only the status counts, not the body. Redirects are not followed.
             let status = self.http.request(request).await.map_err(|error| failure(&error))?.status();
             if status.is_success() || status.is_redirection() { Ok(()) } else { Err(Failure::WrongStatus) }
         };
@@ -100,7 +100,7 @@ fn failure(error: &(dyn std::error::Error + 'static)) -> Failure {
     }
 }
 
-/// What was wrong in the end: the client says "connection error" first.
+/// The last cause of an error: the first one is always "connection error".
 fn last(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), last)
 }

@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 
-/// Why a probe failed. Whoever may write a Cutover reads it, so it says nothing that the other side said.
+/// Why a probe failed. Everybody who may write a Cutover can read it, so it has no part of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// It does not accept the connection.

@@ -1,6 +1,6 @@
 //! Which addresses a guard may ask: those of the pods behind the Service, as Kubernetes itself lists them. Pure.
 //!
-//! Whoever writes a Cutover chooses what the controller asks, which reaches more than they do. The addresses with which
+//! A user who writes a Cutover chooses what the controller probes, and the controller reaches more than the user. The addresses with which
 //! something is registered do not count by themselves: annotations and EndpointSlices of users may have any address.
 
 use std::{

@@ -11,7 +11,7 @@ use super::{
     outside::Outside,
 };
 use base::inquiry::{Inquiry, Planner};
-use cloudmap::{CloudMap, Lane};
+use cloudmap::Lane;
 use model::ServiceKey;
 
 /// Time from one look to the next.
@@ -21,7 +21,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 pub type Watcher = Inquiry<Agenda>;
 
 /// Starts the task.
-pub fn spawn(cloudmap: Arc<dyn CloudMap>, outside: Arc<dyn Outside>) -> Watcher {
+pub fn spawn(cloudmap: Arc<dyn cloudmap::Read>, outside: Arc<dyn Outside>) -> Watcher {
     let sight = Arc::new(Sight { cloudmap, outside });
     Watcher::start(move |key: ServiceKey, question: Arc<Question>| {
         let sight = Arc::clone(&sight);
@@ -32,9 +32,9 @@ pub fn spawn(cloudmap: Arc<dyn CloudMap>, outside: Arc<dyn Outside>) -> Watcher 
     })
 }
 
-/// What is looked through.
+/// The ports through which guards look.
 struct Sight {
-    cloudmap: Arc<dyn CloudMap>,
+    cloudmap: Arc<dyn cloudmap::Read>,
     outside: Arc<dyn Outside>,
 }
 
@@ -143,9 +143,9 @@ impl Planner for Agenda {
         self.entries.values().filter_map(|entry| entry.due).min()
     }
 
-    /// Takes what a look saw. If something else is asked by now, it is looked at again at once.
+    /// Takes the result of a look. If the question has changed meanwhile, the next look follows at once.
     fn answered(&mut self, key: &ServiceKey, asked: &Arc<Question>, reading: Reading, now: Instant) {
-        // Nobody asks any more.
+        // The question is gone.
         let Some(entry) = self.entries.get_mut(key) else { return };
         if entry.question.is_about(asked) {
             self.judgements.insert(key.clone(), (Arc::clone(asked), entry.rows.judge(&reading)));

@@ -40,7 +40,7 @@ impl State {
         let names = wanted.keys().chain(there.attributes.keys()).filter(|name| belongs_to_us(name));
         let differ = names.filter(|name| wanted.get(*name) != there.attributes.get(*name));
         let none = Altered { names: BTreeSet::new(), more: false, last: now };
-        let altered = self.altered.get_or_insert_with(|| Box::new(none));
+        let altered = self.remarks.altered.get_or_insert_with(|| Box::new(none));
         altered.last = now;
         for name in differ {
             if altered.names.len() < NAMES {
@@ -53,11 +53,11 @@ impl State {
 
     /// Forgets changes that nobody repeats.
     pub(super) fn forget_altered(&mut self, now: Instant) {
-        drop(self.altered.take_if(|altered| now.duration_since(altered.last) > SAID));
+        drop(self.remarks.altered.take_if(|altered| now.duration_since(altered.last) > SAID));
     }
 
     pub(super) fn altered(&self) -> Option<Notice> {
-        let Altered { names, more, last: _ } = self.altered.as_deref()?;
+        let Altered { names, more, last: _ } = self.remarks.altered.as_deref()?;
         let names: Vec<_> = names.iter().map(|name| Excerpt(name).to_string()).collect();
         let others = if *more { " and others" } else { "" };
         let message = format!(

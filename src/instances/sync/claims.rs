@@ -10,8 +10,11 @@ use tokio::time::Instant;
 use super::{
     ClaimsStatus, Contender, Reason, TargetDesired, Verdict,
     engine::Engine,
+    failure::Attempts,
+    known::Known,
     places::{REFUSED_AGAIN, has_namesake},
-    state::{Phase, Seen, State, Want},
+    readings::Seen,
+    state::{Phase, State, Want},
 };
 use crate::{
     Consent, Owner,
@@ -32,22 +35,24 @@ impl Engine {
         let Some(state) = self.targets.get_mut(target) else { return };
         if wanted.successor.is_some() && old.is_none_or(|old| old.successor != wanted.successor) {
             state.succeeded = None;
-            state.read_at = Some(now);
-            state.read_again = 0;
+            if let Some(there) = state.known_mut() {
+                there.readings.hurry(now);
+                there.readings.waited = 0;
+            }
         }
-        if old.is_none_or(|old| old.contenders != wanted.contenders) {
-            state.look_at = None;
+        if let Phase::Gone { look_at, .. } = &mut state.phase
+            && old.is_none_or(|old| old.contenders != wanted.contenders)
+        {
+            *look_at = None;
         }
         let Some(old) = old.filter(|old| old.unable != wanted.unable) else { return };
         if wanted.unable {
             // What this leader registered for the owner follows the pods.
-            state.found_own = state.seen != Seen::Never && !state.own.is_empty() && old.owner == wanted.owner;
+            state.found_own = !state.is_unread() && state.has_own() && old.owner == wanted.owner;
         } else {
-            state.not_before = None;
-            state.problem = None;
-            state.failures = 0;
-            if !state.busy && !matches!(state.phase, Phase::Gone) {
-                state.phase = Phase::Unresolved;
+            state.attempts = Attempts::default();
+            if !state.busy && !matches!(state.phase, Phase::Gone { .. }) {
+                state.find_again();
             }
         }
     }
@@ -60,24 +65,25 @@ impl Engine {
     }
 
     /// Looks, now and then, whether a contender may register in a target in which nothing is to be done.
-    pub(super) fn want_look(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Want> {
-        if desired.contenders.is_empty() {
+    pub(super) fn want_look(
+        &mut self,
+        target: &Target,
+        desired: &TargetDesired,
+        look_at: Option<Instant>,
+        now: Instant,
+    ) -> Option<Want> {
+        if desired.contenders.is_empty() || look_at.is_some_and(|at| at > now) {
             return None;
         }
-        if self.targets.get(target)?.look_at.is_some_and(|at| at > now) {
-            return None;
-        }
-        if self.namespaces.fresh(REFUSED_AGAIN, now).is_none() {
+        if self.directory.namespaces.fresh(REFUSED_AGAIN, now).is_none() {
             return self.want_namespaces(target, now);
         }
-        let (_, namespaces) = self.namespaces.rows.as_ref()?;
-        let Some(namespace) = namespaces.get(&target.namespace) else {
+        let Some(namespace) = self.directory.namespace(&target.namespace) else {
             self.look_later(target, now);
             return None;
         };
         let (namespace_id, kind) = (namespace.id.clone(), namespace.kind);
-        let listing = self.services.entry(namespace_id.clone()).or_default();
-        let Some(services) = listing.fresh(REFUSED_AGAIN, now) else {
+        let Some(services) = self.directory.services(&namespace_id).fresh(REFUSED_AGAIN, now) else {
             return self.want_services(namespace_id, target, now);
         };
         match services.get(&target.service, kind) {
@@ -91,8 +97,8 @@ impl Engine {
 
     fn look_later(&mut self, target: &Target, now: Instant) {
         let at = now + REFUSED_AGAIN;
-        if let Some(state) = self.targets.get_mut(target) {
-            state.look_at = Some(at);
+        if let Some(Phase::Gone { look_at, .. }) = self.targets.get_mut(target).map(|state| &mut state.phase) {
+            *look_at = Some(at);
         }
         self.wake_at(target, at);
     }
@@ -104,9 +110,9 @@ impl Engine {
         result: Result<(Service, BTreeMap<String, String>), Error>,
         now: Instant,
     ) {
-        let owner = result.ok().map(|(service, tags)| service_owner(&service, &tags, &self.settings.identity));
-        if let Some(state) = self.targets.get_mut(target) {
-            state.owner = owner.or(state.owner.take());
+        let seen = result.ok().map(|(service, tags)| service_owner(&service, &tags, &self.settings.identity));
+        if let Some(Phase::Gone { owner, .. }) = self.targets.get_mut(target).map(|state| &mut state.phase) {
+            *owner = seen.or(owner.take());
         }
         self.look_later(target, now);
         self.wake_target(target, now);
@@ -116,28 +122,28 @@ impl Engine {
     /// is nothing to wait for.
     pub(super) fn want_succession(&mut self, target: &Target, now: Instant) -> Option<Want> {
         let state = self.targets.get(target)?;
-        if state.seen != Seen::Never && state.has_nothing() {
+        if !state.is_unread() && state.has_nothing() {
             self.hand_over_nothing(target);
             return None;
         }
-        if let Phase::Unresolved = state.phase {
-            let Some((_, namespaces)) = &self.namespaces.rows else { return self.want_namespaces(target, now) };
+        if state.is_unresolved() {
+            let Some(namespaces) = self.directory.listed() else { return self.want_namespaces(target, now) };
             let namespace = namespaces.get(&target.namespace).map(|namespace| (namespace.id.clone(), namespace.kind));
             let Some((namespace_id, kind)) = namespace else {
                 self.hand_over_nothing(target);
                 return None;
             };
-            let listing = self.services.entry(namespace_id.clone()).or_default();
-            let Some((_, services)) = &listing.rows else { return self.want_services(namespace_id, target, now) };
-            match services.get(&target.service, kind).map(|listed| listed.unproven(now)) {
-                Some(place) => self.resolved(target, place),
+            let Some(services) = self.directory.services_of(target) else {
+                return self.want_services(namespace_id, target, now);
+            };
+            match services.get(&target.service, kind).map(|listed| (listed.id.clone(), listed.unproven(now))) {
+                Some((service_id, place)) => self.resolved(target, service_id, place),
                 None => self.hand_over_nothing(target),
             }
         }
-        let state = self.targets.get(target)?;
-        let service_id = state.place()?.service_id.clone();
-        let due = state.seen == Seen::Never || state.read_at.is_some_and(|at| at <= now);
-        (due && state.may_read(now)).then_some(Want::Read { service_id })
+        let Known { service_id, readings, .. } = self.targets.get(target)?.known()?;
+        let due = readings.seen() == Seen::Never || readings.is_due(now);
+        (due && readings.may_begin(now)).then(|| Want::Read { service_id: service_id.clone() })
     }
 
     /// Nothing of this cluster is in a target that it hands over.
@@ -172,15 +178,16 @@ impl Engine {
 
     /// Whether somebody may register in a target, as far as it is known who owns the service.
     fn verdict(&self, target: &Target, consent: &Consent, creates_namespace: bool) -> Option<Verdict> {
-        let (_, namespaces) = self.namespaces.rows.as_ref()?;
-        let Some(namespace) = namespaces.get(&target.namespace) else {
+        let Some(namespace) = self.directory.listed()?.get(&target.namespace) else {
             return Some(self.may_make_namespace(target, creates_namespace).map_err(|why| (Reason::NoNamespace, why)));
         };
-        let (_, services) = self.services.get(&namespace.id)?.rows.as_ref()?;
-        let owner = match services.get(&target.service, namespace.kind) {
+        let owner = match self.directory.services_of(target)?.get(&target.service, namespace.kind) {
             None => &ServiceOwner::Ours,
             Some(listed) if listed.owner == ServiceOwner::Ours => &ServiceOwner::Ours,
-            Some(_) => self.targets.get(target)?.owner.as_ref()?,
+            Some(_) => match &self.targets.get(target)?.phase {
+                Phase::Resolved(Known { owner, .. }) | Phase::Gone { owner, .. } => owner.as_ref()?,
+                Phase::Unresolved => return None,
+            },
         };
         if let Some(message) = refusal(target, owner, consent) {
             return Some(Err((Reason::ForeignOwner, message)));
@@ -192,7 +199,7 @@ impl Engine {
 impl State {
     /// Whether no instance of this cluster is there, or on its way, as far as is known.
     fn has_nothing(&self) -> bool {
-        self.own.is_empty() && self.running.is_empty()
+        !self.has_own() && !self.is_writing()
     }
 
     /// A complete reading shows whether the successor serves the name. What fails its health check serves nobody.

@@ -1,17 +1,16 @@
 //! Calls that ended: what their results change.
 
-use std::{collections::BTreeMap, sync::Arc};
-
 use tokio::time::Instant;
 
 use super::{
     Reason,
     call::Event,
+    directory::{by_name, listed},
     engine::Engine,
-    places::{by_name, listed},
-    state::{Class, State},
+    state::State,
+    turns::Class,
 };
-use cloudmap::{ErrorKind, Namespace};
+use cloudmap::ErrorKind;
 
 impl Engine {
     /// Takes the result of a call.
@@ -30,57 +29,46 @@ impl Engine {
             Event::Written { .. } | Event::HealthSet { .. } => Class::Write,
             Event::TtlSet { .. } => Class::Change,
             Event::Polled { .. } => {
-                self.polling -= 1;
+                self.polls.in_flight -= 1;
                 return self.polled(event, now);
             }
             Event::Recalled(_) | Event::Remembered(_) | Event::Marked { .. } => return self.hid(event, now),
             _ => Class::Resolve,
         };
-        if let Some(count) = self.in_flight.get_mut(&class) {
-            *count = count.saturating_sub(1);
-        }
+        self.turns.ended(class);
         match event {
             Event::Namespaces(result) => {
-                self.namespaces.loaded(result.map(by_name), now);
-                if let Some((_, rows)) = &self.namespaces.rows {
-                    let missed = |state: &State| matches!(state.problem, Some((Reason::NoNamespace, _)));
+                self.directory.namespaces.loaded(result.map(|all| by_name(&all)), now);
+                if let Some(rows) = self.directory.listed() {
+                    let missed = |state: &State| matches!(state.attempts.problem, Some((Reason::NoNamespace, _)));
                     for (_, state) in
                         self.targets.iter_mut().filter(|(t, s)| missed(s) && rows.contains_key(&t.namespace))
                     {
-                        state.not_before = None;
+                        state.attempts.not_before = None;
                     }
                 }
                 self.wake_unresolved(now);
             }
             Event::NamespaceCreated { name, result } => {
                 match result {
-                    Ok(made) => {
-                        self.creating.remove(&name);
-                        match made.zip(self.namespaces.rows.as_mut()) {
-                            Some((namespace, (_, rows))) => drop(rows.insert(name.clone(), namespace)),
-                            None => self.namespaces.forget(now),
-                        }
-                    }
-                    Err(error) => self.creating.entry(name.clone()).or_default().loaded(Err(error), now),
+                    Ok(made) => self.directory.created(&name, made, now),
+                    Err(error) => self.directory.creating(&name).loaded(Err(error), now),
                 }
                 self.forget_unneeded(&name);
                 self.wake_unresolved(now);
             }
             Event::Services { namespace_id, result } => {
                 if matches!(&result, Err(error) if error.kind == ErrorKind::NotFound) {
-                    self.namespaces.forget(now);
+                    self.directory.namespaces.forget(now);
                 }
-                let of = |(_, rows): &(_, BTreeMap<Arc<str>, Namespace>)| {
-                    rows.values().find(|namespace| namespace.id == namespace_id).map(|namespace| namespace.name.clone())
-                };
-                let name = self.namespaces.rows.as_ref().and_then(of);
+                let name = self.directory.name_of(&namespace_id);
                 if let (Err(error), Some(name)) = (&result, &name) {
                     self.keep_places(name, error, now);
                 }
                 let identity = &self.settings.identity;
                 let rows =
                     result.map(|services| services.iter().map(|s| (s.name.clone(), listed(s, identity))).collect());
-                self.services.entry(namespace_id).or_default().loaded(rows, now);
+                self.directory.services(&namespace_id).loaded(rows, now);
                 if let Some(name) = name {
                     self.forget_unneeded(&name);
                 }

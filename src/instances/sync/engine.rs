@@ -5,7 +5,7 @@
 //! failing target delays the others.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
@@ -13,19 +13,47 @@ use tokio::time::Instant;
 
 use super::{
     Desired, Statuses, SyncFigures, SyncSettings, TargetDesired, TargetStatus,
+    activity::Running,
     call::Call,
-    failure::back_off,
+    directory::Directory,
+    failure::Attempts,
     hiding::Hiding,
-    listing::Listing,
-    places::{Namesakes, Services},
-    polls::Poll,
-    readback::Unpolled,
-    state::{Class, Counts, Phase, Reading, Seen, State, Unread, Want},
+    known::Known,
+    polls::Polls,
+    readings::Seen,
+    state::{Counts, Phase, State, Want},
     ttl::RECORDS,
+    turns::{Class, Round, Timers, Turns},
     writes::OPERATIONS,
 };
-use cloudmap::{LATEST_EFFECT, Looks, Namespace};
+use cloudmap::LATEST_EFFECT;
 use model::Target;
+
+/// The statuses of the targets.
+struct Published {
+    statuses: Statuses,
+    /// Targets whose status or counts may have changed.
+    changed: BTreeSet<Target>,
+    /// Whether statuses or figures may differ from the last ones that were taken.
+    news: bool,
+}
+
+impl Published {
+    /// Takes the targets to look at.
+    fn take_changed(&mut self) -> BTreeSet<Target> {
+        self.news |= !self.changed.is_empty();
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Sets the status of a target; `None` if it is not desired.
+    fn set(&mut self, target: Target, status: Option<TargetStatus>) {
+        match status {
+            Some(status) if self.statuses.get(&target) == Some(&status) => None,
+            Some(status) => self.statuses.insert(target, status),
+            None => self.statuses.remove(&target),
+        };
+    }
+}
 
 pub(super) struct Engine {
     pub(super) settings: Arc<SyncSettings>,
@@ -33,33 +61,19 @@ pub(super) struct Engine {
     pub(super) desired: Desired,
     /// Boxed, because the nodes of a map have room for more entries than they hold.
     pub(super) targets: BTreeMap<Target, Box<State>>,
-    /// The active ones by the name that they have in a DNS namespace.
-    pub(super) namesakes: Namesakes,
-    pub(super) namespaces: Listing<BTreeMap<Arc<str>, Namespace>>,
-    /// By namespace id.
-    pub(super) services: BTreeMap<Arc<str>, Listing<Services>>,
-    pub(super) creating: BTreeMap<Arc<str>, Listing<()>>,
-    statuses: Statuses,
+    pub(super) directory: Directory,
     /// Sums over all targets.
     pub(super) counts: Counts,
-    /// Targets whose status or counts may have changed.
-    changed: BTreeSet<Target>,
-    /// Whether statuses or figures may differ from the last ones that were taken.
-    news: bool,
-    pub(super) queues: BTreeMap<(Class, bool), VecDeque<Target>>,
-    pub(super) in_flight: BTreeMap<Class, usize>,
-    pub(super) timers: BTreeMap<(Instant, u64), Target>,
-    pub(super) polls: BTreeMap<(Instant, u64), Poll>,
-    pub(super) polling: usize,
-    pub(super) unpolled: Option<Unpolled>,
-    pub(super) looks: Looks,
-    pub(super) sequence: u64,
-    pub(super) running: usize,
+    published: Published,
+    pub(super) turns: Turns,
+    pub(super) timers: Timers<Target>,
+    pub(super) polls: Polls,
+    /// Operations, of all targets.
+    pub(super) running: Running,
     pub(super) drifted: u64,
-    pub(super) drift_next: Instant,
-    pub(super) drift_last: Option<Target>,
-    pub(super) records_next: Instant,
-    pub(super) records_last: Option<Arc<str>>,
+    pub(super) drift: Round<Target>,
+    /// The Cloud Map namespaces whose records are listed.
+    pub(super) records: Round<Arc<str>>,
     pub(super) hiding: Hiding,
 }
 
@@ -67,31 +81,19 @@ impl Engine {
     pub(super) fn new(settings: Arc<SyncSettings>, now: Instant) -> Self {
         Self {
             started: now,
-            drift_next: now,
             settings,
             desired: Desired::default(),
             targets: BTreeMap::new(),
-            namesakes: Namesakes::default(),
-            namespaces: Listing::default(),
-            services: BTreeMap::new(),
-            creating: BTreeMap::new(),
-            statuses: Statuses::default(),
+            directory: Directory::default(),
             counts: Counts::default(),
-            changed: BTreeSet::new(),
-            news: true,
-            queues: BTreeMap::new(),
-            in_flight: BTreeMap::new(),
-            timers: BTreeMap::new(),
-            polls: BTreeMap::new(),
-            polling: 0,
-            unpolled: None,
-            looks: Looks::rarely(),
-            sequence: 0,
-            running: 0,
+            published: Published { statuses: Statuses::default(), changed: BTreeSet::new(), news: true },
+            turns: Turns::default(),
+            timers: Timers::default(),
+            polls: Polls::default(),
+            running: Running::default(),
             drifted: 0,
-            drift_last: None,
-            records_next: now + RECORDS,
-            records_last: None,
+            drift: Round::new(now),
+            records: Round::new(now + RECORDS),
             hiding: Hiding::default(),
         }
     }
@@ -101,7 +103,7 @@ impl Engine {
         let before = std::mem::replace(&mut self.desired, desired.clone());
         // All of them first: a target may get its service from one that gives it up in the same step.
         for (target, _, wanted) in before.difference(desired) {
-            self.namesakes.note(target, wanted.is_some_and(|wanted| wanted.active));
+            self.directory.namesakes.note(target, wanted.is_some_and(|wanted| wanted.active));
         }
         for (target, old, wanted) in before.difference(desired) {
             let Some(wanted) = wanted else {
@@ -109,20 +111,23 @@ impl Engine {
                 continue;
             };
             let state = self.targets.entry(target.clone()).or_default();
-            state.pending = None;
-            if matches!(state.phase, Phase::Gone) && !wanted.retiring {
+            state.plan_again();
+            if matches!(state.phase, Phase::Gone { .. }) && !wanted.retiring {
                 **state = State { counted: state.counted, ..State::default() };
             }
-            if state.share_desired(old.map(Arc::as_ref), wanted, now) {
-                state.read_at = Some(now);
-            }
-            if wanted.retiring && !old.is_some_and(|old| old.retiring) {
-                // What goes now is more than what went before: a reading has to tell.
-                state.seen = state.seen.min(Seen::Once);
-            }
-            if old.is_some_and(|old| old.consent.adopt != wanted.consent.adopt) {
-                let prefix = self.settings.identity.id_prefix();
-                state.disown(|id| id.starts_with(&prefix) || awsmcs::is_id(id));
+            let share_is_new = state.share_desired(old.map(Arc::as_ref), wanted, now);
+            if let Some(there) = state.known_mut() {
+                if share_is_new {
+                    there.readings.hurry(now);
+                }
+                if wanted.retiring && !old.is_some_and(|old| old.retiring) {
+                    // What goes now is more than what went before: a reading has to tell.
+                    there.readings.is_outdated();
+                }
+                if old.is_some_and(|old| old.consent.adopt != wanted.consent.adopt) {
+                    let prefix = self.settings.identity.id_prefix();
+                    there.disown(|id| id.starts_with(&prefix) || awsmcs::is_id(id));
+                }
             }
             self.claim_changed(target, old.map(Arc::as_ref), wanted, now);
             let Some(state) = self.targets.get_mut(target) else { continue };
@@ -131,22 +136,22 @@ impl Engine {
                 (d.active, only_found, d.retiring, d.keep, d.consent.clone(), d.creation.clone())
             };
             if old.is_some_and(|old| flags(old) != flags(wanted)) {
-                state.not_before = None;
-                state.unread = Unread::default();
-                state.ttl.not_before = None;
-                state.failures = 0;
-                state.problem = None;
-                state.denied.clear();
+                state.attempts = Attempts::default();
                 // Nothing was registered with this consent yet.
-                state.settled = false;
-                if old.is_some_and(|old| old.only_found != wanted.only_found && !wanted.unable) {
-                    state.seen = Seen::Never;
+                state.was_complete = false;
+                if let Some(there) = state.known_mut() {
+                    there.readings.retry();
+                    there.ttl.not_before = None;
+                    there.denied.clear();
+                    if old.is_some_and(|old| old.only_found != wanted.only_found && !wanted.unable) {
+                        there.readings.read_anew();
+                    }
                 }
                 // It was found under other rules, so it must be found again. So must what was refused to somebody else.
                 let other = old.is_some_and(|old| old.consent != wanted.consent);
                 let refused = state.place().is_some_and(|place| place.refused);
                 if (other || refused) && !wanted.consent.unclear && !state.busy {
-                    state.phase = Phase::Unresolved;
+                    state.find_again();
                 }
             }
             // Imports have the same pods, whether or not anything can be written now.
@@ -158,9 +163,8 @@ impl Engine {
     /// Forgets a target that is no longer desired, and what is known only for it, as soon as none of its operations is
     /// running. (Its places in queues are skipped when their turn comes.)
     pub(super) fn drop_unwanted(&mut self, target: &Target) {
-        self.changed.insert(target.clone());
-        if self.desired.contains_key(target) || self.targets.get(target).is_some_and(|state| !state.running.is_empty())
-        {
+        self.published.changed.insert(target.clone());
+        if self.desired.contains_key(target) || self.targets.get(target).is_some_and(|state| state.is_writing()) {
             return;
         }
         if let Some(state) = self.targets.remove(target) {
@@ -175,50 +179,46 @@ impl Engine {
         if self.targets.range(first..).next().is_some_and(|(other, _)| other.namespace == *namespace) {
             return;
         }
-        if self.creating.get(namespace).is_some_and(|listing| !listing.is_loading()) {
-            self.creating.remove(namespace);
-        }
-        let listed = self.namespaces.rows.as_ref().and_then(|(_, rows)| rows.get(namespace));
-        if let Some(id) = listed.map(|namespace| namespace.id.clone())
-            && self.services.get(&id).is_some_and(|listing| !listing.is_loading())
-        {
-            self.services.remove(&id);
-        }
+        self.directory.forget(namespace);
     }
 
     /// Puts a target into the queue for its next step, if it has one.
     pub(super) fn wake_target(&mut self, target: &Target, now: Instant) {
-        self.changed.insert(target.clone());
+        self.published.changed.insert(target.clone());
         let Some(want) = self.want(target, now) else { return };
         let Some(state) = self.targets.get_mut(target) else { return };
         let withdrawn = self.desired.get(target).is_some_and(|desired| desired.retiring);
         // Writes in a service wait until its owner is known. Nothing else does.
         let inspect = matches!(want, Want::Inspect { .. });
-        let changed = inspect && state.pending.is_some() && !state.at_rest();
+        let is_planned = state.known().is_some_and(|known| known.activities.is_planned());
+        let changed = inspect && is_planned && !state.at_rest();
         let unhurried = inspect && !changed && state.place().is_some_and(|place| place.unproven);
-        let place = (want.class(), !unhurried && (state.settled || withdrawn || changed));
-        if state.queued != Some(place) {
-            state.queued = Some(place);
-            self.queues.entry(place).or_default().push_back(target.clone());
+        let turn = (want.class(), !unhurried && (state.was_complete || withdrawn || changed));
+        if state.queued != Some(turn) {
+            state.queued = Some(turn);
+            self.turns.push(turn, target.clone());
         }
     }
 
     pub(super) fn wake_at(&mut self, target: &Target, at: Instant) {
-        self.sequence += 1;
-        self.timers.insert((at, self.sequence), target.clone());
+        self.timers.add(at, target.clone());
+    }
+
+    /// The service of a target, and what is known of its instances.
+    pub(super) fn known_mut(&mut self, target: &Target) -> Option<&mut Known> {
+        self.targets.get_mut(target)?.known_mut()
     }
 
     /// Requests a reading, unless one is requested already: that one has its timer, and if it is overdue, what it waits
     /// for wakes the target. A second timer would be due at once, again and again.
     pub(super) fn read_soon(&mut self, target: &Target, now: Instant) {
-        let Some(state) = self.targets.get_mut(target).filter(|state| state.read_at.is_none()) else { return };
-        let at = now + back_off(state.read_again + 1);
-        state.read_at = Some(at);
-        self.wake_at(target, at);
+        if let Some(at) = self.known_mut(target).and_then(|there| there.readings.request(now)) {
+            self.wake_at(target, at);
+        }
     }
 
     pub(super) fn wake_unresolved(&mut self, now: Instant) {
-        let seeks = |state: &State| matches!(state.phase, Phase::Unresolved) || state.is_look_due(now);
+        let seeks = |state: &State| state.is_unresolved() || state.is_look_due(now);
         let unresolved = self.targets.iter().filter(|(_, state)| seeks(state));
         let targets: Vec<_> = unresolved.map(|(target, _)| target.clone()).collect();
         for target in targets {
@@ -228,22 +228,25 @@ impl Engine {
 
     /// When to call [`next`](Self::next) again, if nothing happens before.
     pub(super) fn wake(&self) -> Option<Instant> {
-        let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
         // What waits for a free place is woken by the call that frees one.
-        let poll = self.polls.first_key_value().map(|((at, _), _)| *at).filter(|_| self.may_poll());
-        let drift = Some(self.drift_next).filter(|_| self.may_check());
-        let records = Some(self.records_next).filter(|_| self.may_check());
-        [timer, poll, drift, records, self.hiding.wake()].into_iter().flatten().min()
+        let poll = self.polls.due.wake().filter(|_| self.may_poll());
+        let drift = Some(self.drift.at).filter(|_| self.may_check());
+        let records = Some(self.records.at).filter(|_| self.may_check());
+        [self.timers.wake(), poll, drift, records, self.hiding.wake()].into_iter().flatten().min()
     }
 
     /// The next call to make now, if there is one.
     pub(super) fn next(&mut self, now: Instant) -> Option<Call> {
-        while let Some(timer) = self.timers.first_entry().filter(|timer| timer.key().0 <= now) {
-            let target = timer.remove();
+        while let Some(target) = self.timers.pop(now) {
             if let Some(state) = self.targets.get_mut(&target) {
-                let hides = self.hiding.of_service(state.service_id.as_ref()).is_some();
-                let due = hides || !state.denied.is_empty() || state.part.as_ref().is_some_and(|part| part.is_due(now));
-                state.pending = state.pending.take().filter(|_| state.retry.is_empty() && !due);
+                let hides = self.hiding.of_service(state.service_id()).is_some();
+                let due = hides || state.part.as_ref().is_some_and(|part| part.is_due(now));
+                let there = state.known_mut();
+                if let Some(there) =
+                    there.filter(|there| due || !there.denied.is_empty() || there.activities.has_any_failed())
+                {
+                    there.activities.plan_again();
+                }
             }
             self.wake_target(&target, now);
         }
@@ -253,32 +256,19 @@ impl Engine {
         if let Some(call) = self.next_hiding(now) {
             return Some(call);
         }
-        for class in Class::ALL {
-            let full = class == Class::Write && self.running >= OPERATIONS;
-            if full || self.in_flight(class) >= class.places() {
-                continue;
-            }
-            for urgent in [true, false] {
-                if let Some(call) = self.next_of((class, urgent), now) {
-                    *self.in_flight.entry(class).or_default() += 1;
-                    return Some(call);
-                }
+        let full = self.running.count() >= OPERATIONS;
+        for queue in self.turns.free().filter(|(class, _)| !(full && *class == Class::Write)) {
+            if let Some(call) = self.next_of(queue, now) {
+                self.turns.began(queue.0);
+                return Some(call);
             }
         }
         self.drift_check(now).or_else(|| self.records_check(now))
     }
 
-    pub(super) fn in_flight(&self, class: Class) -> usize {
-        self.in_flight.get(&class).copied().unwrap_or_default()
-    }
-
     fn next_of(&mut self, queue: (Class, bool), now: Instant) -> Option<Call> {
         loop {
-            let Some(target) = self.queues.get_mut(&queue)?.pop_front() else {
-                // An emptied queue keeps its memory.
-                self.queues.remove(&queue);
-                return None;
-            };
+            let target = self.turns.pop(queue)?;
             match self.targets.get_mut(&target) {
                 Some(state) if state.queued == Some(queue) => state.queued = None,
                 // It was moved to another queue, or dropped.
@@ -300,13 +290,14 @@ impl Engine {
     pub(super) fn want(&mut self, target: &Target, now: Instant) -> Option<Want> {
         let desired = &Arc::clone(self.desired.get(target)?);
         let state = self.targets.get(target)?;
-        if state.busy || state.not_before.is_some_and(|at| at > now) {
+        if state.busy || state.attempts.not_before.is_some_and(|at| at > now) {
             return None;
         }
         if !(desired.active || desired.retiring) {
             return desired.successor.as_ref().and_then(|_| self.want_succession(target, now));
         }
-        let rests = state.running.is_empty() && state.reading.is_none() && !matches!(state.phase, Phase::Gone);
+        let is_read = state.known().is_some_and(|there| there.readings.is_in_flight());
+        let rests = !state.is_writing() && !is_read && !matches!(state.phase, Phase::Gone { .. });
         if desired.retiring && rests && self.is_left(target, now) {
             return None;
         }
@@ -315,71 +306,77 @@ impl Engine {
         {
             return Some(look);
         }
-        let state = self.targets.get(target)?;
-        match &state.phase {
-            Phase::Gone => self.want_look(target, desired, now),
-            Phase::Unresolved => self.want_place(target, desired, now),
-            Phase::Resolved(place) => {
-                let (service_id, unproven) = (place.service_id.clone(), place.unproven);
-                if state.seen == Seen::Never {
-                    // A hidden task would count as one that is ill.
-                    let may_read = state.reading.is_none() && self.hiding.answered();
-                    return may_read.then_some(Want::Read { service_id });
-                }
-                if state.may_read(now) && state.read_at.is_some_and(|at| at <= now) {
-                    return Some(Want::Read { service_id });
-                }
-                // While somebody who was unable waits for its turn, nothing happens there, or what it takes over would go
-                // before its own instances are there. In a service that is refused, what is left of others goes.
-                let idle = if desired.unable { !place.refused && !unproven } else { desired.only_found.is_some() };
-                if idle && !state.found_own {
-                    return None;
-                }
-                // Our own instances are withdrawn, no matter who owns the service.
-                if unproven && !desired.retiring {
-                    self.plan_writes(target, desired, now);
-                    let state = self.targets.get_mut(target)?;
-                    // A previous leader registered what is there, after it had checked the owner.
-                    if state.at_rest() && !state.own.is_empty() {
-                        state.settle();
-                    }
-                    return Some(Want::Inspect { service_id });
-                }
-                if let Some((id, healthy)) = self.next_health(target, desired, now) {
-                    return Some(Want::SetHealth { service_id, id, healthy });
-                }
-                if let Some(id) = self.next_write(target, desired, now) {
-                    return Some(Want::Write { service_id, id });
-                }
-                let state = self.targets.get(target)?;
-                if let Some(ttl) = state.wanted_ttl(desired, now) {
-                    return Some(Want::SetTtl { service_id, ttl });
-                }
-                let empty = state.at_rest() && state.own.is_empty() && state.reading.is_none();
-                if empty && state.is_to_be_remade(desired) {
-                    return Some(Want::DeleteService { service_id });
-                }
-                if !(desired.retiring && empty) {
-                    return None;
-                }
-                let certain = self.certain_from(target);
-                if now < certain {
-                    self.wait_until(target, certain);
-                    return None;
-                }
-                // The final proof is a reading after the last write, not one after each write.
-                if state.seen != Seen::Since {
-                    return state.may_read(now).then_some(Want::Read { service_id });
-                }
-                Some(Want::DeleteService { service_id })
-            }
+        match &self.targets.get(target)?.phase {
+            Phase::Gone { look_at, .. } => self.want_look(target, desired, *look_at, now),
+            Phase::Resolved(there) if there.place.is_some() => self.want_inside(target, desired, now),
+            Phase::Unresolved | Phase::Resolved(_) => self.want_place(target, desired, now),
         }
+    }
+
+    /// The next step of a target whose service is known.
+    fn want_inside(&mut self, target: &Target, desired: &TargetDesired, now: Instant) -> Option<Want> {
+        let state = self.targets.get(target)?;
+        let there = state.known()?;
+        let (place, service_id) = (there.place.as_ref()?, there.service_id.clone());
+        let unproven = place.unproven;
+        if there.readings.seen() == Seen::Never {
+            // A hidden task would count as one that is ill.
+            let may_read = !there.readings.is_in_flight() && self.hiding.answered();
+            return may_read.then_some(Want::Read { service_id });
+        }
+        if there.readings.may_begin(now) && there.readings.is_due(now) {
+            return Some(Want::Read { service_id });
+        }
+        // While somebody who was unable waits for its turn, nothing happens there, or what it takes over would go
+        // before its own instances are there. In a service that is refused, what is left of others goes.
+        let idle = if desired.unable { !place.refused && !unproven } else { desired.only_found.is_some() };
+        if idle && !state.found_own {
+            return None;
+        }
+        // Our own instances are withdrawn, no matter who owns the service.
+        if unproven && !desired.retiring {
+            self.plan_writes(target, desired, now);
+            let state = self.targets.get_mut(target)?;
+            // A previous leader registered what is there, after it had checked the owner.
+            if state.at_rest() && state.has_own() {
+                state.complete();
+            }
+            return Some(Want::Inspect { service_id });
+        }
+        if let Some((id, healthy)) = self.next_health(target, desired, now) {
+            return Some(Want::SetHealth { service_id, id, healthy });
+        }
+        if let Some(id) = self.next_write(target, desired, now) {
+            return Some(Want::Write { service_id, id });
+        }
+        let state = self.targets.get(target)?;
+        if let Some(ttl) = state.wanted_ttl(desired, now) {
+            return Some(Want::SetTtl { service_id, ttl });
+        }
+        let readings = &state.known()?.readings;
+        let empty = state.at_rest() && !state.has_own() && !readings.is_in_flight();
+        if empty && state.is_to_be_remade(desired) {
+            return Some(Want::DeleteService { service_id });
+        }
+        if !(desired.retiring && empty) {
+            return None;
+        }
+        let certain = self.certain_from(target);
+        if now < certain {
+            self.wait_until(target, certain);
+            return None;
+        }
+        // The final proof is a reading after the last write, not one after each write.
+        if readings.seen() != Seen::Since {
+            return readings.may_begin(now).then_some(Want::Read { service_id });
+        }
+        Some(Want::DeleteService { service_id })
     }
 
     /// Delays everything for a target until then.
     pub(super) fn wait_until(&mut self, target: &Target, at: Instant) {
         if let Some(state) = self.targets.get_mut(target) {
-            state.not_before = Some(at);
+            state.attempts.not_before = Some(at);
         }
         self.wake_at(target, at);
     }
@@ -399,15 +396,15 @@ impl Engine {
         let target_owned = target.clone();
         Some(match want {
             Want::Namespaces => {
-                self.namespaces.load(now);
+                self.directory.namespaces.load(now);
                 Call::ListNamespaces
             }
             Want::CreateNamespace => {
-                self.creating.entry(target.namespace.clone()).or_default().load(now);
+                self.directory.creating(&target.namespace).load(now);
                 Call::CreateNamespace { name: target.namespace.clone() }
             }
             Want::Services { namespace_id } => {
-                self.services.entry(namespace_id.clone()).or_default().load(now);
+                self.directory.services(&namespace_id).load(now);
                 Call::ListServices { namespace_id }
             }
             Want::CreateService { namespace_id, dns, custom_health_check } => {
@@ -428,22 +425,19 @@ impl Engine {
                 Call::DeleteService { target: target_owned, service_id }
             }
             Want::Read { service_id } => {
-                let state = self.targets.get_mut(target)?;
-                state.reading = Some(Reading { begun: now, written: BTreeSet::new() });
-                state.read_again = state.read_again.saturating_add(u32::from(state.read_at.take().is_some()));
-                let health = state.place().is_some_and(|place| place.traits.has_custom_health_check());
+                let there = self.known_mut(target)?;
+                there.readings.begin(now);
+                let health = there.place.as_ref().is_some_and(|place| place.traits.has_custom_health_check());
                 Call::Read { target: target_owned, service_id, health, begun: now }
             }
             Want::SetHealth { service_id, id, healthy } => {
-                let state = self.targets.get_mut(target)?;
-                state.untold.pop_front();
-                state.telling.insert(id.clone());
+                self.known_mut(target)?.activities.begin_health();
                 Call::SetHealth { target: target_owned, service_id, id, healthy }
             }
             Want::SetTtl { service_id, ttl } => {
-                let state = self.targets.get_mut(target)?;
-                state.ttl.in_flight = true;
-                let adopt = state.place().and_then(|place| place.adopt.clone());
+                let there = self.known_mut(target)?;
+                there.ttl.in_flight = true;
+                let adopt = there.place.as_ref().and_then(|place| place.adopt.clone());
                 Call::SetTtl { target: target_owned, service_id, ttl, adopt }
             }
             Want::Write { service_id, id } => return self.issue_write(target, service_id, id, now),
@@ -453,35 +447,31 @@ impl Engine {
     /// Statuses and figures, if they may have changed since this was asked last.
     pub(super) fn take_news(&mut self) -> Option<(Statuses, SyncFigures)> {
         self.look_over();
-        std::mem::take(&mut self.news).then(|| (self.statuses.clone(), self.figures()))
+        std::mem::take(&mut self.published.news).then(|| (self.published.statuses.clone(), self.figures()))
     }
 
     /// Brings statuses and counts up to date.
     pub(super) fn look_over(&mut self) {
-        for target in std::mem::take(&mut self.changed) {
-            self.news = true;
+        for target in self.published.take_changed() {
             if let Some(state) = self.targets.get_mut(&target) {
                 let counts = state.count_all(self.desired.get(&target).map(Arc::as_ref));
                 self.counts -= std::mem::replace(&mut state.counted, counts);
                 self.counts += counts;
             }
-            match self.status(&target) {
-                Some(status) if self.statuses.get(&target) == Some(&status) => None,
-                Some(status) => self.statuses.insert(target, status),
-                None => self.statuses.remove(&target),
-            };
+            let status = self.status(&target);
+            self.published.set(target, status);
         }
     }
 
     /// `None`: it is not desired.
     pub(super) fn status(&self, target: &Target) -> Option<TargetStatus> {
         let desired = self.desired.get(target)?;
-        let namespace = self.namespaces.rows.as_ref().and_then(|(_, rows)| rows.get(&target.namespace));
+        let namespace = self.directory.namespace(&target.namespace);
         let status = self.targets.get(target).map(|state| state.status(desired, namespace));
         let mut status = status.unwrap_or_default();
         if let Some(share) = &mut status.share {
             share.tasks = self.tasks_of(target, desired);
-            share.settled &= share.tasks.as_ref().is_none_or(|tasks| tasks.settled || tasks.trouble.is_some());
+            share.complete &= share.tasks.as_ref().is_none_or(|tasks| tasks.complete || tasks.trouble.is_some());
         }
         status.claims = self.claims_status(target, desired);
         Some(status)
@@ -492,7 +482,7 @@ impl Engine {
             targets: self.targets.len(),
             registered: self.counts.registered,
             queued: self.counts.queued,
-            running: self.running,
+            running: self.running.count(),
             drift_period: self.drift_period(),
             drifted: self.drifted,
             shares: self.counts.shares,

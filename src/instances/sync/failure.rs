@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::Reason;
 use cloudmap::{Error, ErrorKind};
 
@@ -14,8 +16,37 @@ pub(super) fn back_off(failures: u32) -> Duration {
     RETRY_FIRST.saturating_mul(1 << failures.saturating_sub(1).min(6)).min(RETRY_LAST)
 }
 
+/// Calls that failed, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Attempts {
+    pub(super) failures: u32,
+    pub(super) not_before: Option<Instant>,
+    /// What the user should know of it, if anything.
+    pub(super) problem: Trouble,
+}
+
+impl Attempts {
+    /// Whether there may be another one now.
+    pub(super) fn may(&self, now: Instant) -> bool {
+        self.not_before.is_none_or(|at| at <= now)
+    }
+
+    /// One failed. There is another one later. Returns when.
+    pub(super) fn fail(&mut self, error: &Error, now: Instant) -> Instant {
+        self.failures += 1;
+        let (wait, problem) = consequence(error, self.failures);
+        self.problem = problem.or(self.problem.take());
+        *self.not_before.insert(now + wait)
+    }
+
+    /// One succeeded. (Others may have to wait all the same.)
+    pub(super) fn succeeded(&mut self) {
+        (self.failures, self.problem) = (0, None);
+    }
+}
+
 /// How long to wait after so many failures in a row, and what is reported, if it lasts.
-pub(super) fn consequence(error: &Error, failures: u32) -> (Duration, Option<(Reason, String)>) {
+fn consequence(error: &Error, failures: u32) -> (Duration, Option<(Reason, String)>) {
     let Some(reason) = reason(error) else { return (back_off(failures), None) };
     let hopeless = matches!(reason, Reason::AccessDenied | Reason::LimitExceeded);
     let wait = if hopeless { RETRY_LAST } else { back_off(failures) };

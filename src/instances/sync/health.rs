@@ -10,13 +10,13 @@ use tokio::time::Instant;
 use super::{
     TargetDesired,
     engine::Engine,
-    state::{State, Told},
+    known::{Known, LastHealth},
 };
 use cloudmap::{Error, Instance};
 use model::Target;
 
 /// For this long after a health status was set, a reading may return the previous one.
-const SETTLES: Duration = Duration::from_secs(45);
+const SHOWN_WITHIN: Duration = Duration::from_secs(45);
 
 impl Engine {
     /// The next instance whose health must be set.
@@ -27,16 +27,7 @@ impl Engine {
         now: Instant,
     ) -> Option<(Arc<str>, bool)> {
         self.plan_writes(target, desired, now)?;
-        let state = self.targets.get_mut(target)?;
-        // A blocked instance is planned again when whatever blocks it ends, or when its time comes.
-        while let Some((id, healthy)) = state.untold.front().cloned() {
-            let busy = state.running.contains_key(&id) || state.telling.contains(&id);
-            if !busy && state.retry.get(&id).is_none_or(|retry| retry.at <= now) {
-                return Some((id, healthy));
-            }
-            state.untold.pop_front();
-        }
-        None
+        self.targets.get(target)?.known()?.activities.next_health()
     }
 
     pub(super) fn health_set(
@@ -48,12 +39,15 @@ impl Engine {
         now: Instant,
     ) {
         let Some(state) = self.targets.get_mut(target) else { return };
-        state.telling.remove(id);
-        state.pending = None;
+        let Some(there) = state.known_mut() else { return };
+        if !there.activities.end_health(id, now) {
+            return;
+        }
+        there.activities.plan_again();
         match result {
             Ok(()) => {
-                state.told.insert(Arc::clone(id), Told { healthy, settles: now + SETTLES });
-                state.retry.remove(id);
+                there.last_health.insert(Arc::clone(id), LastHealth { healthy, shown_by: now + SHOWN_WITHIN });
+                there.activities.over(id);
                 state.relieve();
             }
             // This includes an instance that does not exist (yet): the next reading shows more.
@@ -63,17 +57,17 @@ impl Engine {
     }
 
     /// Takes the health with which an instance was registered; `None` if it has none.
-    pub(super) fn registered_as(&mut self, target: &Target, id: &Arc<str>, told: Option<Told>) {
-        let Some(state) = self.targets.get_mut(target) else { return };
-        let checked = state.place().is_some_and(|place| place.traits.has_custom_health_check());
-        match told.filter(|_| checked) {
-            Some(told) => state.told.insert(Arc::clone(id), told),
-            None => state.told.remove(id),
+    pub(super) fn registered_as(&mut self, target: &Target, id: &Arc<str>, last: Option<LastHealth>) {
+        let Some(there) = self.known_mut(target) else { return };
+        let checked = there.place.as_ref().is_some_and(|place| place.traits.has_custom_health_check());
+        match last.filter(|_| checked) {
+            Some(last) => there.last_health.insert(Arc::clone(id), last),
+            None => there.last_health.remove(id),
         };
     }
 }
 
-impl State {
+impl Known {
     /// Takes the instances that fail their check, if they were read. `written` are those about which the listing proves
     /// nothing.
     pub(super) fn health_was_read(
@@ -83,14 +77,14 @@ impl State {
         written: &BTreeSet<Arc<str>>,
         now: Instant,
     ) {
-        let Self { told, own, running, .. } = self;
-        told.retain(|id, _| own.contains_key(id));
+        let Self { last_health, own, activities, .. } = self;
+        last_health.retain(|id, _| own.contains_key(id));
         let Some(unhealthy) = unhealthy else { return };
-        let untold = |id: &Arc<str>| written.contains(id) || running.contains_key(id);
+        let untold = |id: &Arc<str>| written.contains(id) || activities.write(id).is_some();
         for Instance { id, .. } in listing.iter().filter(|instance| own.contains_key(&instance.id)) {
-            let settling = told.get(id).is_some_and(|told| told.settles > now);
-            if !settling && !untold(id) {
-                told.insert(Arc::clone(id), Told { healthy: !unhealthy.contains(id), settles: now });
+            let may_lag = last_health.get(id).is_some_and(|last| last.shown_by > now);
+            if !may_lag && !untold(id) {
+                last_health.insert(Arc::clone(id), LastHealth { healthy: !unhealthy.contains(id), shown_by: now });
             }
         }
         self.foreign_ill = unhealthy.iter().filter(|id| !self.own.contains_key(*id)).count();

@@ -17,7 +17,7 @@ use cloudmap::{Error, ErrorKind, LATEST_EFFECT};
 use model::Target;
 
 /// For so long after a mark, a reading may show what was before: AWS takes about 30 s.
-pub(super) const SETTLES: Duration = Duration::from_secs(45);
+pub(super) const SHOWN_WITHIN: Duration = Duration::from_secs(45);
 /// So long after a task was marked, it is not hidden again.
 const AGAIN: Duration = Duration::from_mins(1);
 /// So long at most, own instances wait until tasks are shown.
@@ -25,7 +25,7 @@ const SHOWS: Duration = Duration::from_mins(2);
 /// Pause after AWS denied a mark.
 const DENIED: Duration = Duration::from_mins(1);
 /// Number of failures in a row of one mark, or of the record, that are not reported.
-const HICCUPS: u32 = 2;
+pub(super) const HICCUPS: u32 = 2;
 
 /// What is to be done next.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,6 +57,33 @@ impl Mark {
     }
 }
 
+/// The tasks that readings show.
+#[derive(Debug, Default)]
+enum Tasks {
+    #[default]
+    Unread,
+    /// No reading had their health yet.
+    WithoutHealth,
+    /// Those of the last complete reading with health, when it began, and whether each was healthy.
+    Read(Instant, BTreeMap<Arc<str>, bool>),
+}
+
+impl Tasks {
+    const fn read(&self) -> Option<(Instant, &BTreeMap<Arc<str>, bool>)> {
+        match self {
+            Self::Read(begun, tasks) => Some((*begun, tasks)),
+            Self::Unread | Self::WithoutHealth => None,
+        }
+    }
+
+    const fn read_mut(&mut self) -> Option<&mut BTreeMap<Arc<str>, bool>> {
+        match self {
+            Self::Read(_, tasks) => Some(tasks),
+            Self::Unread | Self::WithoutHealth => None,
+        }
+    }
+}
+
 /// The tasks of a service.
 #[derive(Debug, Default)]
 pub(super) struct HiddenTasks {
@@ -74,10 +101,7 @@ pub(super) struct HiddenTasks {
     fresh: BTreeSet<Arc<str>>,
     /// Recorded ids that somebody else took out of the record: they are put back.
     lost: BTreeSet<Arc<str>>,
-    /// The tasks of a complete reading, when it began, and whether each was healthy.
-    tasks: Option<(Instant, BTreeMap<Arc<str>, bool>)>,
-    /// Whether the last reading had no health.
-    unread: bool,
+    tasks: Tasks,
     marks: BTreeMap<Arc<str>, Mark>,
     /// How many tasks this term has marked as unhealthy.
     count: u64,
@@ -86,8 +110,7 @@ pub(super) struct HiddenTasks {
     /// Why AWS refuses marks, and until when none is tried.
     refused: Option<(HidingTrouble, String)>,
     denied_until: Option<Instant>,
-    /// Why the record cannot be read or stored, and whether it is full.
-    pub(super) unrecorded: Option<String>,
+    /// Whether the record is full.
     pub(super) full: bool,
     /// When to look again.
     pub(super) wakes_at: Option<Instant>,
@@ -124,7 +147,7 @@ impl HiddenTasks {
             self.decide(wish);
         }
         let until = self.shows_until(now);
-        let TargetTasks { hidden, to_hide, trouble, .. } = self.status(false, 0);
+        let TargetTasks { hidden, to_hide, trouble, .. } = self.status(false, None);
         let to_hide = if trouble.is_some() { 0 } else { to_hide };
         HiddenNow { hidden, to_hide, until }
     }
@@ -142,7 +165,7 @@ impl HiddenTasks {
         if number == 0 {
             return self.want(Vec::new());
         }
-        let Some((_, tasks)) = &self.tasks else { return };
+        let Some((_, tasks)) = self.tasks.read() else { return };
         let hidden: Vec<_> = self.recorded.iter().filter(|id| !self.released.contains(*id)).cloned().collect();
         self.want(choose(&hidden, tasks, number));
     }
@@ -159,8 +182,11 @@ impl HiddenTasks {
 
     /// Takes the tasks of a complete reading; `None` if their health could not be read. What was known then stays.
     pub(super) fn read(&mut self, begun: Instant, tasks: Option<BTreeMap<Arc<str>, bool>>) {
-        self.unread = tasks.is_none();
-        self.tasks = tasks.map(|tasks| (begun, tasks)).or_else(|| self.tasks.take());
+        match (tasks, &self.tasks) {
+            (Some(tasks), _) => self.tasks = Tasks::Read(begun, tasks),
+            (None, Tasks::Unread) => self.tasks = Tasks::WithoutHealth,
+            (None, _) => {}
+        }
     }
 
     /// Only these instances are there.
@@ -168,7 +194,7 @@ impl HiddenTasks {
         let Self { recorded, released, marks, .. } = self;
         marks.retain(|id, mark| mark.sent.is_some() || is_there(id));
         released.extend(recorded.iter().filter(|id| !is_there(id) && !marks.contains_key(*id)).cloned());
-        if let Some((_, tasks)) = &mut self.tasks {
+        if let Some(tasks) = self.tasks.read_mut() {
             tasks.retain(|id, _| is_there(id));
         }
         self.forgive();
@@ -182,8 +208,8 @@ impl HiddenTasks {
     }
 
     fn reads(&self, id: &Arc<str>) -> Option<(Instant, bool)> {
-        let (begun, tasks) = self.tasks.as_ref()?;
-        tasks.get(id).map(|healthy| (*begun, *healthy))
+        let (begun, tasks) = self.tasks.read()?;
+        tasks.get(id).map(|healthy| (begun, *healthy))
     }
 
     fn said(&self, id: &Arc<str>) -> Option<(bool, Instant)> {
@@ -194,15 +220,16 @@ impl HiddenTasks {
     /// says so; what an earlier leader recorded counts as hidden until the first reading.
     fn is_hidden(&self, id: &Arc<str>) -> bool {
         match (self.said(id), self.reads(id)) {
-            (Some((false, at)), reads) if reads.is_none_or(|(begun, _)| begun < at + SETTLES) => true,
-            (None, None) => self.tasks.is_none(),
+            (Some((false, at)), reads) if reads.is_none_or(|(begun, _)| begun < at + SHOWN_WITHIN) => true,
+            (None, None) => self.tasks.read().is_none(),
             (_, reads) => reads.is_some_and(|(_, healthy)| !healthy),
         }
     }
 
     /// Tasks that a reading that began then may show as ill because of us: they are recorded, or were until a moment ago.
     pub(super) fn ill_by_us(&self, begun: Instant) -> impl Iterator<Item = &Arc<str>> {
-        let marked = self.marks.iter().filter(move |(_, mark)| mark.said.is_some_and(|(_, at)| begun < at + SETTLES));
+        let marked =
+            self.marks.iter().filter(move |(_, mark)| mark.said.is_some_and(|(_, at)| begun < at + SHOWN_WITHIN));
         self.recorded.iter().chain(marked.map(|(id, _)| id))
     }
 
@@ -210,7 +237,7 @@ impl HiddenTasks {
     fn hidden(&self) -> usize {
         let is_shown_soon = |id: &Arc<str>, at: Instant| {
             !self.recorded.contains(id)
-                && self.reads(id).is_some_and(|(begun, healthy)| !healthy && begun < at + SETTLES)
+                && self.reads(id).is_some_and(|(begun, healthy)| !healthy && begun < at + SHOWN_WITHIN)
         };
         let shown = self.marks.iter().filter(|(id, mark)| mark.said.is_some_and(|(_, at)| is_shown_soon(id, at)));
         self.recorded.iter().filter(|id| self.is_hidden(id)).count() + shown.count()
@@ -219,7 +246,7 @@ impl HiddenTasks {
     /// Whether tasks are being shown, so that clients may not find them yet.
     fn is_showing(&self, now: Instant) -> bool {
         let is_shown = |id: &Arc<str>, at: Instant| {
-            now >= at + SETTLES || self.reads(id).is_some_and(|(begun, healthy)| healthy && begun >= at)
+            now >= at + SHOWN_WITHIN || self.reads(id).is_some_and(|(begun, healthy)| healthy && begun >= at)
         };
         let unwanted =
             |id: &&Arc<str>| !self.is_wanted(id) && !self.released.contains(*id) && !self.fresh.contains(*id);
@@ -256,10 +283,10 @@ impl HiddenTasks {
         let Self { recorded, wanted, marks, tasks, .. } = self;
         marks.retain(|id, mark| {
             let matters = recorded.contains(id) || wanted.as_ref().is_some_and(|wanted| wanted.contains(id));
-            let read = tasks.as_ref().map(|(begun, _)| *begun);
+            let read = tasks.read().map(|(begun, _)| begun);
             matters
                 || mark.sent.is_some()
-                || mark.said.is_some_and(|(_, at)| read.is_none_or(|begun| begun < at + SETTLES))
+                || mark.said.is_some_and(|(_, at)| read.is_none_or(|begun| begun < at + SHOWN_WITHIN))
         });
         !self.released.is_empty()
             || self.wanted.as_ref().is_some_and(|wanted| wanted.iter().any(|id| !self.recorded.contains(id)))
@@ -354,7 +381,7 @@ impl HiddenTasks {
         }
         match mark.said {
             // AWS may not show it yet.
-            Some((_, at)) if begun < at + SETTLES => None,
+            Some((_, at)) if begun < at + SHOWN_WITHIN => None,
             Some((_, at)) => Some(at + AGAIN),
             None => Some(now),
         }
@@ -390,7 +417,7 @@ impl HiddenTasks {
                 self.marks.remove(id);
                 if healthy {
                     self.released.insert(Arc::clone(id));
-                } else if let Some((_, tasks)) = &mut self.tasks {
+                } else if let Some(tasks) = self.tasks.read_mut() {
                     tasks.remove(id);
                 }
                 self.forgive();
@@ -412,14 +439,15 @@ impl HiddenTasks {
         }
     }
 
-    /// What became of it. `unchecked`: tasks should be hidden, and the service has no custom health check.
-    pub(super) fn status(&self, unchecked: bool, record_failures: u32) -> TargetTasks {
-        let trouble = match (&self.unrecorded, &self.refused) {
+    /// What became of it. `unchecked`: tasks should be hidden, and the service has no custom health check. `unrecorded`: why
+    /// the record cannot be read or stored.
+    pub(super) fn status(&self, unchecked: bool, unrecorded: Option<&str>) -> TargetTasks {
+        let trouble = match (unrecorded, &self.refused) {
             _ if unchecked => Some((HidingTrouble::NoHealthCheck, String::new())),
-            (Some(error), _) if record_failures > HICCUPS => Some((HidingTrouble::NotRecorded, error.clone())),
+            (Some(error), _) => Some((HidingTrouble::NotRecorded, error.to_owned())),
             (_, Some(refused)) => Some(refused.clone()),
             _ if self.full => Some((HidingTrouble::RecordFull, String::new())),
-            _ if self.unread && self.tasks.is_none() => Some((HidingTrouble::Unread, String::new())),
+            _ if matches!(self.tasks, Tasks::WithoutHealth) => Some((HidingTrouble::Unread, String::new())),
             _ => None,
         };
         let hidden = self.hidden();
@@ -431,7 +459,7 @@ impl HiddenTasks {
             hidden,
             to_hide: wanted.iter().filter(|id| !is_hidden(id)).count(),
             showing: self.showing.is_some(),
-            settled: all && shown && self.showing.is_none(),
+            complete: all && shown && self.showing.is_none(),
             hides: self.count,
             trouble,
         }

@@ -18,8 +18,8 @@ use super::{
     call::{Call, Event},
     engine::Engine,
     failure::back_off,
-    hidden_tasks::{HiddenTasks, Next, SETTLES},
-    state::Place,
+    hidden_tasks::{HICCUPS, HiddenTasks, Next, SHOWN_WITHIN},
+    known::Place,
 };
 use crate::ownership::is_ours;
 use cloudmap::{
@@ -49,6 +49,8 @@ pub(super) struct Hiding {
     calling: bool,
     answered: bool,
     failures: u32,
+    /// Why the last of them failed, if it did.
+    unrecorded: Option<String>,
     not_before: Option<Instant>,
     /// Whether the record may have to be stored.
     changed: bool,
@@ -63,6 +65,11 @@ impl Hiding {
     /// Whether the record was read, or cannot be: no reading counts before that.
     pub(super) const fn answered(&self) -> bool {
         self.answered
+    }
+
+    /// Why the record cannot be read or stored, if that lasts.
+    fn unrecorded(&self) -> Option<&str> {
+        self.unrecorded.as_deref().filter(|_| self.failures > HICCUPS)
     }
 
     /// When to look again.
@@ -121,8 +128,7 @@ impl Hiding {
 
     /// The record says what it should.
     fn is_stored(&mut self) {
-        self.failures = 0;
-        self.services.values_mut().for_each(|tasks| tasks.unrecorded = None);
+        (self.failures, self.unrecorded) = (0, None);
     }
 
     /// Looks at what is due.
@@ -223,15 +229,18 @@ impl Engine {
     fn is_orphan(&self, service: &Arc<str>) -> bool {
         let Some(tasks) = self.hiding.of_service(Some(service)) else { return false };
         let Some(target) = &tasks.target else {
-            return !self.desired.iter().any(|(target, desired)| desired.hides() && self.may_have(target, service));
+            return !self
+                .desired
+                .iter()
+                .any(|(target, desired)| desired.hides() && self.directory.may_have(target, service));
         };
         let state = self.targets.get(target).filter(|_| self.desired.contains_key(target));
-        state.is_none_or(|state| state.service_id.as_ref() != Some(service))
+        state.is_none_or(|state| state.service_id() != Some(service))
     }
 
     /// Whether the withdrawal of a target's own instances waits, because tasks are shown first.
     pub(super) fn shows_first(&self, target: &Target, now: Instant) -> bool {
-        let service = self.targets.get(target).and_then(|state| state.service_id.as_ref());
+        let service = self.targets.get(target).and_then(|state| state.service_id());
         self.hiding.of_service(service).is_some_and(|tasks| tasks.shows_first(now))
     }
 
@@ -240,9 +249,9 @@ impl Engine {
         let state = self.targets.get(target)?;
         let checked = state.place().is_none_or(|place| place.traits.has_custom_health_check());
         let unchecked = desired.hide_tasks && !checked;
-        match self.hiding.of_service(state.service_id.as_ref()) {
-            Some(tasks) => Some(tasks.status(unchecked, self.hiding.failures)),
-            None => unchecked.then(|| HiddenTasks::default().status(true, 0)),
+        match self.hiding.of_service(state.service_id()) {
+            Some(tasks) => Some(tasks.status(unchecked, self.hiding.unrecorded())),
+            None => unchecked.then(|| HiddenTasks::default().status(true, None)),
         }
     }
 
@@ -256,16 +265,16 @@ impl Engine {
         begun: Instant,
     ) {
         let Self { hiding, targets, settings, .. } = self;
-        let Some(state) = targets.get(target) else { return };
-        let Some(tasks) = hiding.of(state.service_id.as_ref(), target, desired) else { return };
+        let Some(observed) = targets.get(target).and_then(|state| state.known()) else { return };
+        let Some(tasks) = hiding.of(Some(&observed.service_id), target, desired) else { return };
         let listed: BTreeSet<&Arc<str>> = listing.iter().map(|there| &there.id).collect();
         tasks.only(|id| listed.contains(id));
         let Some(unhealthy) = unhealthy else { return tasks.read(begun, None) };
         let is_task = |there: &&Instance| {
             let has = |key: &str| there.attributes.contains_key(key);
             let ours = is_ours(there, &settings.identity)
-                || state.own.contains_key(&there.id)
-                || state.adopted.contains_key(&there.id);
+                || observed.own.contains_key(&there.id)
+                || observed.adopted.contains_key(&there.id);
             has(ECS_SERVICE) && !ours && !has(CLUSTER_UID) && !has(PARTIAL)
         };
         let listed = listing.iter().filter(is_task);
@@ -302,12 +311,9 @@ impl Engine {
                     hiding.look.insert(Arc::clone(service));
                 }
                 // What was read before the record was known counted hidden tasks as ill.
-                let read = self
-                    .targets
-                    .iter_mut()
-                    .filter(|(_, state)| state.service_id.as_ref().is_some_and(|service| stored.contains_key(service)));
-                for (_, state) in read {
-                    state.read_at = Some(now);
+                let known = self.targets.values_mut().filter_map(|state| state.known_mut());
+                for there in known.filter(|there| stored.contains_key(&there.service_id)) {
+                    there.readings.hurry(now);
                 }
             }
             Err(error) => {
@@ -350,9 +356,7 @@ impl Engine {
         let hiding = &mut self.hiding;
         hiding.failures += 1;
         hiding.not_before = Some(now + back_off(hiding.failures));
-        for tasks in hiding.services.values_mut() {
-            tasks.unrecorded = Some(error.to_string());
-        }
+        hiding.unrecorded = Some(error.to_string());
         self.statuses_changed(now);
     }
 
@@ -366,7 +370,7 @@ impl Engine {
 
     fn status_changed(&mut self, target: &Target, now: Instant) {
         if let Some(state) = self.targets.get_mut(target) {
-            state.pending = None;
+            state.plan_again();
             self.wake_target(target, now);
         }
     }
@@ -392,10 +396,10 @@ impl Engine {
             tasks.marked(id, healthy, result, now);
         }
         let Some(target) = target else { return };
-        if made && let Some(state) = self.targets.get_mut(&target) {
-            let at = *state.read_at.get_or_insert(now + SETTLES);
+        if made && let Some(there) = self.known_mut(&target) {
+            let at = there.readings.request_at(now + SHOWN_WITHIN);
             self.wake_at(&target, at);
-            self.wake_at(&target, now + SETTLES);
+            self.wake_at(&target, now + SHOWN_WITHIN);
         }
         self.status_changed(&target, now);
     }
@@ -407,7 +411,7 @@ impl Engine {
         if desired.hides() && state.part.is_some() && state.place().is_none_or(fits) {
             return;
         }
-        let Some(tasks) = self.hiding.of(state.service_id.as_ref(), target, &TargetDesired::default()) else {
+        let Some(tasks) = self.hiding.of(state.service_id(), target, &TargetDesired::default()) else {
             return;
         };
         tasks.want(Vec::new());

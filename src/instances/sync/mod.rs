@@ -4,27 +4,34 @@
 //! requests ([`call`]). When this replica begins to lead, each target is read once, and its observed state is kept in
 //! memory. A slow round over all targets ([`SyncFigures::drift_period`]) finds what somebody else changed.
 
+mod activity;
 mod altered;
+mod authority;
 mod call;
 mod claims;
+mod directory;
 mod ended;
 mod engine;
 mod failure;
 mod health;
 mod hidden_tasks;
 mod hiding;
+mod inventory;
+mod known;
 mod listing;
 mod notice;
-mod permit;
+mod performer;
 mod places;
 mod polls;
 mod readback;
+mod readings;
 mod remade;
 mod share;
 mod state;
 #[cfg(test)]
 mod tests;
 mod ttl;
+mod turns;
 mod upkeep;
 mod writes;
 
@@ -37,15 +44,15 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use self::{call::Performer, engine::Engine};
-pub use self::{notice::Notice, permit::Permit};
+pub use self::{authority::Authority, notice::Notice};
+use self::{engine::Engine, performer::Performer};
 use super::{
     Consent, InstanceSpec, Owner,
     share::{Reached, Traffic},
 };
 use api::events::EventReason;
 use base::{env, shared_map::SharedMap};
-use cloudmap::{CloudMap, DnsConfig};
+use cloudmap::{DnsConfig, Listings};
 use cluster::record::HiddenStore;
 use model::{ClaimOwner, ClusterId, ServiceKey, Target};
 
@@ -219,7 +226,7 @@ pub struct TargetShare {
     /// Number of pods that are not ready, and are not being deleted.
     pub unready: usize,
     /// Whether nothing remains to be written, read or tried again for it.
-    pub settled: bool,
+    pub complete: bool,
     /// The TTL of the service's records in seconds, or the largest; 0 without records.
     pub ttl: u32,
     /// Whether the name of the service has address records. Beside SRV records alone, only the names of instances have them.
@@ -240,7 +247,7 @@ pub struct TargetTasks {
     /// Whether tasks are being shown again.
     pub showing: bool,
     /// Whether nothing remains to be marked.
-    pub settled: bool,
+    pub complete: bool,
     /// How many times a task was hidden in this term.
     pub hides: u64,
     /// Why tasks are not hidden that should be, in the words of whoever refuses it.
@@ -396,19 +403,20 @@ impl SyncHandle {
 /// Starts the task. It ends with `shutdown`, or when `desired` is closed.
 pub fn spawn(
     settings: SyncSettings,
-    cloudmap: Arc<dyn CloudMap>,
+    cloudmap: Arc<dyn cloudmap::Write>,
+    listings: Arc<Listings>,
     hidden: Arc<dyn HiddenStore>,
     desired: watch::Receiver<Desired>,
-    permit: Permit,
+    authority: Authority,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> SyncHandle {
     let (status, status_receiver) = watch::channel(Statuses::default());
     let (figures, figures_receiver) = watch::channel(SyncFigures::default());
     let task = Task {
-        performer: Arc::new(Performer::new(cloudmap, hidden, settings.identity.clone(), permit.clone())),
+        performer: Arc::new(Performer::new(cloudmap, listings, hidden, settings.identity.clone(), authority.clone())),
         settings: Arc::new(settings),
         desired,
-        permit,
+        authority,
         status,
         figures,
     };
@@ -419,7 +427,7 @@ struct Task {
     settings: Arc<SyncSettings>,
     performer: Arc<Performer>,
     desired: watch::Receiver<Desired>,
-    permit: Permit,
+    authority: Authority,
     status: watch::Sender<Statuses>,
     figures: watch::Sender<SyncFigures>,
 }
@@ -433,7 +441,7 @@ impl Task {
         let mut publish = Instant::now();
         loop {
             let now = Instant::now();
-            let (term, may_write) = (self.permit.term(), self.permit.until().is_some_and(|until| until > now));
+            let (term, may_write) = (self.authority.term(), self.authority.permit().is_some());
             if picture.take_if(|(of, _)| Some(*of) != term).is_some() {
                 calls.clear();
                 self.status.send_replace(Statuses::default());

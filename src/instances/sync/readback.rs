@@ -4,11 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{
-    engine::Engine,
-    notice::Notice,
-    state::{Running, State},
-};
+use super::{activity::Write, engine::Engine, known::Known, notice::Notice, state::State};
 use crate::plan::Reading;
 use api::events::EventReason;
 use cloudmap::{Error, ErrorKind, OperationId, OperationState};
@@ -39,7 +35,7 @@ pub(super) fn notice(problem: &str) -> Notice {
 impl Engine {
     /// Whether this is the operation for which to ask until that is allowed.
     pub(super) fn asks_again(&self, operation: &OperationId) -> bool {
-        self.unpolled.as_ref().is_some_and(|unpolled| unpolled.operation == *operation)
+        self.polls.denied.as_ref().is_some_and(|unpolled| unpolled.operation == *operation)
     }
 
     /// Whether to ask for an operation that is not awaited: as long as a target says that it is not allowed.
@@ -47,9 +43,9 @@ impl Engine {
         if !self.asks_again(operation) {
             return false;
         }
-        let concerns_any = self.targets.values().any(|state| state.unpolled.is_some());
+        let concerns_any = self.targets.values().any(|state| state.remarks.unpolled.is_some());
         if !concerns_any {
-            self.unpolled = None;
+            self.polls.denied = None;
         }
         concerns_any
     }
@@ -75,22 +71,23 @@ impl Engine {
         }
         let state = self.targets.get_mut(target);
         let denied = || Unpolled { operation: operation.clone(), problem: error.to_string().into() };
-        let unpolled = self.unpolled.get_or_insert_with(denied);
+        let unpolled = self.polls.denied.get_or_insert_with(denied);
         if let Some(state) = state {
             if state.awaits(id, operation) {
                 unpolled.operation = operation.clone();
             }
-            state.unpolled.get_or_insert_with(|| Arc::clone(&unpolled.problem));
+            state.remarks.unpolled.get_or_insert_with(|| Arc::clone(&unpolled.problem));
         }
         true
     }
 
     /// Operations may be asked for: what was said of all targets is over.
     fn may_ask(&mut self, now: Instant) {
-        if self.unpolled.take().is_none() {
+        if self.polls.denied.take().is_none() {
             return;
         }
-        let said = self.targets.iter_mut().filter_map(|(target, state)| state.unpolled.take().map(|_| target.clone()));
+        let said =
+            self.targets.iter_mut().filter_map(|(target, state)| state.remarks.unpolled.take().map(|_| target.clone()));
         for target in said.collect::<Vec<_>>() {
             self.wake_target(&target, now);
         }
@@ -100,17 +97,21 @@ impl Engine {
 impl State {
     /// Whether the result of this very operation is awaited.
     pub(super) fn awaits(&self, id: &Arc<str>, operation: &OperationId) -> bool {
-        self.running.get(id).is_some_and(|running| running.operation.as_ref() == Some(operation))
+        self.known()
+            .and_then(|there| there.activities.write(id))
+            .is_some_and(|write| write.operation() == Some(operation))
     }
+}
 
+impl Known {
     /// The instances of which a complete reading shows that their operations took effect, of those whose operations AWS
     /// does not let us ask for. The reading proves nothing about the instances in `written`.
     pub(super) fn shown(&self, reading: &Reading, written: &BTreeSet<Arc<str>>) -> Vec<Arc<str>> {
-        let shows = |id: &Arc<str>, running: &Running| match running.effect {
+        let shows = |id: &Arc<str>, write: &Write| match write.effect {
             Some(said) => reading.own.get(id) == Some(&Some(said)),
             None => !reading.own.contains_key(id) && !reading.adopted.contains_key(id),
         };
-        let unpolled = self.running.iter().filter(|(id, running)| running.unpolled && !written.contains(*id));
-        unpolled.filter(|(id, running)| shows(id, running)).map(|(id, _)| id.clone()).collect()
+        let unpolled = self.activities.writes().filter(|(id, write)| write.is_unpolled() && !written.contains(*id));
+        unpolled.filter(|(id, write)| shows(id, write)).map(|(id, _)| id.clone()).collect()
     }
 }

@@ -9,15 +9,10 @@ use std::{collections::BTreeSet, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{
-    Notice, TargetDesired,
-    engine::Engine,
-    state::{Seen, State},
-};
+use super::{Notice, TargetDesired, state::State};
 use crate::{attributes::ServiceTraits, ownership::Control};
 use api::events::EventReason;
-use cloudmap::{DnsRecord, Namespace, NamespaceKind, RecordType};
-use model::Target;
+use cloudmap::{DnsRecord, Namespace, RecordType};
 
 /// How long it is reported that a service was made again.
 const SAID: Duration = Duration::from_mins(15);
@@ -42,7 +37,7 @@ impl State {
         let Some(place) = self.place().filter(|_| wishes && !stays) else { return false };
         let Some(dns) = desired.creation.dns.as_ref().filter(|_| !place.records.is_empty()) else { return false };
         let ours = place.control == Control::Ours && !place.refused && !place.unproven && !place.doubtful;
-        let alone = self.seen != Seen::Never && self.foreign == 0 && self.part.is_none();
+        let alone = !self.is_unread() && self.known().is_some_and(|there| there.foreign == 0) && self.part.is_none();
         let requested = ServiceTraits::of(Some(dns), desired.creation.custom_health_check);
         let mut ready = desired.instances.iter().filter(|spec| spec.is_ready()).peekable();
         let any = ready.clone().any(|spec| spec.lacks(requested).is_none());
@@ -52,19 +47,19 @@ impl State {
     /// The name has no answer from now on, because its service is being made again.
     pub(super) fn begin_remaking(&mut self, now: Instant) {
         let former = self.place().map(|place| types(&place.records)).unwrap_or_default();
-        if self.remade.as_ref().is_none_or(|remade| remade.until.is_some()) {
-            self.remade = Some(Box::new(Remade { former, since: now, until: None }));
+        if self.remarks.remade.as_ref().is_none_or(|remade| remade.until.is_some()) {
+            self.remarks.remade = Some(Box::new(Remade { former, since: now, until: None }));
         }
     }
 
     /// Whether its name has no answer because of this.
     pub(super) fn is_being_remade(&self) -> bool {
-        self.remade.as_ref().is_some_and(|remade| remade.until.is_none())
+        self.remarks.remade.as_ref().is_some_and(|remade| remade.until.is_none())
     }
 
     /// An instance is registered, so the name has an answer.
     pub(super) fn end_remaking(&mut self, now: Instant) {
-        if let Some(remade) = &mut self.remade {
+        if let Some(remade) = &mut self.remarks.remade {
             remade.until.get_or_insert(now);
         }
     }
@@ -72,12 +67,12 @@ impl State {
     /// Forgets a service that was made again long ago.
     pub(super) fn forget_remaking(&mut self, now: Instant) {
         let is_old = |remade: &mut Box<Remade>| remade.until.is_some_and(|until| now.duration_since(until) > SAID);
-        drop(self.remade.take_if(is_old));
+        drop(self.remarks.remade.take_if(is_old));
     }
 
     /// What became of it.
     pub(super) fn remade(&self, namespace: Option<&Namespace>) -> Option<Notice> {
-        let Remade { former, since, until } = self.remade.as_deref()?;
+        let Remade { former, since, until } = self.remarks.remade.as_deref()?;
         let gap = until.as_ref()?.duration_since(*since).as_secs() + 1;
         let present = self.place().map(|place| types(&place.records)).unwrap_or_default();
         let kept = match namespace.and_then(|namespace| namespace.soa_ttl) {
@@ -89,20 +84,6 @@ impl State {
              The name had no answer for {gap} s. Resolvers that asked meanwhile may keep that answer for up to {kept}"
         );
         Some(Notice { reason: EventReason::ServiceRemade, message })
-    }
-}
-
-impl Engine {
-    /// A service that is made again was deleted, so no listing is needed to create it.
-    pub(super) fn delisted(&mut self, target: &Target) {
-        let Some((_, namespaces)) = &self.namespaces.rows else { return };
-        let Some((id, kind)) = namespaces.get(&target.namespace).map(|there| (there.id.clone(), there.kind)) else {
-            return;
-        };
-        debug_assert!(kind != NamespaceKind::Http, "only services with records are made again");
-        if let Some((_, services)) = self.services.get_mut(&id).and_then(|listing| listing.rows.as_mut()) {
-            services.remove(&target.service);
-        }
     }
 }
 

@@ -13,14 +13,16 @@ use super::{
     ShareFigures, TargetDesired, TargetShare,
     engine::Engine,
     hidden_tasks::{HiddenNow, HiddenTasks, Wish},
-    state::{Seen, State},
+    known::Known,
+    state::{Phase, State},
 };
 use crate::{
     InstanceSpec, Owner,
+    attributes::ServiceTraits,
     ownership::is_ours,
     plan::find,
     share::{
-        Others, Reached, Share, Traffic,
+        Families, Others, Reached, Share, Traffic,
         choice::{Candidate, choose},
         pace::{Observed, PATIENCE, Pace},
     },
@@ -33,7 +35,7 @@ const FRESH: Duration = Duration::from_secs(30);
 
 /// The state of a target's share.
 #[derive(Debug, Default)]
-pub(super) struct Part {
+pub(super) struct ShareState {
     pace: Pace,
     /// What others have registered, and when the reading that showed it began.
     others: Option<(Instant, Others)>,
@@ -64,7 +66,7 @@ struct Choice {
     share: TargetShare,
 }
 
-impl Part {
+impl ShareState {
     /// Takes what others have registered, by a reading that began at that time.
     pub(super) fn was_read(&mut self, begun: Instant, others: Others) {
         self.others = Some((begun, others));
@@ -131,26 +133,27 @@ impl State {
             return false;
         }
         // Before this term's first reading, an earlier leader may have registered a part.
-        let known = self.seen != Seen::Never && before.is_some_and(|before| before.active);
+        let known = !self.is_unread() && before.is_some_and(|before| before.active);
         match &mut self.part {
             // The last one that could be read was none.
             None if known && desired.traffic == Traffic::Unclear => return false,
             None => {
                 let pace = if known { Pace::of_all() } else { Pace::default() };
                 let asked_at = known.then_some(now);
-                self.part = Some(Box::new(Part { pace, asked_at, ..Part::default() }));
+                self.part = Some(Box::new(ShareState { pace, asked_at, ..ShareState::default() }));
             }
             Some(part) if part.pace.is_new(desired.traffic) && before.is_some_and(|b| b.traffic != desired.traffic) => {
                 part.asked_at = Some(now);
             }
             Some(_) => return false,
         }
-        self.seen != Seen::Never
+        !self.is_unread()
     }
 
     /// Number of ready pods that are known to be registered, whether they are chosen or not.
     pub(super) fn registered_pods(&self, desired: &TargetDesired) -> usize {
-        let is_there = |spec: &&InstanceSpec| spec.is_ready() && matches!(self.own.get(spec.id()), Some(Some(_)));
+        let Some(there) = self.known() else { return 0 };
+        let is_there = |spec: &&InstanceSpec| spec.is_ready() && there.has(spec.id());
         desired.instances.iter().filter(is_there).map(InstanceSpec::address).collect::<BTreeSet<_>>().len()
     }
 
@@ -163,8 +166,9 @@ impl State {
         identity: &Owner,
         begun: Instant,
     ) {
-        let checked = self.place().is_some_and(|place| place.traits.has_custom_health_check());
-        let Self { part: Some(part), own, adopted, .. } = self else { return };
+        let Self { part: Some(part), phase: Phase::Resolved(known), .. } = self else { return };
+        let Known { place, own, adopted, .. } = known;
+        let checked = place.as_ref().is_some_and(|place| place.traits.has_custom_health_check());
         part.listed_at = Some(begun);
         if checked && unhealthy.is_none() && part.others.is_some() {
             return;
@@ -186,37 +190,14 @@ impl State {
         hidden_tasks: Option<&mut HiddenTasks>,
         now: Instant,
     ) -> Option<(Option<Instant>, bool)> {
-        let traits = self.place().map(|place| place.traits).unwrap_or_default();
-        let Self { part, own, taken, running, told, .. } = self;
-        let part = part.as_mut()?;
+        let Self { part: Some(part), phase: Phase::Resolved(known), .. } = self else { return None };
+        let traits = known.place.as_ref().map(|place| place.traits).unwrap_or_default();
         let (begun, others) = part.others?;
-
-        let (mut pods, mut left, mut refused) = (BTreeMap::<String, Vec<InstanceSpec>>::new(), Vec::new(), Vec::new());
-        for spec in &*desired.instances {
-            match spec.as_part(others.families) {
-                None if spec.is_ready() => {
-                    refused.push((spec.id().clone(), "it has no IP family of the instances that others registered"));
-                }
-                None => {}
-                Some(part) if !spec.is_ready() => left.push(part),
-                // They are not registered, and reported as for a Service without a share.
-                Some(part) if taken.contains(spec.id()) || part.lacks(traits).is_some() => left.push(part),
-                Some(part) => pods.entry(spec.address()).or_default().push(part),
-            }
-        }
-        let registered = |specs: &[InstanceSpec]| specs.iter().any(|spec| own.contains_key(spec.id()));
-        let count = pods.values().filter(|specs| registered(specs)).count();
-        // One that is being written anew stays; one that is being registered for the first time has no health yet.
-        let is_found = |spec: &InstanceSpec| {
-            let goes = running.get(spec.id()).is_some_and(|running| running.effect.is_none());
-            own.contains_key(spec.id()) && !goes && told.get(spec.id()).is_some_and(|told| told.healthy)
-        };
-        let found = pods.values().filter(|specs| specs.iter().any(is_found)).count();
-        // They keep their instances, and may be ready again in a moment.
-        let ill = left.iter().filter(|spec| !spec.is_ready() && own.contains_key(spec.id()));
-        let ill: BTreeSet<_> = ill.map(InstanceSpec::address).filter(|address| !pods.contains_key(address)).collect();
+        let sorted = Sorted::of(&desired.instances, others.families, &known.taken, traits);
+        let registered = |specs: &[InstanceSpec]| specs.iter().any(|spec| known.own.contains_key(spec.id()));
+        let count = sorted.pods.values().filter(|specs| registered(specs)).count();
         let share = part.pace.hiding(desired.traffic);
-        let wish = Wish { share, ready: pods.len(), ill: ill.len(), registered: found, others: others.count() };
+        let wish = sorted.wish(known, share, others);
         let HiddenNow { hidden, to_hide, until } = hidden_tasks
             .map(|hidden_tasks| hidden_tasks.look(wish, desired.hide_tasks && desired.active, now))
             .unwrap_or_default();
@@ -235,15 +216,14 @@ impl State {
         } else {
             // The last instance is marked as one of a share before it goes. If two clusters withdraw their last
             // instances at once, one of them sees the other's mark, and does not count on that instance.
-            let marked = |specs: &Vec<InstanceSpec>| {
-                specs.iter().any(|spec| own.get(spec.id()) == Some(&Some(spec.digest(traits))))
-            };
-            let (idle, fresh) = (running.is_empty(), now.duration_since(begun) <= FRESH);
-            let since = part.written_at.is_none_or(|written| written < begun);
-            let proven =
-                if part.may_be_empty { fresh || !idle } else { fresh && since && idle && pods.values().any(marked) };
+            let is_marked = |spec: &InstanceSpec| known.own.get(spec.id()) == Some(&Some(spec.digest(traits)));
+            let marked = sorted.pods.values().flatten().any(is_marked);
+            let idle = !known.activities.is_any_written();
             // If nobody else serves, and a roll-out took the last pod away, another pod takes its place.
-            let none = count == 0 && idle && (visible > 0 || own.is_empty());
+            let none = count == 0 && idle && (visible > 0 || known.own.is_empty());
+            let fresh = now.duration_since(begun) <= FRESH;
+            let since = part.written_at.is_none_or(|written| written < begun);
+            let proven = if part.may_be_empty { fresh || !idle } else { fresh && since && idle && marked };
             part.may_be_empty = none || proven && visible > 0;
             part.keeps_one = !part.may_be_empty;
             reads = part.keeps_one && others.whole > 0 && idle && !(fresh && since);
@@ -251,40 +231,96 @@ impl State {
         }
 
         let before = part.choice.as_ref().map(|choice| &choice.pods);
-        let candidates = pods.iter().map(|(address, specs)| Candidate {
+        let candidates = sorted.pods.iter().map(|(address, specs)| Candidate {
             id: address,
             zone: specs.first().and_then(InstanceSpec::zone),
             registered: before.map_or_else(|| registered(specs), |before| before.contains(address)),
         });
-        let ready = pods.len();
         let chosen: BTreeSet<String> = choose(candidates, number).into_iter().map(str::to_owned).collect();
+        let (ours, ready, others) = (chosen.len(), sorted.pods.len(), others.count().saturating_sub(hidden));
+        let reached = Reached { asked: part.pace.asked(), ours, ready, others, hidden, to_hide };
+        let known = part.choice.take().map(|choice| choice.share.addresses);
+        part.choice = Some(sorted.choice(&desired.instances, chosen, number > 0, reached, known));
+        let wake = part.pace.wake().into_iter().chain(until).min();
+        Some((if std::mem::replace(&mut part.wakes_at, wake) == wake { None } else { wake }, reads))
+    }
+}
+
+/// The desired instances, as those of a share.
+struct Sorted {
+    /// Those of which some are chosen, by [`InstanceSpec::address`].
+    pods: BTreeMap<String, Vec<InstanceSpec>>,
+    /// Those of pods that are not ready, and those that are not registered, and reported as for a Service without a share.
+    left: Vec<InstanceSpec>,
+    /// As [`Choice::refused`].
+    refused: Vec<(Arc<str>, &'static str)>,
+}
+
+impl Sorted {
+    fn of(instances: &[InstanceSpec], families: Families, taken: &BTreeSet<Arc<str>>, traits: ServiceTraits) -> Self {
+        let mut sorted = Self { pods: BTreeMap::new(), left: Vec::new(), refused: Vec::new() };
+        for spec in instances {
+            match spec.as_part(families) {
+                None if spec.is_ready() => {
+                    let why = "it has no IP family of the instances that others registered";
+                    sorted.refused.push((spec.id().clone(), why));
+                }
+                None => {}
+                Some(part) if !spec.is_ready() || taken.contains(spec.id()) || part.lacks(traits).is_some() => {
+                    sorted.left.push(part);
+                }
+                Some(part) => sorted.pods.entry(spec.address()).or_default().push(part),
+            }
+        }
+        sorted
+    }
+
+    /// What decides how many tasks are hidden.
+    fn wish(&self, known: &Known, share: Option<Share>, others: Others) -> Wish {
+        // One that is being written anew stays; one that is being registered for the first time has no health yet.
+        let is_found = |spec: &InstanceSpec| {
+            let goes = known.activities.write(spec.id()).is_some_and(|write| write.effect.is_none());
+            known.own.contains_key(spec.id()) && !goes && known.last_health(spec.id()) == Some(true)
+        };
+        let registered = self.pods.values().filter(|specs| specs.iter().any(is_found)).count();
+        // They keep their instances, and may be ready again in a moment.
+        let ill = self.left.iter().filter(|spec| !spec.is_ready() && known.own.contains_key(spec.id()));
+        let ill = ill.map(InstanceSpec::address).filter(|address| !self.pods.contains_key(address));
+        let ill = ill.collect::<BTreeSet<_>>().len();
+        Wish { share, ready: self.pods.len(), ill, registered, others: others.count() }
+    }
+
+    /// The pods that are registered. `known` are the addresses of the last choice.
+    fn choice(
+        self,
+        desired: &[InstanceSpec],
+        chosen: BTreeSet<String>,
+        any: bool,
+        reached: Reached,
+        known: Option<Arc<BTreeSet<IpAddr>>>,
+    ) -> Choice {
+        let Self { mut pods, mut left, refused } = self;
         pods.retain(|address, _| chosen.contains(address));
-        let others = others.count().saturating_sub(hidden);
-        let reached = Reached { asked: part.pace.asked(), ours: chosen.len(), ready, others, hidden, to_hide };
-        // With all of their families: an import has them.
-        let of_chosen = desired.instances.iter().filter(|spec| spec.is_ready() && chosen.contains(&spec.address()));
-        let addresses: BTreeSet<IpAddr> = of_chosen.flat_map(InstanceSpec::addresses).collect();
-        left.retain(|spec| spec.is_ready() || number > 0);
+        left.retain(|spec| spec.is_ready() || any);
         let mut instances: Vec<_> = pods.into_values().flatten().chain(left).collect();
         instances.sort_by(|a, b| a.id().cmp(b.id()));
-        let known = part.choice.take().map(|choice| choice.share.addresses);
+        // With all of their families: an import has them.
+        let of_chosen = desired.iter().filter(|spec| spec.is_ready() && chosen.contains(&spec.address()));
+        let addresses: BTreeSet<IpAddr> = of_chosen.flat_map(InstanceSpec::addresses).collect();
         let addresses = known.filter(|known| **known == addresses).unwrap_or_else(|| Arc::new(addresses));
-        let unready: BTreeSet<_> =
-            desired.instances.iter().filter(|spec| !spec.is_ready()).map(InstanceSpec::address).collect();
+        let unready = desired.iter().filter(|spec| !spec.is_ready()).map(InstanceSpec::address);
         let share = TargetShare {
             reached,
             registered: 0,
             addresses,
-            unready: unready.len(),
-            settled: false,
+            unready: unready.collect::<BTreeSet<_>>().len(),
+            complete: false,
             ttl: 0,
             resolves: false,
             http_name: None,
             tasks: None,
         };
-        part.choice = Some(Choice { instances: instances.into(), refused, pods: chosen, share });
-        let wake = part.pace.wake().into_iter().chain(until).min();
-        Some((if std::mem::replace(&mut part.wakes_at, wake) == wake { None } else { wake }, reads))
+        Choice { instances: instances.into(), refused, pods: chosen, share }
     }
 }
 
@@ -296,7 +332,7 @@ impl Engine {
         self.show_unwanted(target, desired, now);
         let Self { targets, hiding, .. } = self;
         let Some(state) = targets.get_mut(target) else { return };
-        let mut hidden_tasks = hiding.of(state.service_id.as_ref(), target, desired);
+        let mut hidden_tasks = hiding.of(state.service_id(), target, desired);
         if let Some(hidden_tasks) = &mut hidden_tasks {
             hidden_tasks.hides = desired.hide_tasks && !desired.retiring;
         }

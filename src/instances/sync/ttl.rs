@@ -13,7 +13,9 @@ use super::{
     call::Call,
     engine::Engine,
     failure::back_off,
-    state::{Class, Phase, State},
+    known::{Known, Ttl},
+    state::State,
+    turns::Class,
 };
 use crate::ownership::Control;
 use cloudmap::{DnsRecord, Error, ErrorKind, Service};
@@ -30,9 +32,10 @@ impl State {
 
     /// The TTL that the records should get now.
     pub(super) fn wanted_ttl(&self, desired: &TargetDesired, now: Instant) -> Option<u32> {
-        let place = self.place().filter(|place| !place.refused)?;
+        let Known { place, ttl, .. } = self.known()?;
+        let place = place.as_ref().filter(|place| !place.refused)?;
         let ours = desired.active && !desired.retiring && desired.decides && desired.creation.service;
-        if !ours || self.ttl.in_flight || self.ttl.not_before.is_some_and(|at| at > now) {
+        if !ours || ttl.in_flight || ttl.not_before.is_some_and(|at| at > now) {
             return None;
         }
         let creation = &desired.creation;
@@ -48,31 +51,30 @@ impl State {
 impl Engine {
     /// The next namespace whose records are listed, spread evenly over the period.
     pub(super) fn records_check(&mut self, now: Instant) -> Option<Call> {
-        if now < self.records_next || !self.may_check() {
+        if now < self.records.at || !self.may_check() {
             return None;
         }
         let with_records = self.targets.iter().filter(|(_, state)| state.has_records());
         let names: BTreeSet<Arc<str>> = with_records.map(|(target, _)| target.namespace.clone()).collect();
-        self.records_next = now + RECORDS / u32::try_from(names.len().max(1)).unwrap_or(u32::MAX);
-        let last = self.records_last.take();
+        self.records.at = now + RECORDS / u32::try_from(names.len().max(1)).unwrap_or(u32::MAX);
+        let last = self.records.last.take();
         let next = names.iter().find(|name| last.as_ref() < Some(*name)).or_else(|| names.first())?;
-        self.records_last = Some(next.clone());
-        let (_, namespaces) = self.namespaces.rows.as_ref()?;
-        let namespace_id = namespaces.get(next)?.id.clone();
-        *self.in_flight.entry(Class::Read).or_default() += 1;
+        self.records.last = Some(next.clone());
+        let namespace_id = self.directory.namespace(next)?.id.clone();
+        self.turns.began(Class::Read);
         Some(Call::ListRecords { namespace_id })
     }
 
     /// Takes the records from a listing. It may be older than a change of ours: who sets a TTL looks at the service first.
     /// What the listing lacks, and everything after a failure, stays as it was.
-    pub(super) fn records_listed(&mut self, result: Result<Vec<Service>, Error>, now: Instant) {
+    pub(super) fn records_listed(&mut self, result: Result<Arc<[Service]>, Error>, now: Instant) {
         let Ok(services) = result else { return };
-        let records = services.into_iter().filter_map(|service| Some((service.id, service.dns?.records)));
-        let records: BTreeMap<Arc<str>, Vec<DnsRecord>> = records.collect();
+        let records = services.iter().filter_map(|service| Some((&service.id, &service.dns.as_ref()?.records)));
+        let records: BTreeMap<&Arc<str>, &Vec<DnsRecord>> = records.collect();
         let mut changed = Vec::new();
         for (target, state) in self.targets.iter_mut().filter(|(_, state)| state.has_records()) {
-            let Phase::Resolved(place) = &mut state.phase else { continue };
-            let listed = records.get(&place.service_id).filter(|listed| **listed != place.records);
+            let Some(Known { service_id, place: Some(place), .. }) = state.known_mut() else { continue };
+            let listed = records.get(service_id).filter(|listed| ***listed != place.records);
             if let Some(listed) = listed {
                 place.records.clone_from(listed);
                 changed.push(target.clone());
@@ -84,26 +86,25 @@ impl Engine {
     }
 
     pub(super) fn ttl_set(&mut self, target: &Target, result: Result<Option<Vec<DnsRecord>>, Error>, now: Instant) {
-        let Some(state) = self.targets.get_mut(target) else { return };
-        state.ttl.in_flight = false;
-        match (result, &mut state.phase) {
-            (Ok(records), phase) => {
-                state.ttl = super::state::Ttl::default();
-                if let Phase::Resolved(place) = phase {
-                    match records {
-                        Some(records) => place.records = records,
-                        None => place.control = Control::Others,
-                    }
+        let Some(Known { ttl, place, .. }) = self.known_mut(target) else { return };
+        match result {
+            Ok(records) => {
+                *ttl = Ttl::default();
+                match (place, records) {
+                    (Some(place), Some(records)) => place.records = records,
+                    (Some(place), None) => place.control = Control::Others,
+                    (None, _) => {}
                 }
             }
-            (Err(error), _) => {
-                state.ttl.failures += 1;
-                let at = now + back_off(state.ttl.failures);
-                state.ttl.not_before = Some(at);
+            Err(error) => {
+                ttl.in_flight = false;
+                ttl.failures += 1;
+                let at = now + back_off(ttl.failures);
+                ttl.not_before = Some(at);
                 let passing =
                     matches!(error.kind, ErrorKind::Throttled | ErrorKind::Duplicate { .. } | ErrorKind::Unknown);
-                if !passing || state.ttl.failures > 2 {
-                    state.ttl.error = Some(error.to_string());
+                if !passing || ttl.failures > 2 {
+                    ttl.error = Some(error.to_string());
                 }
                 self.wake_at(target, at);
             }

@@ -7,7 +7,10 @@ use tokio::time::Instant;
 use super::{
     call::Call,
     engine::Engine,
-    state::{Class, Seen, State, Want},
+    known::Known,
+    readings::Seen,
+    state::{State, Want},
+    turns::Class,
 };
 
 /// When to look again for targets to check if there are none, as at the beginning of a term.
@@ -19,34 +22,34 @@ const CHECKS: usize = Class::Read.places() / 2;
 impl Engine {
     /// Whether there is a place for a drift check. A slow check must not delay the next one.
     pub(super) fn may_check(&self) -> bool {
-        self.in_flight(Class::Read) < CHECKS
+        self.turns.in_flight(Class::Read) < CHECKS
     }
 
     /// The next target to read again, spread evenly over the period.
     pub(super) fn drift_check(&mut self, now: Instant) -> Option<Call> {
-        if now < self.drift_next || !self.may_check() {
+        if now < self.drift.at || !self.may_check() {
             return None;
         }
         self.look_over();
         let (period, pages) = (self.drift_period(), self.counts.pages);
-        let last = self.drift_last.take();
+        let last = self.drift.last.take();
         let after = (last.as_ref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let next = self.targets.range(after).chain(&self.targets).find(|(_, state)| is_idle(state, now));
         let Some((target, state)) = next else {
-            self.drift_next = now + NOTHING_YET;
+            self.drift.at = now + NOTHING_YET;
             return None;
         };
         let (target, cost) = (target.clone(), state.pages());
-        self.drift_last = Some(target.clone());
-        self.drift_next = now + period.mul_f64(cost as f64 / pages.max(1) as f64);
-        let service_id = self.targets.get(&target)?.place()?.service_id.clone();
-        *self.in_flight.entry(Class::Read).or_default() += 1;
+        self.drift.last = Some(target.clone());
+        self.drift.at = now + period.mul_f64(cost as f64 / pages.max(1) as f64);
+        let service_id = self.targets.get(&target)?.service_id()?.clone();
+        self.turns.began(Class::Read);
         self.issue(&target, Want::Read { service_id }, now)
     }
 
     /// There is one more target than the pause before the next check was computed for.
     pub(super) fn drift_check_soon(&mut self, now: Instant) {
-        self.drift_next = self.drift_next.min(now + NOTHING_YET);
+        self.drift.at = self.drift.at.min(now + NOTHING_YET);
     }
 
     /// The period of the drift checks.
@@ -59,6 +62,7 @@ impl Engine {
 /// Whether a target can be read again: it was read, and is not being read or written.
 fn is_idle(state: &State, now: Instant) -> bool {
     // In a foreign service, somebody else may come, beside whom ours do not stay.
-    let mine = state.place().is_some_and(|place| !place.refused || !state.own.is_empty());
-    mine && state.seen != Seen::Never && state.may_read(now) && state.running.is_empty()
+    let Some(Known { place: Some(place), own, readings, activities, .. }) = state.known() else { return false };
+    let mine = !place.refused || !own.is_empty();
+    mine && readings.seen() != Seen::Never && readings.may_begin(now) && !activities.is_any_written()
 }

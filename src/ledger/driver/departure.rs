@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{Leadership, Registry, holds};
+use super::{Leadership, Registry, permit};
 use crate::{
     call::{Failure, Outcome},
     head::{Delta, Head, Presence, Root},
@@ -13,7 +13,6 @@ use crate::{
     show,
     trust::Keys,
 };
-use cloudmap::CloudMap;
 use model::{ClusterId, ClusterSetId};
 
 /// Time between two looks at the ledger, and how many of them may not show `left` yet.
@@ -28,7 +27,7 @@ const PATIENCE: Duration = Duration::from_mins(3);
 /// # Errors
 /// The ledger cannot be read or written, or does not say `left` (yet). Try again.
 pub(super) async fn depart(
-    cloudmap: &Arc<dyn CloudMap>,
+    cloudmap: &Arc<dyn cloudmap::Write>,
     from: &Member,
     uid: &str,
     keys: Option<Arc<Keys>>,
@@ -69,7 +68,7 @@ pub(super) async fn depart(
         };
         absent = None;
         if !head.is_live() {
-            let deleted = show::delete_pages(cloudmap, &registry, &id).await?;
+            let deleted = show::delete_pages(&**cloudmap, &permit(leadership)?, &registry, &id).await?;
             tracing::warn!(
                 clusterset,
                 cluster,
@@ -85,25 +84,7 @@ pub(super) async fn depart(
         };
         seen = Some((head.position, since));
         if looks.is_none() && since.elapsed() >= Timing::default().silence() {
-            let farewell = Head {
-                position: Position { epoch: head.position.epoch + 1, seq: 1 },
-                presence: Presence::Left { successor: None },
-                root: Root::empty(head.root.shards),
-                delta: Arc::new(Delta::default()),
-                ..Head::clone(&head)
-            };
-            // The key may have been replaced since. Where this is denied, most believe the head anyway.
-            held(leadership)?;
-            let announced = registry.announce().await;
-            held(leadership)?;
-            let copied = registry.put_copy(&farewell).await;
-            for said in [announced, copied] {
-                if let Err(Failure { message }) = said {
-                    tracing::warn!(error = message, clusterset, "cannot announce the key in the former ClusterSet");
-                }
-            }
-            held(leadership)?;
-            registry.put_head(&farewell, false).await?;
+            say_left(&registry, leadership, &head, clusterset).await?;
             looks = Some(0);
         } else if looks.is_none() && begun.elapsed() >= PATIENCE {
             tracing::warn!(
@@ -125,8 +106,28 @@ pub(super) async fn depart(
     }
 }
 
-/// To be asked immediately before each write.
-fn held(leadership: &dyn Leadership) -> Result<(), Failure> {
-    let message = "the Lease is not held: nothing is written".to_owned();
-    if holds(leadership) { Ok(()) } else { Err(Failure { message }) }
+/// Says `left` in the name of this cluster, after its last head.
+async fn say_left(
+    registry: &Registry,
+    leadership: &dyn Leadership,
+    last: &Head,
+    clusterset: &str,
+) -> Result<(), Failure> {
+    let farewell = Head {
+        position: Position { epoch: last.position.epoch + 1, seq: 1 },
+        presence: Presence::Left { successor: None },
+        root: Root::empty(last.root.shards),
+        delta: Arc::new(Delta::default()),
+        ..last.clone()
+    };
+    // The key may have been replaced since. Where this is denied, most believe the head anyway.
+    let announced = registry.announce(&permit(leadership)?).await;
+    let copied = registry.put_copy(&permit(leadership)?, &farewell).await;
+    for said in [announced, copied] {
+        if let Err(Failure { message }) = said {
+            tracing::warn!(error = message, clusterset, "cannot announce the key in the former ClusterSet");
+        }
+    }
+    registry.put_head(&permit(leadership)?, &farewell, false).await?;
+    Ok(())
 }

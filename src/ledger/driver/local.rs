@@ -9,16 +9,15 @@ use futures::{FutureExt, future::BoxFuture};
 use tokio::{sync::watch, task::JoinHandle, time::sleep};
 use tracing::warn;
 
-use super::{Leadership, departure::depart, holds};
+use super::{Leadership, departure::depart, permit};
 use crate::{
     Map,
     call::Failure,
+    claims,
     record::{Member, Record, RecordStore, ResourceVersion, StoreError},
-    records,
     trust::Keys,
 };
 use base::env;
-use cloudmap::CloudMap;
 
 /// First and longest pause after a failure.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
@@ -70,7 +69,7 @@ impl Drop for LocalHandle {
 pub fn spawn(
     record: Arc<dyn RecordStore>,
     leadership: impl Leadership,
-    cloudmap: Arc<dyn CloudMap>,
+    cloudmap: Arc<dyn cloudmap::Write>,
     uid: &str,
     keys: Option<Arc<Keys>>,
     is_known: impl Fn() -> bool + Send + Sync + 'static,
@@ -85,7 +84,7 @@ pub fn spawn(
 struct Keeper<L> {
     record: Arc<dyn RecordStore>,
     leadership: Arc<L>,
-    cloudmap: Arc<dyn CloudMap>,
+    cloudmap: Arc<dyn cloudmap::Write>,
     uid: Arc<str>,
     keys: Option<Arc<Keys>>,
     is_known: Arc<dyn Fn() -> bool + Send + Sync>,
@@ -113,8 +112,8 @@ fn departed(record: &Record, from: &Member) -> Record {
 impl<L: Leadership> Keeper<L> {
     async fn run(self, mut desired: watch::Receiver<Option<Arc<Map>>>) {
         let (mut record, mut version) = self.load().await;
-        let mut wanted = Arc::new(records::of_stored(&record.registrations));
-        self.says(Arc::clone(&wanted), &record);
+        let mut wanted = Arc::new(claims::of_stored(&record.registrations));
+        self.report(Arc::clone(&wanted), &record);
         let mut wait = RETRY_FIRST;
         let mut left: Option<Member> = None;
         let mut departing = self.depart(memberships(&record), LINGER);
@@ -136,7 +135,7 @@ impl<L: Leadership> Keeper<L> {
             }
             loop {
                 let next = left.as_ref().map_or_else(|| record.clone(), |left| departed(&record, left));
-                let next = Record { registrations: records::stored(&wanted), ..next };
+                let next = Record { registrations: claims::stored(&wanted), ..next };
                 let stored = if next == record { Ok(version.clone()) } else { self.store(&next, &version).await };
                 match stored {
                     Ok(stored) => {
@@ -145,11 +144,11 @@ impl<L: Leadership> Keeper<L> {
                         if left.take().is_some() {
                             departing = self.depart(memberships(&record), Duration::ZERO);
                         }
-                        break self.says(Arc::clone(&wanted), &record);
+                        break self.report(Arc::clone(&wanted), &record);
                     }
                     Err(error) => {
                         warn!(%error, "cannot store the registration records; nothing new is registered until they are stored");
-                        self.fails(&error, wait);
+                        self.report_error(&error, wait);
                         sleep(wait).await;
                         wait = (wait * 2).min(RETRY_LAST);
                         (record, version) = self.load().await;
@@ -195,21 +194,19 @@ impl<L: Leadership> Keeper<L> {
         .boxed()
     }
 
-    fn says(&self, map: Arc<Map>, record: &Record) {
+    fn report(&self, map: Arc<Map>, record: &Record) {
         self.kept.send_replace(Kept { map: Some(map), error: None, outside: memberships(record).is_empty() });
     }
 
     /// Reports an error once it is more than a short failure.
-    fn fails(&self, error: &StoreError, wait: Duration) {
+    fn report_error(&self, error: &StoreError, wait: Duration) {
         if wait > RETRY_FIRST {
             self.kept.send_modify(|kept| kept.error = Some(error.to_string()));
         }
     }
 
     async fn store(&self, record: &Record, version: &ResourceVersion) -> Result<ResourceVersion, StoreError> {
-        if !holds(&*self.leadership) {
-            return Err(StoreError::Failed("the Lease is not held; nothing is written".to_owned()));
-        }
+        permit(&*self.leadership).map_err(|Failure { message }| StoreError::Failed(message))?;
         self.record.store(record, version).await
     }
 
@@ -220,7 +217,7 @@ impl<L: Leadership> Keeper<L> {
                 Ok(loaded) => return loaded.unwrap_or_default(),
                 Err(error) => {
                     warn!(%error, "cannot read the registration records; nothing is registered until they are read");
-                    self.fails(&error, wait);
+                    self.report_error(&error, wait);
                 }
             }
             sleep(wait).await;
@@ -235,16 +232,21 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::record::{Streamed, Version, memory::Stored};
-    use cloudmap::fake::Fake;
-    use model::{ClaimOwner, ClaimState, Registration, Target};
+    use crate::{
+        fixtures::claim,
+        record::{StoredRegistration, Streamed, Version, memory::Stored},
+    };
+    use cloudmap::{
+        Permit,
+        fake::{Fake, permit_until},
+    };
 
     struct Leads(watch::Receiver<bool>);
 
     #[async_trait]
     impl Leadership for Leads {
-        fn is_leader_until(&self) -> Option<Instant> {
-            self.0.borrow().then(|| Instant::now() + Duration::from_secs(10))
+        fn permit(&self) -> Option<Permit> {
+            permit_until(Instant::now() + Duration::from_secs(10)).filter(|_| *self.0.borrow())
         }
 
         async fn confirm(&self) -> bool {
@@ -252,14 +254,8 @@ mod tests {
         }
     }
 
-    fn map(service: &str, state: ClaimState) -> Arc<Map> {
-        let registration = Registration {
-            target: Target { namespace: "internal".into(), service: service.into() },
-            owner: ClaimOwner { kind: "Service".into(), namespace: "shop".into(), name: "web".into() },
-            claimed: 7,
-            state,
-        };
-        Arc::new([records::encode_registration(&registration).unwrap()].into())
+    fn map(claim: StoredRegistration) -> Arc<Map> {
+        Arc::new(claims::of_stored(&[claim]))
     }
 
     async fn says(handle: &LocalHandle, map: &Arc<Map>) {
@@ -291,28 +287,30 @@ mod tests {
 
         let first = spawn(store.clone(), Leads(leads.clone()), Arc::new(Fake::new()), "uid", None, || true);
         says(&first, &Arc::default()).await;
-        for state in [ClaimState::Serves, ClaimState::Unable, ClaimState::Retiring] {
-            first.desired().send_replace(Some(map("web", state)));
-            says(&first, &map("web", state)).await;
+        let unable = StoredRegistration { unable: true, ..claim("web") };
+        let retires = StoredRegistration { retiring: true, ..claim("web") };
+        for said in [claim("web"), unable, retires.clone()] {
+            first.desired().send_replace(Some(map(said.clone())));
+            says(&first, &map(said)).await;
         }
         drop(first);
         assert_eq!(store.0.lock().unwrap().as_ref().unwrap().0.epoch, 3, "what else is in the record stays");
 
         let second = spawn(store.clone(), Leads(leads), Arc::new(Fake::new()), "uid", None, || true);
-        says(&second, &map("web", ClaimState::Retiring)).await;
+        says(&second, &map(retires)).await;
         // Another process wrote it meanwhile.
         store.0.lock().unwrap().as_mut().unwrap().1 += 1;
-        second.desired().send_replace(Some(map("api", ClaimState::Serves)));
-        says(&second, &map("api", ClaimState::Serves)).await;
+        second.desired().send_replace(Some(map(claim("api"))));
+        says(&second, &map(claim("api"))).await;
 
         lead.send_replace(false);
-        second.desired().send_replace(Some(map("db", ClaimState::Serves)));
+        second.desired().send_replace(Some(map(claim("db"))));
         tokio::time::sleep(Duration::from_mins(1)).await;
         let kept = second.kept().borrow().clone();
-        assert_eq!(kept.map, Some(map("api", ClaimState::Serves)), "who does not lead writes nothing");
+        assert_eq!(kept.map, Some(map(claim("api"))), "who does not lead writes nothing");
         assert!(kept.error.is_some_and(|error| error.contains("Lease")));
         lead.send_replace(true);
-        says(&second, &map("db", ClaimState::Serves)).await;
+        says(&second, &map(claim("db"))).await;
         assert_eq!(second.kept().borrow().error, None);
     }
 }

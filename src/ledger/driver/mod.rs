@@ -2,6 +2,7 @@
 
 mod departure;
 pub mod local;
+mod ports;
 mod registry;
 pub mod sessions;
 mod status;
@@ -25,27 +26,23 @@ use tracing::{info, warn};
 
 use super::{
     Map,
-    call::{Call, CallId, Failure, Ids, Outcome},
+    call::{CallId, Failure, Ids, Outcome},
     limits::{Limits, Timing},
     news::News,
     remote::Remotes,
     stream::Command,
     term::Term,
-    trust::{self, Keys, Scope, Trust},
+    trust::{Keys, Trust},
     writer::{Heads, Inherited, Now, WriterIdentity},
 };
-use crate::record::{RecordStore, StoreError};
+use crate::record::RecordStore;
 use base::env;
-use cloudmap::CloudMap;
-use departure::depart;
+use cloudmap::Permit;
 use model::{ClusterId, ClusterSetId};
+use ports::{Ports, permit};
 pub(super) use registry::Registry;
 use sessions::{Event, Network, Sessions};
 pub use status::Status;
-
-/// A write is made only if the Lease is held for at least this much longer. No call takes longer to be sent and
-/// answered (the adapter's deadline).
-const LEASE_MARGIN: Duration = Duration::from_secs(5);
 
 /// At the beginning of a term, a leader reads the heads this often, for this long. It may say nothing before it has
 /// elected itself and found its base (W1, W2), and each of these waits for a read.
@@ -55,10 +52,10 @@ const BEGINNING: Duration = Duration::from_secs(3);
 /// Whether this process leads its cluster.
 #[async_trait]
 pub trait Leadership: Send + Sync + 'static {
-    /// Until when, on tokio's clock, nobody else can hold the Lease; `None` if this process does not hold it. This is
+    /// The permit to write for as long as nobody else can hold the Lease; `None` if this process does not hold it. This is
     /// called immediately before every write, so it must be cheap, and must be correct without a call to the API
     /// server.
-    fn is_leader_until(&self) -> Option<Instant>;
+    fn permit(&self) -> Option<Permit>;
 
     /// Reads the Lease from the API server, not from a cache, and returns whether it is still ours (W1).
     async fn confirm(&self) -> bool;
@@ -157,7 +154,7 @@ impl Drop for LedgerHandle {
 /// Starts a term. Call it when this process was elected. The term ends with `shutdown`, or when the handle is dropped.
 pub fn spawn(
     settings: LedgerSettings,
-    cloudmap: Arc<dyn CloudMap>,
+    cloudmap: Arc<dyn cloudmap::Write>,
     record: Arc<dyn RecordStore>,
     leadership: impl Leadership,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -316,7 +313,7 @@ impl Driver {
                 }
                 () = sleep_until(wake.unwrap_or(next_tick)), if wake.is_some() => self.term.poll(self.now()),
                 event = async { match &mut self.sessions { Some(open) => open.next().await, None => std::future::pending().await } },
-                    if self.sessions.is_some() => self.hear(event),
+                    if self.sessions.is_some() => self.session_event(event),
             }
         }
     }
@@ -333,7 +330,7 @@ impl Driver {
                 return;
             }
             // Between this and the socket everything may happen: what keeps readers safe is the order of versions.
-            let leads = self.ports.leadership.is_leader_until().is_some_and(|until| until > Instant::now());
+            let leads = self.ports.leadership.permit().is_some();
             for command in commands {
                 match command {
                     Command::Send { session, .. } if !leads => {
@@ -347,7 +344,7 @@ impl Driver {
         }
     }
 
-    fn hear(&mut self, event: Event) {
+    fn session_event(&mut self, event: Event) {
         let now = self.now();
         match event {
             Event::Opened { session, key, dialled } => self.term.opened(now, session, key, dialled.as_ref()),
@@ -418,116 +415,5 @@ impl Driver {
             }
             changed
         });
-    }
-}
-
-/// Whether the Lease is held for as long as a call may take.
-fn holds(leadership: &dyn Leadership) -> bool {
-    leadership.is_leader_until().is_some_and(|until| until >= Instant::now() + LEASE_MARGIN)
-}
-
-/// Makes a write while the Lease is held, and gives it up when that ends: it may have to wait long for its turn.
-async fn leading(
-    leadership: &dyn Leadership,
-    mut write: BoxFuture<'_, Result<Outcome, Failure>>,
-) -> Result<Outcome, Failure> {
-    // The Lease is renewed every few seconds.
-    while let Some(until) = leadership.is_leader_until().filter(|until| *until > Instant::now()) {
-        tokio::select! {
-            biased;
-            () = sleep_until(until) => {}
-            outcome = &mut write => return outcome,
-        }
-    }
-    let message = "the Lease ran out meanwhile; it is not known whether this was written".to_owned();
-    Err(Failure { message })
-}
-
-/// All connections to the outside.
-struct Ports {
-    cloudmap: Arc<dyn CloudMap>,
-    uid: String,
-    keys: Option<Arc<Keys>>,
-    registry: Registry,
-    record: Arc<dyn RecordStore>,
-    leadership: Box<dyn Leadership>,
-}
-
-impl Ports {
-    async fn make(self: Arc<Self>, id: CallId, call: Call) -> (CallId, Outcome) {
-        let writes = call.writes();
-        if writes && !holds(&*self.leadership) {
-            let message = "the Lease is not held; nothing is written".to_owned();
-            return (id, Outcome::Failed(Failure { message }));
-        }
-        let call = self.perform(call).boxed();
-        let outcome = if writes { leading(&*self.leadership, call).await } else { call.await };
-        (id, outcome.unwrap_or_else(Outcome::Failed))
-    }
-
-    async fn perform(&self, call: Call) -> Result<Outcome, Failure> {
-        match call {
-            Call::ConfirmLease => Ok(Outcome::Lease { held: self.leadership.confirm().await }),
-            Call::LoadRecord => match self.record.load().await {
-                Ok(loaded) => {
-                    let (record, version) = loaded.unwrap_or_default();
-                    self.registry.remember(&record).await;
-                    Ok(Outcome::Loaded { record: Box::new(record), version })
-                }
-                Err(error) => Err(Failure { message: error.to_string() }),
-            },
-            Call::StoreRecord { record, expected } => {
-                let record = self.registry.with_services(*record).await;
-                match self.record.store(&record, &expected).await {
-                    Ok(version) => Ok(Outcome::Stored { version }),
-                    Err(StoreError::Conflict) => Ok(Outcome::Conflict),
-                    Err(error) => Err(Failure { message: error.to_string() }),
-                }
-            }
-            Call::Claim { shard } => self.registry.claim(shard).await,
-            Call::ReadPages { cluster, shard, flush } => {
-                let read = self.registry.read_pages(&cluster, shard, flush.as_deref()).await;
-                read.map(|pages| Outcome::Pages(Arc::new(pages)))
-            }
-            Call::PutHead { head, repeats } => self.registry.put_head(&head, repeats).await,
-            Call::PutPage { shard, page } => self.registry.put_page(shard, &page).await,
-            Call::DeletePage { cluster, shard, page } => {
-                self.registry.delete_page(&cluster, shard, &page.to_string()).await
-            }
-            Call::Depart { from } => {
-                depart(&self.cloudmap, &from, &self.uid, self.keys.clone(), &*self.leadership).await
-            }
-            Call::RemoveFormer { cluster } => self.registry.remove_former(&cluster).await,
-            Call::PutCopy { head } => self.registry.put_copy(&head).await,
-            Call::Copy { cluster } => self.registry.copy(&cluster).await.map(Outcome::Copy),
-            Call::Announce => self.registry.announce().await,
-            Call::Announced { cluster, uid } => self.registry.announced(&cluster, &uid).await.map(Outcome::Announced),
-            Call::Creator { cluster } => self.registry.creator(&cluster).await.map(Outcome::Creator),
-        }
-    }
-}
-
-/// Heads that are parsed once per content, because most ticks change only one of them.
-#[derive(Debug, Default)]
-pub(super) struct ParsedHeads(BTreeMap<Arc<str>, (cloudmap::Attributes, Arc<super::head::Head>)>);
-
-impl ParsedHeads {
-    pub(super) fn parse(&mut self, instances: Vec<cloudmap::Instance>, scope: Scope<'_>) -> Heads {
-        let mut before = std::mem::take(&mut self.0);
-        let mut heads = Heads::new();
-        for instance in instances {
-            let parsed = match before.remove(&instance.id) {
-                Some((attributes, head)) if attributes == instance.attributes => Ok(head),
-                _ => super::head::Head::from_instance(&instance).map(|head| {
-                    let signer = trust::signer(&instance.attributes, &head, scope);
-                    Arc::new(super::head::Head { signer, ..head })
-                }),
-            };
-            if let Ok(head) = &parsed {
-                self.0.insert(instance.id.clone(), (instance.attributes, head.clone()));
-            }
-            heads.insert(instance.id, parsed);
-        }
-        heads
     }
 }

@@ -1,20 +1,7 @@
 //! W2: what a leader starts from.
 
 use super::*;
-use crate::{
-    records::{self, Catalog},
-    writer::Stage,
-};
-use model::{ClaimOwner, Registration, Target};
-
-fn registration(service: &str) -> Registration {
-    Registration {
-        target: Target { namespace: "ns".into(), service: service.into() },
-        owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "ns".into(), name: service.into() },
-        claimed: 1_700_000_000,
-        state: model::ClaimState::Serves,
-    }
-}
+use crate::{claims, fixtures::claim, writer::Stage};
 
 fn roomy() -> Limits {
     Limits { page_bytes: 300, delta_bytes: 400, ..limits() }
@@ -25,7 +12,7 @@ fn with_registrations(world: &mut World) -> (Process, Arc<Map>) {
     let mut leader = Process::elect_with(world, "blue", "uid-blue", roomy(), None);
     let mut map = Map::clone(&state(0..15, 1));
     for service in ["web", "api", "db"] {
-        map.extend([records::encode_registration(&registration(service)).unwrap()]);
+        map.extend(claims::pair(&claim(service)));
         leader.desire(world, &Arc::new(map.clone()));
         pass(world, &mut [&mut leader], if service == "db" { 5 } else { 90 });
     }
@@ -80,17 +67,15 @@ fn a_base_that_lost_a_page_is_given_up_but_not_the_registrations_that_can_still_
         changes.is_ok_and(|changes| !changes.is_empty() && changes.iter().all(|(key, _)| !key.starts_with('!')))
     };
     let pages = world.pages.get_mut(&("blue".into(), 0)).unwrap();
-    let lost = pages.iter().find(|(_, page)| readable(page)).map(|(id, _)| id.clone()).unwrap();
+    // Of the newest flush: the head refers to no other.
+    let lost = pages.iter().rfind(|(_, page)| readable(page)).map(|(id, _)| id.clone()).unwrap();
     pages.remove(&lost);
     let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", roomy(), None);
     leader.desire(&mut world, &map);
     pass(&mut world, &mut [&mut leader], 60);
     assert_eq!(world.read("blue"), Some(Map::clone(&map)));
-    let catalog = Catalog::decode(leader.term.own().unwrap());
-    assert!(catalog.exports.is_empty());
-    for service in ["web", "api", "db"] {
-        assert_eq!(catalog.registrations.get(&registration(service).target), Some(&registration(service)));
-    }
+    let kept = claims::of_stored(&["web", "api", "db"].map(claim));
+    assert_eq!(**leader.term.own().unwrap(), kept, "and no export");
 }
 
 /// A leader that saw the newest head before the registry was restored looks for its pages in vain.

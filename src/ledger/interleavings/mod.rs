@@ -5,6 +5,7 @@ mod bounds;
 mod contesting;
 mod crowded;
 mod flushing;
+mod hiding;
 mod inheriting;
 mod joining;
 mod leaving;
@@ -106,20 +107,34 @@ impl World {
     }
 
     /// Whatever the call does, it does now.
+    fn claim(&mut self, service: (Arc<str>, u32), uid: &Arc<str>) -> Outcome {
+        let id = service.0.clone();
+        let created = !self.creators.contains_key(&service);
+        let owner = self.creators.entry(service).or_insert_with(|| uid.clone());
+        if owner != uid {
+            return Outcome::Taken { owner: owner.to_string() };
+        }
+        let own = self.creators.iter().filter(|((cluster, _), owner)| *cluster == id && *owner == uid);
+        let shards = own.map(|((_, shard), _)| shard + 1).max().unwrap_or_default();
+        Outcome::Claimed { created, shards }
+    }
+
+    fn put_page(&mut self, service: (Arc<str>, u32), uid: &Arc<str>, page: Arc<StoredPage>) -> Outcome {
+        if self.hides_new_pages {
+            self.hidden.insert(page.id.clone());
+        }
+        let owner = self.creators.entry(service.clone()).or_insert_with(|| uid.clone());
+        if owner != uid {
+            return Outcome::Taken { owner: owner.to_string() };
+        }
+        self.pages.entry(service).or_default().insert(page.id.clone(), page);
+        Outcome::Done
+    }
+
     fn make(&mut self, by: &Process, call: &Call) -> Outcome {
         let (own, uid, home) = (by.me.cluster.clone(), by.me.uid.clone(), by.home.clone());
         match call.clone() {
-            Call::Claim { shard } => {
-                let service = (own.clone(), shard);
-                let created = !self.creators.contains_key(&service);
-                let owner = self.creators.entry(service).or_insert_with(|| uid.clone()).clone();
-                if owner != uid {
-                    return Outcome::Taken { owner: owner.to_string() };
-                }
-                let own = self.creators.iter().filter(|((cluster, _), owner)| *cluster == own && **owner == uid);
-                let shards = own.map(|((_, shard), _)| shard + 1).max().unwrap_or_default();
-                Outcome::Claimed { created, shards }
-            }
+            Call::Claim { shard } => self.claim((own, shard), &uid),
             Call::ConfirmLease => Outcome::Lease { held: self.leases.get(&home) == Some(&by.number) },
             Call::LoadRecord => {
                 let (record, version) = self.records.get(&home).cloned().unzip();
@@ -149,17 +164,7 @@ impl World {
                 self.heads.insert(head.cluster.clone(), Arc::new(Head { signer, ..Head::clone(&head) }));
                 Outcome::Done
             }
-            Call::PutPage { shard, page } => {
-                if self.hides_new_pages {
-                    self.hidden.insert(page.id.clone());
-                }
-                let owner = self.creators.entry((own.clone(), shard)).or_insert_with(|| uid.clone());
-                if *owner != uid {
-                    return Outcome::Taken { owner: owner.to_string() };
-                }
-                self.pages.entry((own, shard)).or_default().insert(page.id.clone(), page);
-                Outcome::Done
-            }
+            Call::PutPage { shard, page } => self.put_page((own, shard), &uid, page),
             Call::DeletePage { cluster, shard, page } => {
                 let owner = self.creators.get(&(cluster.clone(), shard)).filter(|owner| **owner != uid);
                 if let Some(owner) = owner {

@@ -2,11 +2,7 @@
 
 use super::*;
 use crate::head::{Root, RootPage, RootRun};
-use crate::{
-    records::{self, Catalog},
-    writer::Stage,
-};
-use model::{ClaimOwner, ClaimState, Registration, Target};
+use crate::{claims, fixtures::claim, record::StoredRegistration, writer::Stage};
 
 #[test]
 fn clusters_of_the_same_name_do_not_rewrite_each_other() {
@@ -237,34 +233,27 @@ fn pages_of_a_crashed_flush_look_newer_and_mean_nothing() {
 #[test]
 fn the_next_leader_knows_where_a_crashed_one_had_instances_left() {
     let mut world = World::default();
-    let registration = |said| Registration {
-        target: Target { namespace: "ns".into(), service: "web".into() },
-        owner: ClaimOwner { kind: "ServiceExport".into(), namespace: "ns".into(), name: "web".into() },
-        claimed: 1_700_000_000,
-        state: said,
-    };
-    let with = |said| {
+    let said = |retiring| StoredRegistration { retiring, ..claim("web") };
+    let with = |retiring| {
         let mut map = Map::clone(&state(0..15, 1));
-        map.extend([records::encode_registration(&registration(said)).unwrap()]);
+        map.extend(claims::pair(&said(retiring)));
         Arc::new(map)
     };
     let limits = Limits { page_bytes: 300, delta_bytes: 400, ..limits() };
     let mut leader = Process::elect_with(&mut world, "blue", "uid-blue", limits, None);
-    leader.desire(&mut world, &with(ClaimState::Serves));
+    leader.desire(&mut world, &with(false));
     pass(&mut world, &mut [&mut leader], 90);
     // The export is deleted: the record must be there before anybody may deregister.
     leader.hangs = is_head;
-    leader.desire(&mut world, &with(ClaimState::Retiring));
-    assert_eq!(leader.term.writer().published(), Some(&with(ClaimState::Serves)));
+    leader.desire(&mut world, &with(true));
+    assert_eq!(leader.term.writer().published(), Some(&with(false)));
     // The head lands, its answer is lost, and the leader with it.
     let call = leader.hanging.pop().unwrap().1;
     world.make(&leader, &call);
     drop(leader);
     let mut next = Process::elect_with(&mut world, "blue", "uid-blue", limits, None);
     pass(&mut world, &mut [&mut next], 5);
-    let catalog = Catalog::decode(next.term.own().unwrap());
-    let target = registration(ClaimState::Retiring).target;
-    assert_eq!(catalog.registrations[&target], registration(ClaimState::Retiring));
+    assert_eq!(claims::stored(next.term.own().unwrap()), [said(true)]);
 }
 
 fn pages(root: &Root) -> impl Iterator<Item = &RootPage> {

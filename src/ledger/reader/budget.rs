@@ -6,7 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Peer, Reader, Recent};
+use super::{Held, Peer, Reader};
 use crate::{Map, Value, fetch::Fetch, limits::MAX_STATE_BYTES, writer::Now};
 
 /// What a pair takes beside its bytes: two shared allocations, and its place in a leaf.
@@ -55,9 +55,9 @@ fn room(most: usize, mut others: Vec<usize>) -> usize {
 impl Peer {
     /// What its states and pages take.
     pub(super) fn bytes(&self) -> usize {
-        let pages = self.verified.as_ref().map_or(0, |base| base.cache.run_bytes());
-        let read = self.fetch.as_ref().map_or(0, Fetch::bytes);
-        self.state_bytes + self.streamed.bytes() + pages + read
+        let pages = self.held.verified.as_ref().map_or(0, |base| base.cache.run_bytes());
+        let read = self.reading.fetch.as_ref().map_or(0, Fetch::bytes);
+        self.held.state_bytes + self.held.streamed.bytes() + pages + read
     }
 }
 
@@ -80,9 +80,9 @@ impl Reader {
         if total <= self.most {
             return;
         }
-        for peer in self.peers.values_mut().filter(|peer| peer.streamed.len() > 1) {
+        for peer in self.peers.values_mut().filter(|peer| peer.held.streamed.len() > 1) {
             let before = peer.bytes();
-            peer.streamed.forget_former();
+            peer.held.streamed.forget_former();
             total = total.saturating_sub(before) + peer.bytes();
         }
         while total > self.most {
@@ -99,11 +99,9 @@ impl Reader {
         let most = self.most;
         let Some(peer) = self.peers.get_mut(id) else { return };
         peer.refused = Some(Refused { bytes, until: now.mono + AGAIN });
-        (peer.applied, peer.candidate, peer.verified) = (None, None, None);
-        (peer.hashed, peer.fetch, peer.tried) = (None, None, None);
-        peer.streamed = Recent::default();
-        peer.state_bytes = 0;
-        peer.problem = Some(format!("{}: {TOO_LARGE}", why(bytes, most)));
+        (peer.applied, peer.candidate, peer.reading.fetch) = (None, None, None);
+        peer.held = Held::default();
+        peer.reading.problem = Some(format!("{}: {TOO_LARGE}", why(bytes, most)));
     }
 
     /// Clusters whose states do not fit, and why, without [`TOO_LARGE`].
@@ -152,11 +150,11 @@ mod tests {
 
     /// So many states that came by stream, each of one other pair.
     fn peer(state_bytes: usize, streamed: u8) -> Peer {
-        let mut peer = Peer { state_bytes, ..Peer::default() };
+        let mut peer = Peer { held: Held { state_bytes, ..Held::default() }, ..Peer::default() };
         let owner = WriterIdentity { clusterset: "prod".into(), cluster: "green".into(), uid: "uid-green".into() };
         for n in 0..streamed {
             let map = Arc::new(Map::from([("a".into(), Value::from([n; 100]))]));
-            peer.streamed.push(Hashes::of(&owner, &map), &map, None);
+            peer.held.streamed.push(Hashes::of(&owner, &map), &map, None, None);
         }
         peer
     }
@@ -165,9 +163,9 @@ mod tests {
     fn former_states_go_before_any_cluster_does_and_then_the_largest_one() {
         let refused = |reader: &Reader| reader.refused().map(|(id, _)| id.to_string()).collect::<Vec<_>>();
         let few = reader(vec![("blue", peer(300, 0)), ("green", peer(100, 3))]);
-        assert_eq!((few.peers["green"].streamed.len(), refused(&few).len()), (3, 0));
+        assert_eq!((few.peers["green"].held.streamed.len(), refused(&few).len()), (3, 0));
         let many = reader(vec![("blue", peer(300, 0)), ("green", peer(100, 64))]);
-        assert_eq!((many.peers["green"].streamed.len(), refused(&many).len()), (1, 0), "the newest one stays");
+        assert_eq!((many.peers["green"].held.streamed.len(), refused(&many).len()), (1, 0), "the newest one stays");
         let large = reader(vec![("blue", peer(300, 0)), ("green", peer(100, 64)), ("lime", peer(600, 0))]);
         assert_eq!(refused(&large), ["lime"]);
         assert_eq!(large.peers["lime"].bytes(), 0);

@@ -43,6 +43,11 @@ enum Verdict {
     Refused(String),
 }
 
+/// What signed a head, in words.
+fn signed(head: &Head) -> String {
+    head.signer.map_or_else(|| "no valid signature".to_owned(), |key| format!("a signature of the key {key}"))
+}
+
 impl Peer {
     /// The UID and the key that are pinned for the cluster, unless people said that it is gone for good.
     pub(super) fn pin(&self) -> Option<(String, PublicKey)> {
@@ -89,30 +94,30 @@ impl Reader {
     /// R9: what the key that signed the head proves.
     fn judge_key(&mut self, now: Now, head: &Head, out: &mut Outbox) -> Verdict {
         let id = &head.cluster;
-        let signed = || {
-            head.signer.map_or_else(|| "no valid signature".to_owned(), |key| format!("a signature of the key {key}"))
-        };
         if self.trust.mode != Mode::Open && self.peers.get(id).is_some_and(Peer::is_rejected) {
             return Verdict::Refused(format!(
                 "somebody rejected this cluster here; its head has {}. If it is a member after all: cloudmap-mcs trust accept {id}",
-                signed()
+                signed(head)
             ));
         }
         match self.trust.mode {
-            Mode::Open => return Verdict::Open,
-            Mode::Pinned => {
-                return match (self.trust.pinned.get(id), head.signer) {
-                    (Some(keys), Some(signer)) if keys.contains(&signer) => Verdict::Proved,
-                    (Some(_), _) => {
-                        Verdict::Refused(format!("its head has {}, but another one is pinned{IN_CONFIG_MAP}", signed()))
-                    }
-                    (None, _) => {
-                        Verdict::Refused(format!("no key is pinned for it{IN_CONFIG_MAP}; its head has {}", signed()))
-                    }
-                };
-            }
-            Mode::Tofu => {}
+            Mode::Open => Verdict::Open,
+            Mode::Pinned => match (self.trust.pinned.get(id), head.signer) {
+                (Some(keys), Some(signer)) if keys.contains(&signer) => Verdict::Proved,
+                (Some(_), _) => {
+                    Verdict::Refused(format!("its head has {}, but another one is pinned{IN_CONFIG_MAP}", signed(head)))
+                }
+                (None, _) => {
+                    Verdict::Refused(format!("no key is pinned for it{IN_CONFIG_MAP}; its head has {}", signed(head)))
+                }
+            },
+            Mode::Tofu => self.judge_pin(now, head, out),
         }
+    }
+
+    /// R9: the same where the key counts with which a cluster was first accepted.
+    fn judge_pin(&mut self, now: Now, head: &Head, out: &mut Outbox) -> Verdict {
+        let id = &head.cluster;
         let pin = self.peers.get(id).and_then(Peer::pin);
         if let Some((uid, key)) = &pin {
             if **uid != *head.uid {
@@ -120,7 +125,7 @@ impl Reader {
                     "its head is from UID {} and has {}, but the cluster with this id has the UID {uid} and the key {key}. \
                      If it was rebuilt: cloudmap-mcs trust accept {id}",
                     head.uid,
-                    signed()
+                    signed(head)
                 ));
             }
             if head.signer == Some(*key) {
@@ -136,7 +141,7 @@ impl Reader {
         }
         if self.trust.demands_approval() && !self.is_known(head) {
             // What a stranger says last is of no interest. A key that it left must not be one that counts.
-            return if head.is_live() { Verdict::Refused(Self::stranger(head, &signed())) } else { Verdict::Waits };
+            return if head.is_live() { Verdict::Refused(Self::stranger(head)) } else { Verdict::Waits };
         }
         let asked = self.announced.entry(id.clone()).or_default();
         match (&pin, head.signer, &asked.announced) {
@@ -161,10 +166,10 @@ impl Reader {
             (Some((_, key)), _, _) => Verdict::Refused(format!(
                 "its head has {}, but its key is {key}, which did not hand over. If the cluster was rebuilt: cloudmap-mcs \
                  trust accept {id}",
-                signed()
+                signed(head)
             )),
             (None, _, _) => {
-                Verdict::Refused(format!("its head has {}, which exports-0.{id} does not announce", signed()))
+                Verdict::Refused(format!("its head has {}, which exports-0.{id} does not announce", signed(head)))
             }
         }
     }
@@ -184,8 +189,8 @@ impl Reader {
     }
 
     /// Why the head of a new cluster does not count.
-    fn stranger(head: &Head, signed: &str) -> String {
-        let (id, uid) = (&head.cluster, &head.uid);
+    fn stranger(head: &Head) -> String {
+        let (id, uid, signed) = (&head.cluster, &head.uid, signed(head));
         let key = head.signer.map_or_else(|| "KEY".to_owned(), |key| key.to_string());
         format!(
             "it is a new cluster (UID {uid}), which an administrator must accept; its head has {signed}. Compare the key with \
@@ -234,20 +239,20 @@ impl Reader {
         }
         let patience = 2 * self.timing.backoff_max;
         for (id, peer) in &mut self.peers {
-            let hidden = self.read_clock.saturating_sub(peer.at_or_above) > patience;
+            let hidden = self.clocks.read.saturating_sub(peer.times.at_or_above) > patience;
             let gone = peer.accepted.as_ref().is_none_or(|accepted| accepted.gone.is_some_and(Gone::is_left));
-            if hidden && !gone && peer.pin().is_some() && peer.copy.is_none() && now.mono >= peer.copy_next {
-                peer.copy_next =
+            if hidden && !gone && peer.pin().is_some() && peer.copy.call.is_none() && now.mono >= peer.copy.next {
+                peer.copy.next =
                     now.mono + if peer.stale.is_some() { self.timing.creator_retry } else { self.timing.backoff_max };
-                peer.copy = Some(out.call(Call::Copy { cluster: id.clone() }));
+                peer.copy.call = Some(out.call(Call::Copy { cluster: id.clone() }));
             }
         }
     }
 
     /// The outcome of reading a copy; `false` if it is nobody's here.
     pub(super) fn read_copy(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
-        let Some(peer) = self.peers.values_mut().find(|peer| peer.copy == Some(id)) else { return false };
-        peer.copy = None;
+        let Some(peer) = self.peers.values_mut().find(|peer| peer.copy.call == Some(id)) else { return false };
+        peer.copy.call = None;
         if let Outcome::Copy(Some(head)) = outcome
             && matches!(self.judge_key(now, head, out), Verdict::Proved)
             && head.delta.check().is_ok()
@@ -258,7 +263,7 @@ impl Reader {
     }
 
     /// The outcome of asking what a cluster announces; `false` if it is nobody's here.
-    pub(super) fn heard_key(&mut self, id: CallId, outcome: &Outcome) -> bool {
+    pub(super) fn announcement_read(&mut self, id: CallId, outcome: &Outcome) -> bool {
         let Some(asked) = self.announced.values_mut().find(|asked| asked.call == Some(id)) else { return false };
         asked.call = None;
         if let Outcome::Announced(announced) = outcome {

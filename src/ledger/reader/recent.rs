@@ -8,7 +8,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use super::budget::{added, cost};
-use crate::{Map, Value, hash::Hashes};
+use crate::{Map, Value, diff::Diff, hash::Hashes};
 
 /// As many as come within a minute with a change a second.
 const MOST: usize = 64;
@@ -39,15 +39,21 @@ struct Former {
 }
 
 impl Recent {
-    /// Takes the next state, unless it is the newest one already. `applied` shares memory with it.
-    pub(super) fn push(&mut self, hashes: Hashes, map: &Arc<Map>, applied: Option<&Arc<Map>>) -> bool {
+    /// Takes the next state, unless it is the newest one already. `diff` may say how it came from that, and `applied` shares memory with it.
+    pub(super) fn push(
+        &mut self,
+        hashes: Hashes,
+        map: &Arc<Map>,
+        diff: Option<&Arc<Diff>>,
+        applied: Option<&Arc<Map>>,
+    ) -> bool {
         if self.newest.as_ref().is_some_and(|newest| newest.hashes == hashes) {
             return false;
         }
         let bytes = added(applied, map);
         if let Some(before) = self.newest.replace(Newest { hashes, map: map.clone(), bytes }) {
-            let differs = before.map.difference(map).map(|(key, was, _)| (key.clone(), was.cloned()));
-            let differs: Box<[_]> = differs.collect();
+            let diff = Diff::or_between(diff, &before.map, map);
+            let differs: Box<[_]> = diff.changed().iter().map(|pair| (pair.key.clone(), pair.was.clone())).collect();
             let nothing = Value::default();
             let bytes = differs.iter().map(|(key, was)| cost(key, was.as_ref().unwrap_or(&nothing))).sum();
             self.former.push_back(Former { hashes: before.hashes, differs, bytes });
@@ -112,7 +118,7 @@ mod tests {
     }
 
     fn push(recent: &mut Recent, map: &Arc<Map>) -> bool {
-        recent.push(hashes(map), map, None)
+        recent.push(hashes(map), map, None, None)
     }
 
     #[test]

@@ -47,55 +47,55 @@ impl Reader {
             return self.propose(now, id, newer);
         }
         let known = last.filter(same);
-        let base = || peer.verified.as_ref().filter(|base| base.root == head.root);
+        let base = || peer.held.verified.as_ref().filter(|base| base.root == head.root);
         let on = |base: &Base| {
             if head.delta.is_empty() { base.map.clone() } else { Arc::new(head.delta.apply(&base.map)) }
         };
         let known = known.and_then(|known| known.state.clone());
         // What came by stream needs no pages.
-        let came = if known.is_none() { peer.streamed.find(head.summary.hashes) } else { None };
+        let came = if known.is_none() { peer.held.streamed.find(head.summary.hashes) } else { None };
         let (streamed, came) = came.unzip();
         let compared = || {
-            let hashed = peer.hashed.as_ref().filter(|hashed| hashed.hashes() == head.summary.hashes)?;
+            let hashed = peer.held.hashed.as_ref().filter(|hashed| hashed.hashes() == head.summary.hashes)?;
             Some(hashed.map().clone())
         };
         let said = known.or(came).or_else(compared).or_else(|| base().map(on));
         let certain = said.is_some();
         // What was appended to the pages came in deltas before, mostly: only the hash can tell.
-        let untried = peer.tried.as_ref().is_none_or(|tried| !Arc::ptr_eq(tried, &head));
+        let untried = peer.held.tried.as_ref().is_none_or(|tried| !Arc::ptr_eq(tried, &head));
         let told = || last.filter(|_| untried)?.state.as_ref().map(|held| Arc::new(head.delta.apply(held)));
         let state = said.or_else(told);
         let Some(peer) = self.peers.get_mut(id) else { return };
         if let Some((at, state)) = streamed.zip(state.as_ref()) {
             // Later heads mean this state or later ones. Their pages would be a second copy, for each of many clusters.
-            peer.streamed.reached(at, state);
-            peer.verified = None;
+            peer.held.streamed.reached(at, state);
+            peer.held.verified = None;
         }
         if let Some(state) = state {
             let hashes = peer.hashes(&self.me, &head, &state);
-            peer.state_bytes = peer.hashed.as_ref().map_or(0, Hashed::bytes);
+            peer.held.state_bytes = peer.held.hashed.as_ref().map_or(0, Hashed::bytes);
             if hashes == head.summary.hashes {
                 peer.refused = None;
                 return self.propose_read(now, id, &head, Some(state));
             }
             if certain {
-                if now.mono >= peer.retry_at {
+                if now.mono >= peer.reading.retry_at {
                     self.fetched(now, id, Progress::Failed(UNEXPECTED), out);
                 }
                 return;
             }
-            peer.tried = Some(head.clone());
+            peer.held.tried = Some(head.clone());
         }
-        if peer.fetch.is_some() || now.mono < peer.retry_at {
+        if peer.reading.fetch.is_some() || now.mono < peer.reading.retry_at {
             return;
         }
-        let cache = peer.verified.as_ref().map(|base| base.cache.clone()).unwrap_or_default();
+        let cache = peer.held.verified.as_ref().map(|base| base.cache.clone()).unwrap_or_default();
         let room = self.room_for(id);
         let Some(peer) = self.peers.get_mut(id) else { return };
         let mut fetch = Fetch::new(id.clone(), head.root.clone(), cache).within(room);
-        peer.fetches += 1;
+        peer.reading.begun += 1;
         let progress = fetch.advance(out);
-        peer.fetch = Some(fetch);
+        peer.reading.fetch = Some(fetch);
         self.fetched(now, id, progress, out);
     }
 
@@ -108,7 +108,7 @@ impl Reader {
         for peer in self.peers.values_mut() {
             let names = peer.head.as_ref().and_then(|head| Some((head, successor(&head.presence)?)));
             if names.is_none_or(there) {
-                peer.succeeded = self.read_clock;
+                peer.times.succeeded = self.clocks.read;
             }
         }
     }
@@ -119,7 +119,7 @@ impl Reader {
         let applied = self.peers.get(successor).and_then(|peer| peer.applied.as_ref());
         let live = |accepted: &Accepted| *accepted.uid == *head.uid && !accepted.gone.is_some_and(Gone::is_left);
         let unread = |peer: &Peer| peer.applied.is_none() && peer.accepted.as_ref().is_some_and(live);
-        let removed = self.read_clock.saturating_sub(left.succeeded) > self.timing.forget;
+        let removed = self.clocks.read.saturating_sub(left.times.succeeded) > self.timing.forget;
         applied.is_some_and(|applied| *applied.accepted.uid == *head.uid) || removed && !self.peers.values().any(unread)
     }
 
@@ -129,25 +129,16 @@ impl Reader {
         match progress {
             Progress::Waiting => return self.keep_budget(now),
             Progress::Failed(LARGER) if room < MAX_STATE_BYTES => {
-                peer.failed_fetches += 1;
+                peer.reading.failed += 1;
                 return self.refuse(now, id, room);
             }
             Progress::Failed(why) | Progress::Unread(why) => {
-                peer.fetch = None;
-                peer.failed_fetches += 1;
-                peer.problem = Some(why.to_owned());
-                let back_off = peer.back_off.unwrap_or(timing.backoff_min);
-                peer.retry_at = now.mono + back_off;
-                peer.back_off = Some((back_off * 2).min(timing.backoff_max));
-                return;
+                return peer.reading.fails(now, &timing, why);
             }
             Progress::Complete(verified) => {
                 let verified = *verified;
-                peer.fetch = None;
-                peer.problem = None;
-                peer.back_off = None;
-                peer.retry_at = now.mono;
-                peer.verified =
+                peer.reading.succeeds(now);
+                peer.held.verified =
                     Some(Base { root: verified.layout.root(), map: Arc::new(verified.map), cache: verified.cache });
             }
         }
@@ -167,7 +158,7 @@ impl Reader {
     fn propose(&mut self, now: Now, id: &Arc<str>, state: Applied) {
         let Some(peer) = self.peers.get_mut(id) else { return };
         let Some(accepted) = peer.accepted.clone() else { return };
-        (peer.problem, peer.back_off) = (None, None);
+        (peer.reading.problem, peer.reading.back_off) = (None, None);
         if peer.applied.as_ref().is_some_and(|applied| applied.accepted == accepted && peer.candidate.is_none()) {
             return;
         }
@@ -198,13 +189,13 @@ impl Reader {
             }
             return true;
         }
-        if self.heard_key(id, outcome) || self.read_copy(now, id, outcome, out) {
+        if self.announcement_read(id, outcome) || self.read_copy(now, id, outcome, out) {
             return true;
         }
-        let waiting = |(_, peer): &(&Arc<str>, &mut Peer)| peer.fetch.as_ref().is_some_and(|f| f.waits_for(id));
+        let waiting = |(_, peer): &(&Arc<str>, &mut Peer)| peer.reading.fetch.as_ref().is_some_and(|f| f.waits_for(id));
         let Some((cluster, peer)) = self.peers.iter_mut().find(waiting) else { return false };
         let cluster = cluster.clone();
-        let Some(fetch) = &mut peer.fetch else { return true };
+        let Some(fetch) = &mut peer.reading.fetch else { return true };
         let newest = peer.head.as_ref().map(|head| head.root.clone());
         let progress = match (newest.filter(|newest| *newest != fetch.root), outcome) {
             // The head moved on. Where it does so all the time, starting anew would never end.

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::{Peer, Reader};
 use crate::{
+    diff::Diff,
     hash::Hashed,
     record::{Accepted, Gone},
     remote::{Remote, RemoteFigures, Remotes},
@@ -37,7 +38,7 @@ impl Reader {
                 expired: gone == Some(Gone::Expired),
                 refused: peer.refused.is_some(),
                 created: accepted.created,
-                problem: ignored.or_else(|| peer.problem.clone()),
+                problem: ignored.or_else(|| peer.reading.problem.clone()),
             };
             clusters.insert(cluster, remote);
         }
@@ -80,10 +81,10 @@ impl Reader {
         self.peers.iter().filter_map(contact).collect()
     }
 
-    /// R7: the cluster spoke by stream, so it is not silent.
-    pub(crate) fn heard(&mut self, id: &Arc<str>) {
+    /// R7: something came of the cluster by stream, so it is not silent.
+    pub(crate) fn streams(&mut self, id: &Arc<str>) {
         let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.advanced = self.own_clock;
+        peer.times.advanced = self.clocks.own;
         let expired = peer.accepted.as_mut().filter(|accepted| accepted.gone == Some(Gone::Expired));
         if peer.stale.take().is_some() || expired.is_some() {
             self.revision += 1;
@@ -94,14 +95,14 @@ impl Reader {
     }
 
     /// Takes the newest state of a cluster that came by stream: a head with its hashes needs no pages. Returns whether it is
-    /// another one than before, so that [`Self::keep_budget`] has to be called.
-    pub(crate) fn hold(&mut self, id: &Arc<str>, streamed: &Hashed) -> bool {
+    /// another one than before (`diff`: how it came from that one), so that [`Self::keep_budget`] has to be called.
+    pub(crate) fn hold(&mut self, id: &Arc<str>, streamed: &Hashed, diff: Option<&Arc<Diff>>) -> bool {
         let Some(peer) = self.peers.get_mut(id).filter(|peer| peer.refused.is_none()) else { return false };
-        if peer.hashed.as_ref().is_none_or(|hashed| !Arc::ptr_eq(hashed.map(), streamed.map())) {
-            peer.hashed = Some(streamed.clone());
+        if peer.held.hashed.as_ref().is_none_or(|hashed| !Arc::ptr_eq(hashed.map(), streamed.map())) {
+            peer.held.hashed = Some(streamed.clone());
         }
         let applied = peer.applied.as_ref().and_then(|applied| applied.state.as_ref());
-        peer.streamed.push(streamed.hashes(), streamed.map(), applied)
+        peer.held.streamed.push(streamed.hashes(), streamed.map(), diff, applied)
     }
 
     /// Whether something does not apply yet that another cluster said, and that can be read.
@@ -110,7 +111,7 @@ impl Reader {
             let applied = peer.applied.as_ref().map(|applied| (&applied.accepted.uid, applied.accepted.position));
             let accepted = peer.accepted.as_ref().map(|accepted| (&accepted.uid, accepted.position));
             let live = peer.head.as_ref().is_some_and(|head| head.is_live());
-            live && peer.problem.is_none() && applied != accepted
+            live && peer.reading.problem.is_none() && applied != accepted
         })
     }
 
@@ -120,7 +121,7 @@ impl Reader {
             && self.all_live_verified
             && self.ignored.keys().all(|id| self.is_kept_out(id))
             && self.unaccepted.iter().all(|id| self.is_kept_out(id))
-            && self.peers.values().all(|peer| peer.is_at_rest(self.read_clock))
+            && self.peers.values().all(|peer| peer.is_at_rest(self.clocks.read))
     }
 
     /// Whether only a person can let the cluster in. That somebody writes such heads keeps no leader from resting.
@@ -148,10 +149,10 @@ impl Reader {
             let figures = RemoteFigures {
                 position: peer.accepted.as_ref().map(|accepted| accepted.position),
                 since: peer.accepted.as_ref().map_or(0, |accepted| accepted.since),
-                silent: self.own_clock.saturating_sub(peer.advanced),
+                silent: self.clocks.own.saturating_sub(peer.times.advanced),
                 lag: peer.lag,
-                fetches: peer.fetches,
-                failed_fetches: peer.failed_fetches,
+                fetches: peer.reading.begun,
+                failed_fetches: peer.reading.failed,
                 bytes: peer.bytes(),
             };
             (id.clone(), figures)

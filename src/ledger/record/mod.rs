@@ -231,7 +231,7 @@ impl Record {
     }
 }
 
-/// A [`Registration`](model::Registration) in a form for people.
+/// A [`Claim`](crate::claims::Claim) in a form for people.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StoredRegistration {
     /// Cloud Map namespace.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use super::Contact;
+use super::{Contact, Stream};
 use crate::{
     Map,
     hash::Summary,
@@ -80,14 +80,14 @@ impl Ahead {
         self.revision += 1;
     }
 
-    /// Forgets what the ledger has as well, or what does not count any more. `speaker` is the epoch and the random number of
+    /// Forgets what the ledger has as well, or what does not count any more. `leader` is the epoch and the random number of
     /// the leader that a cluster is heard from.
-    pub(super) fn settle(
+    pub(super) fn forget(
         &mut self,
         now: Duration,
         escape: Duration,
         contacts: &BTreeMap<Arc<str>, Contact>,
-        speaker: impl Fn(&str) -> Option<(u64, u64)>,
+        leader: impl Fn(&str) -> Option<(u64, u64)>,
     ) {
         let term = |version: Version| (version.epoch, version.nonce);
         let (before, mut emptied) = (self.clusters.len(), false);
@@ -102,8 +102,8 @@ impl Ahead {
             if contact.summary.is_some_and(|ledger| !ledger.version.is_before(entry.version)) {
                 return false;
             }
-            let (speaker, streamed) = (speaker(cluster), term(entry.version));
-            if speaker.is_some_and(|speaker| speaker == streamed || speaker.0 > streamed.0) {
+            let (leader, streamed) = (leader(cluster), term(entry.version));
+            if leader.is_some_and(|leader| leader == streamed || leader.0 > streamed.0) {
                 entry.cut = None;
                 return true;
             }
@@ -116,7 +116,7 @@ impl Ahead {
             }
             // The record of that cluster was lost, and its leaders began again below.
             let other = term(said) != streamed && said.is_before(entry.version);
-            let below = speaker.is_some() || contact.position.epoch < entry.version.epoch;
+            let below = leader.is_some() || contact.position.epoch < entry.version.epoch;
             !(other && below && *advances >= ADVANCES && now.saturating_sub(*since) > escape)
         });
         if self.clusters.len() < before || emptied {
@@ -176,5 +176,41 @@ impl Ahead {
                 self.clusters.insert(cluster.as_str().into(), entry);
             }
         }
+    }
+}
+
+impl Stream {
+    /// Whether the record has what it should have (S6).
+    pub(crate) fn is_recorded(&self, stored: &BTreeMap<String, Streamed>) -> bool {
+        self.ahead.is_recorded(stored)
+    }
+
+    /// What the record should have (S6).
+    pub(crate) fn record(&self) -> BTreeMap<String, Streamed> {
+        self.ahead.record()
+    }
+
+    /// When the record may be stored for nothing but what was streamed.
+    pub(crate) fn record_due(&self) -> Duration {
+        self.ahead.due()
+    }
+
+    /// The record was stored by a call that was made at `made`.
+    pub(crate) fn stored(&mut self, made: Duration) {
+        self.ahead.stored(made);
+    }
+
+    /// Takes what the record has, as a call read it that was made at `made`: at the start (`before` is `None`), and whenever
+    /// another process stored it.
+    pub(crate) fn restore(
+        &mut self,
+        made: Duration,
+        before: Option<&BTreeMap<String, Streamed>>,
+        stored: &BTreeMap<String, Streamed>,
+    ) {
+        let same = |(cluster, streamed): &(&String, &Streamed)| {
+            before.is_some_and(|before| before.get(*cluster) == Some(streamed))
+        };
+        self.ahead.restore(made, stored.iter().filter(|entry| !same(entry)));
     }
 }

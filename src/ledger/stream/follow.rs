@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::message::Message;
 use crate::{
     Map,
+    diff::Diff,
     hash::{Hashed, Summary},
     tree,
     writer::WriterIdentity,
@@ -24,6 +25,8 @@ pub(super) struct Following {
     coming: usize,
     /// The newest whole one that came.
     latest: Option<(Summary, Arc<Map>)>,
+    /// How it came from the one before, until somebody takes that.
+    diff: Option<Arc<Diff>>,
 }
 
 impl Following {
@@ -32,7 +35,7 @@ impl Following {
         let bytes = known.iter().map(|(key, value)| key.len() + value.len()).sum();
         let mut hashed = Hashed::new(owner);
         hashed.set(known);
-        Self { hashed, staged: None, bytes, coming: 0, latest: None }
+        Self { hashed, staged: None, bytes, coming: 0, latest: None, diff: None }
     }
 
     /// What is here already.
@@ -47,6 +50,11 @@ impl Following {
     /// The newest whole state that came, with its hashes.
     pub(super) fn whole(&self) -> Option<&Hashed> {
         self.latest.as_ref().map(|_| &self.hashed)
+    }
+
+    /// How the newest whole state came from the one before, once.
+    pub(super) fn take_diff(&mut self) -> Option<Arc<Diff>> {
+        self.diff.take()
     }
 
     /// Bytes that came of a state that is not whole yet.
@@ -99,10 +107,11 @@ impl Following {
         }
         self.coming = 0;
         let map = Arc::new(staged);
-        self.hashed.set(map.clone());
+        let diff = self.hashed.set(map.clone());
         if self.hashed.hashes() != summary.hashes {
             return Err("the state has another hash than was said");
         }
+        self.diff = Some(diff);
         self.latest = Some((summary, map));
         Ok(())
     }

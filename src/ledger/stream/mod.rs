@@ -5,36 +5,34 @@
 //! rules S1 to S10; S10 is in [`super::pace`].
 
 mod ahead;
+mod dial;
 mod follow;
 pub mod message;
+mod rest;
 mod serve;
 mod session;
 mod strangers;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    cell::LazyCell,
-    collections::{BTreeMap, BTreeSet},
-    net::SocketAddr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use super::{
     Map,
     call::Ids,
+    diff::Diff,
     hash::{Hashed, Summary},
     limits::Timing,
     remote::Remotes,
     writer::WriterIdentity,
 };
-use crate::record::{Position, Streamed};
+use crate::record::Position;
 use ahead::Ahead;
+use dial::Dialling;
 use follow::Following;
 use message::{Hello, Message};
 use model::PublicKey;
-pub use serve::Said;
+pub use serve::OwnState;
 use serve::Serving;
 use session::Session;
 use strangers::Strangers;
@@ -101,8 +99,6 @@ pub struct Contact {
 
 /// Syncs that are said at once; others wait for them.
 const SYNCS: usize = 8;
-/// The next attempt to connect comes after this, doubled up to five times.
-const PAUSE: Duration = Duration::from_millis(500);
 /// Who said what is wrong is not listened to for this long.
 const DISTRUST: Duration = Duration::from_mins(5);
 
@@ -115,16 +111,6 @@ pub(super) const REFUSED: &str =
 /// Why a session is of no use: the first message is small, and the next ones are not.
 const CUT: &str = "it said who it is, and then no state came whole; large packets may be lost on the way (MTU), or a firewall \
                    ends the connection";
-
-/// The attempts to connect to a cluster.
-#[derive(Debug, Default)]
-struct Dialling {
-    running: bool,
-    next: Duration,
-    failures: u32,
-    /// Where the last attempt went; empty before the first one.
-    to: Arc<[SocketAddr]>,
-}
 
 /// The stream of one leader.
 #[derive(Debug)]
@@ -192,7 +178,8 @@ impl Stream {
     /// The clusters from which a whole state came by a session that lasts. A session alone is not enough: where large packets
     /// are lost, one begins again and again.
     pub fn connected(&self) -> impl Iterator<Item = &Arc<str>> {
-        self.held().map(|(cluster, _)| cluster)
+        let whole = self.following.iter().filter(|(_, (_, following))| following.whole().is_some());
+        whole.map(|(cluster, _)| cluster)
     }
 
     /// Why the last attempt failed, of clusters from which no whole state came since.
@@ -230,19 +217,19 @@ impl Stream {
 
     /// The socket has taken the message that was sent last. If there is nothing more to say now, when to look at the session
     /// again: with many clusters, this is a good part of all that happens.
-    pub(super) fn taken(&mut self, now: Duration, id: SessionId, said: Option<Said<'_>>) -> Option<Duration> {
+    pub(super) fn taken(&mut self, now: Duration, id: SessionId, own: Option<OwnState<'_>>) -> Option<Duration> {
         let session = self.sessions.get_mut(&id)?;
         session.taken();
-        let (more, at) = (said.is_none_or(|said| session.has_more(said)), session.wake(now));
+        let (more, at) = (own.is_none_or(|own| session.has_more(own)), session.wake(now));
         let waits = |session: &Session| session.serving.as_ref().is_some_and(Serving::waits);
         Some(at).filter(|_| !more && !self.sessions.values().any(waits))
     }
 
     /// A sign of life came. `true`: nothing follows from it, because something was heard lately.
     pub(super) fn alive(&mut self, now: Duration, id: SessionId) -> bool {
-        let greeted = |session: &&mut Session| session.peer.is_some() && session.is_heard(now);
+        let greeted = |session: &&mut Session| session.peer.is_some() && session.is_alive(now);
         let Some(session) = self.sessions.get_mut(&id).filter(greeted) else { return false };
-        session.heard(now);
+        session.receive(now);
         true
     }
 
@@ -260,7 +247,7 @@ impl Stream {
         contacts: &BTreeMap<Arc<str>, Contact>,
     ) {
         let Some(session) = self.sessions.get_mut(&id) else { return };
-        session.heard(now);
+        session.receive(now);
         let peer = session.peer.as_ref().map(|peer| peer.cluster.clone());
         match (message, peer) {
             (Message::Hello(hello), None) => self.greet(now, id, hello, contacts),
@@ -336,16 +323,16 @@ impl Stream {
         }
     }
 
-    /// Whatever is due: called after every input. `said` is what this leader says, once it may.
+    /// Whatever is due: called after every input. `own` is the state of this leader, once it may send it.
     pub(super) fn advance(
         &mut self,
         now: Duration,
         term: Option<(u64, u64)>,
-        said: Option<Said<'_>>,
+        own: Option<OwnState<'_>>,
         contacts: &BTreeMap<Arc<str>, Contact>,
     ) {
         self.wake = None;
-        let term = term.filter(|_| said.is_some());
+        let term = term.filter(|_| own.is_some());
         if self.term != term {
             self.term = term;
             let ids: Vec<_> = self.sessions.keys().copied().collect();
@@ -372,14 +359,14 @@ impl Stream {
         for (cluster, id) in two {
             self.distrust(now, cluster, id, "the ledger has another state of this version");
         }
-        let speaker = |cluster: &str| {
+        let leader = |cluster: &str| {
             let peer = self.sessions.get(&self.following.get(cluster)?.0)?.peer.as_ref()?;
             Some((peer.epoch, peer.nonce))
         };
-        self.ahead.settle(now, self.timing.escape, contacts, speaker);
-        if let Some(said) = said {
+        self.ahead.forget(now, self.timing.escape, contacts, leader);
+        if let Some(own) = own {
             self.dial(now, contacts);
-            self.speak(now, said);
+            self.send(now, own);
         }
     }
 
@@ -424,53 +411,22 @@ impl Stream {
             let known = self.ahead.map(&cluster).or(contact.state.as_ref()).cloned().unwrap_or_default();
             let following = Following::new(owner, known);
             if let Some(session) = self.sessions.get_mut(&id) {
-                session.say(following.subscribe());
+                session.enqueue(following.subscribe());
             }
             self.following.insert(cluster, (id, following));
         }
     }
 
-    /// Connects to every cluster with which there is no session.
-    fn dial(&mut self, now: Duration, contacts: &BTreeMap<Arc<str>, Contact>) {
-        let here = |session: &Session| {
-            let peer = session.peer.as_ref().map(|peer| peer.cluster.clone());
-            peer.into_iter().chain(session.dialled.clone())
-        };
-        // Looking through the sessions for each cluster would take a thousand times a thousand steps, at every event. Mostly
-        // all clusters are followed.
-        let here = LazyCell::new(|| self.sessions.values().flat_map(here).collect::<BTreeSet<Arc<str>>>());
-        for (cluster, contact) in contacts {
-            let Some(key) = contact.key.filter(|_| contact.live && !contact.addresses.is_empty()) else { continue };
-            if self.following.contains_key(cluster) || here.contains(cluster) || self.distrusted.contains_key(cluster) {
-                continue;
-            }
-            let dialling = self.dialling.entry(cluster.clone()).or_default();
-            if dialling.running {
-                continue;
-            }
-            // A new leader listens elsewhere, and what failed says nothing about it.
-            let same = dialling.to.is_empty() || dialling.to == contact.addresses;
-            if same && now < dialling.next {
-                self.wake = Some(self.wake.map_or(dialling.next, |wake| wake.min(dialling.next)));
-                continue;
-            }
-            dialling.running = true;
-            let addresses = contact.addresses.clone();
-            dialling.to = addresses.clone();
-            self.commands.push(Command::Dial { cluster: cluster.clone(), addresses, key });
-        }
-    }
-
     /// S7: gives every socket that has room the next message.
-    fn speak(&mut self, now: Duration, said: Said<'_>) {
+    fn send(&mut self, now: Duration, own: OwnState<'_>) {
         let syncing = |session: &Session| session.serving.as_ref().is_some_and(Serving::syncs);
         let mut room = SYNCS.saturating_sub(self.sessions.values().filter(|session| syncing(session)).count());
         for (id, session) in &mut self.sessions {
             if let Some(serving) = session.serving.as_mut().filter(|serving| room > 0 && serving.waits()) {
                 room -= 1;
-                serving.sync(said);
+                serving.sync(own);
             }
-            if let Some(message) = session.next(now, said) {
+            if let Some(message) = session.next(now, own) {
                 self.commands.push(Command::Send { session: *id, message: Arc::new(message) });
             }
             let at = session.wake(now);
@@ -502,43 +458,17 @@ impl Stream {
         }
     }
 
-    /// The next attempt comes later and later, and up to a second after that, so that not all come at once.
-    fn pause(&mut self, now: Duration, cluster: &Arc<str>) {
-        let jitter = Duration::from_millis(self.ids.next() % 1_000);
-        let dialling = self.dialling.entry(cluster.clone()).or_default();
-        let pause = PAUSE * 2u32.pow(dialling.failures.min(5));
-        dialling.failures += 1;
-        dialling.next = now + pause + jitter;
-    }
-
-    /// S10: whether each live cluster that is not silent is heard, and the ledger has the claims that it says. `false`
-    /// if there is no such cluster, or if somebody came a moment ago whom the ledger may show soon.
-    pub(super) fn is_at_rest(&self, now: Duration, contacts: &BTreeMap<Arc<str>, Contact>) -> bool {
-        let heard = contacts.iter().filter(|(_, contact)| contact.live && !contact.silent);
-        let mut follows = heard.map(|(cluster, contact)| self.follows(now, cluster, contact)).peekable();
-        !self.strangers.come(now) && follows.peek().is_some() && follows.all(|follows| follows)
-    }
-
-    fn follows(&self, now: Duration, cluster: &str, contact: &Contact) -> bool {
-        let Some((id, following)) = self.following.get(cluster) else { return false };
-        let Some(session) = self.sessions.get(id).filter(|session| session.is_heard(now)) else { return false };
-        // A new leader's head was read as well.
-        let known = session.peer.as_ref().is_some_and(|peer| peer.epoch == contact.position.epoch);
-        let (Some((said, _)), Some(head), Some(applied)) = (following.latest(), contact.head, contact.summary) else {
-            return false;
-        };
-        let claims = said.hashes.claims;
-        known && !said.version.is_before(head.version) && [head, applied].iter().all(|it| it.hashes.claims == claims)
-    }
-
     /// What a cluster said by stream last, as a whole.
     pub(super) fn latest(&self, cluster: &str) -> Option<Summary> {
         self.following.get(cluster)?.1.latest().map(|(summary, _)| *summary)
     }
 
-    /// The newest whole state of each cluster that came by stream.
-    pub(super) fn held(&self) -> impl Iterator<Item = (&Arc<str>, &Hashed)> {
-        self.following.iter().filter_map(|(cluster, (_, following))| Some((cluster, following.whole()?)))
+    /// The newest whole state of each cluster that came by stream, and how it came from the one before if it is new.
+    pub(super) fn held(&mut self) -> impl Iterator<Item = (&Arc<str>, &Hashed, Option<Arc<Diff>>)> {
+        self.following.iter_mut().filter_map(|(cluster, (_, following))| {
+            let diff = following.take_diff();
+            Some((cluster, following.whole()?, diff))
+        })
     }
 
     /// Shows what was streamed in place of what the ledger has (S5).
@@ -549,40 +479,6 @@ impl Stream {
     /// Another number whenever [`Self::overlay`] may show something else.
     pub(super) fn revision(&self) -> u64 {
         self.ahead.revision()
-    }
-
-    /// Whether the record has what it should have (S6).
-    pub(super) fn is_recorded(&self, stored: &BTreeMap<String, Streamed>) -> bool {
-        self.ahead.is_recorded(stored)
-    }
-
-    /// What the record should have (S6).
-    pub(super) fn record(&self) -> BTreeMap<String, Streamed> {
-        self.ahead.record()
-    }
-
-    /// When the record may be stored for nothing but what was streamed.
-    pub(super) fn record_due(&self) -> Duration {
-        self.ahead.due()
-    }
-
-    /// The record was stored by a call that was made at `made`.
-    pub(super) fn stored(&mut self, made: Duration) {
-        self.ahead.stored(made);
-    }
-
-    /// Takes what the record has, as a call read it that was made at `made`: at the start (`before` is `None`), and whenever
-    /// another process stored it.
-    pub(super) fn restore(
-        &mut self,
-        made: Duration,
-        before: Option<&BTreeMap<String, Streamed>>,
-        stored: &BTreeMap<String, Streamed>,
-    ) {
-        let same = |(cluster, streamed): &(&String, &Streamed)| {
-            before.is_some_and(|before| before.get(*cluster) == Some(streamed))
-        };
-        self.ahead.restore(made, stored.iter().filter(|entry| !same(entry)));
     }
 }
 

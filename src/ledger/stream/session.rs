@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use super::{
     message::{Hello, Message},
-    serve::{Said, Serving},
+    serve::{OwnState, Serving},
 };
 use model::PublicKey;
 
@@ -28,8 +28,8 @@ pub(super) struct Session {
     /// Who is there, once it said so.
     pub(super) peer: Option<Hello>,
     opened: Duration,
-    heard: Duration,
-    spoke: Duration,
+    received: Duration,
+    sent: Duration,
     /// Since when a message is on its way to the socket.
     busy: Option<Duration>,
     queue: VecDeque<Message>,
@@ -39,22 +39,22 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(now: Duration, key: PublicKey, dialled: Option<Arc<str>>, hello: Hello) -> Self {
         let queue = [Message::Hello(hello)].into();
-        Self { key, dialled, peer: None, opened: now, heard: now, spoke: now, busy: None, queue, serving: None }
+        Self { key, dialled, peer: None, opened: now, received: now, sent: now, busy: None, queue, serving: None }
     }
 
     /// Whether the other side went on speaking: it neither refused this connection at once nor took it in silence. If it hears
     /// nothing itself, it speaks until it ends the connection for that.
     pub(super) fn lasted(&self) -> bool {
-        self.heard.saturating_sub(self.opened) > 2 * SILENCE
+        self.received.saturating_sub(self.opened) > 2 * SILENCE
     }
 
-    pub(super) fn heard(&mut self, now: Duration) {
-        self.heard = now;
+    pub(super) fn receive(&mut self, now: Duration) {
+        self.received = now;
     }
 
-    /// Whether something was heard lately.
-    pub(super) fn is_heard(&self, now: Duration) -> bool {
-        now < self.heard + LATE
+    /// Whether something came lately.
+    pub(super) fn is_alive(&self, now: Duration) -> bool {
+        now < self.received + LATE
     }
 
     /// The socket has taken the last message.
@@ -62,40 +62,40 @@ impl Session {
         self.busy = None;
     }
 
-    /// Whether there is something to say but a sign of life.
-    pub(super) fn has_more(&self, said: Said<'_>) -> bool {
-        !self.queue.is_empty() || self.serving.as_ref().is_some_and(|serving| serving.has_more(said))
+    /// Whether there is something to send but a sign of life.
+    pub(super) fn has_more(&self, own: OwnState<'_>) -> bool {
+        !self.queue.is_empty() || self.serving.as_ref().is_some_and(|serving| serving.has_more(own))
     }
 
-    pub(super) fn say(&mut self, message: Message) {
+    pub(super) fn enqueue(&mut self, message: Message) {
         self.queue.push_back(message);
     }
 
     /// When it counts as gone.
     pub(super) fn ends(&self) -> Duration {
-        self.heard.min(self.busy.unwrap_or(Duration::MAX)) + SILENCE
+        self.received.min(self.busy.unwrap_or(Duration::MAX)) + SILENCE
     }
 
     /// When it wants to be looked at.
     pub(super) fn wake(&self, now: Duration) -> Duration {
         let next = if self.busy.is_some() { self.ends() } else { self.ends().min(self.due()) };
-        if self.is_heard(now) { next.min(self.heard + LATE) } else { next }
+        if self.is_alive(now) { next.min(self.received + LATE) } else { next }
     }
 
     /// When the next sign of life is due.
     fn due(&self) -> Duration {
-        self.spoke + ALIVE
+        self.sent + ALIVE
     }
 
     /// The next message for the socket, if it has room.
-    pub(super) fn next(&mut self, now: Duration, said: Said<'_>) -> Option<Message> {
+    pub(super) fn next(&mut self, now: Duration, own: OwnState<'_>) -> Option<Message> {
         if self.busy.is_some() {
             return None;
         }
         let serving = self.serving.as_mut();
-        let message = self.queue.pop_front().or_else(|| serving?.next(said));
+        let message = self.queue.pop_front().or_else(|| serving?.next(own));
         let message = message.or_else(|| (now + EARLY >= self.due()).then_some(Message::Alive))?;
-        (self.busy, self.spoke) = (Some(now), now);
+        (self.busy, self.sent) = (Some(now), now);
         Some(message)
     }
 }

@@ -5,11 +5,10 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 use super::Term;
 use crate::{
     call::{Call, CallId, Failure, Outcome},
-    forgotten,
+    claims, forgotten,
     joining::{self, Standing},
     news,
     record::{Member, Record, ResourceVersion},
-    records,
     trust::Mode,
     writer::{Inherited, Now},
 };
@@ -63,7 +62,7 @@ impl Term {
     /// Adds what was registered before this cluster was in a ClusterSet, which only the record in Kubernetes contains. Leaves
     /// out what the former leader said of other clusters.
     pub(super) fn with_standalone(&self, mut inherited: Inherited) -> Inherited {
-        let kept = self.keeper.stored.as_ref().map(|(record, _)| records::of_stored(&record.registrations));
+        let kept = self.keeper.stored.as_ref().map(|(record, _)| claims::of_stored(&record.registrations));
         let kept = kept.unwrap_or_default();
         let unknown = kept.iter().filter(|(key, _)| !inherited.map.contains_key(*key));
         let unknown: Vec<_> = unknown.map(|(key, value)| (key.clone(), value.clone())).collect();
@@ -76,7 +75,7 @@ impl Term {
     /// Whether all registrations of `record` are published, or no longer wanted.
     fn has_standalone(&self, record: &Record) -> bool {
         let (Some(published), Some(desired)) = (self.writer.published(), self.writer.desired()) else { return false };
-        let kept = records::of_stored(&record.registrations);
+        let kept = claims::of_stored(&record.registrations);
         kept.keys().all(|key| published.contains_key(key) || !desired.contains_key(key))
     }
 
@@ -95,7 +94,7 @@ impl Term {
         let mut wanted = self.updated(record);
         // What came by stream applies first, and the record follows. A deposed leader would mark as known what its successor,
         // which has read the record, does not know.
-        let speaks = self.writer.said().is_some();
+        let speaks = self.writer.own_state().is_some();
         if let Some(stream) = self.stream.as_ref().filter(|stream| speaks && !stream.is_recorded(&wanted.streamed)) {
             if now.mono >= stream.record_due() || *wanted != *record {
                 wanted.to_mut().streamed = stream.record();
@@ -128,8 +127,8 @@ impl Term {
     /// large, and this is asked at each message of each of them.
     fn updated<'a>(&self, record: &'a Record) -> Cow<'a, Record> {
         let mut wanted = Cow::Borrowed(record);
-        if record.member.as_ref() != Some(&self.member) {
-            wanted = Cow::Owned(record.clone().bound_to(&self.member));
+        if record.member.as_ref() != Some(&self.settings.member) {
+            wanted = Cow::Owned(record.clone().bound_to(&self.settings.member));
         }
         let held = self.writer.holds_epoch();
         if held > wanted.epoch {
@@ -140,17 +139,18 @@ impl Term {
             wanted.epoch = epoch;
             // A new cluster has no head that is not signed.
             let since = if record.epoch == 0 { 0 } else { epoch };
-            wanted.signed_since = (self.trust.mode != Mode::Open).then(|| record.signed_since.unwrap_or(since));
+            wanted.signed_since =
+                (self.settings.trust.mode != Mode::Open).then(|| record.signed_since.unwrap_or(since));
             wanted.signs = wanted.signs.filter(|_| wanted.signed_since.is_some());
         }
         if let Some(key) = self.writer.signs().filter(|key| wanted.signs != Some(*key)) {
             wanted.to_mut().signs = Some(key);
         }
-        if let Some(at) = self.dated.at.filter(|at| wanted.created.get(&self.member.cluster) != Some(at)) {
-            wanted.to_mut().created.insert(self.member.cluster.clone(), at);
+        if let Some(at) = self.dated.at.filter(|at| wanted.created.get(&self.settings.member.cluster) != Some(at)) {
+            wanted.to_mut().created.insert(self.settings.member.cluster.clone(), at);
         }
-        match &self.standing {
-            Some(Standing::Joined) if wanted.joined != Some(true) && self.trust.mode != Mode::Open => {
+        match &self.standing.value {
+            Some(Standing::Joined) if wanted.joined != Some(true) && self.settings.trust.mode != Mode::Open => {
                 wanted.to_mut().joined = Some(true);
             }
             Some(Standing::Rejected { .. }) if wanted.joined != Some(false) => wanted.to_mut().joined = Some(false),
@@ -185,15 +185,15 @@ impl Term {
         let Some(RecordCall { made, storing, .. }) = self.keeper.call.take() else { return };
         // A late answer shows an old content: another process of this cluster may have stored and applied something
         // newer since. The positions count when they are read again.
-        let late = now.mono.saturating_sub(made) > self.timing.tick * 2u32.pow(self.keeper.late.min(4));
+        let late = now.mono.saturating_sub(made) > self.settings.timing.tick * 2u32.pow(self.keeper.late.min(4));
         // An API server that is always slow must not stop everything.
         self.keeper.late = if late { self.keeper.late + 1 } else { 0 };
         match (outcome, storing) {
             (Outcome::Loaded { record, version }, None) => {
-                self.keeper.next_poll = now.mono + self.timing.record_poll;
+                self.keeper.next_poll = now.mono + self.settings.timing.record_poll;
                 let before = self.keeper.stored.take().map(|(record, _)| record).or(self.keeper.before.take());
-                let before = before.map(|record| record.bound_to(&self.member));
-                let Record { accepted, streamed, .. } = record.clone().bound_to(&self.member);
+                let before = before.map(|record| record.bound_to(&self.settings.member));
+                let Record { accepted, streamed, .. } = record.clone().bound_to(&self.settings.member);
                 // Another process changed it: a command, or one whose answer was lost.
                 self.news.extend(before.iter().flat_map(|before| news::between(&before.accepted, &accepted)));
                 self.reader.restore(before.as_ref().map(|before| &before.accepted), &accepted);
@@ -209,7 +209,7 @@ impl Term {
                 let kept = before.filter(|_| version.is_none());
                 let kept = kept.map(|before| Record { epoch: record.epoch, leaving: record.leaving, ..before });
                 self.keeper.stored = Some((kept.unwrap_or_else(|| Record::clone(record)), version.clone()));
-                let leaving = record.clone().bound_to(&self.member).leaving;
+                let leaving = record.clone().bound_to(&self.settings.member).leaving;
                 self.writer.set_leaving(now, leaving, &mut self.out);
             }
             (Outcome::Stored { version }, Some(record)) => {
@@ -235,7 +235,8 @@ impl Term {
                 self.doubt();
                 self.keeper.failures += 1;
                 let factor = 2u32.pow(self.keeper.failures.min(6) - 1);
-                self.keeper.retry_at = now.mono + (self.timing.retry_min * factor).min(self.timing.retry_max);
+                self.keeper.retry_at =
+                    now.mono + (self.settings.timing.retry_min * factor).min(self.settings.timing.retry_max);
                 if let Outcome::Failed(Failure { message }) = outcome {
                     self.keeper.error = Some(message.clone());
                 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Now, Writer,
+    Leader, Now,
+    run::{Duty, Run},
     upload::{Progress, Upload},
 };
 use crate::{
     Map,
     call::Outbox,
-    page::PageId,
     tree::{self, Plan, Tree},
 };
 
@@ -24,73 +24,71 @@ pub(super) struct Compaction {
     mark: u64,
 }
 
-impl Compaction {
-    pub(super) fn has(&self, page: &PageId) -> bool {
-        self.upload.has(page)
-    }
-}
-
-impl Writer {
+impl Run {
     /// Begins when the runs are as large as the tree, or earlier when nothing changes any more. Flushes go on meanwhile.
-    pub(super) fn compact(&mut self, now: Now, out: &mut Outbox) {
-        let Some(compaction) = &mut self.run.compaction else { return self.start_compaction(now, out) };
+    pub(super) fn compact(&mut self, leader: &mut Leader, now: Now, out: &mut Outbox) {
+        let Duty::Publish(uploads) = &mut self.duty else { return };
+        let Some(compaction) = &mut uploads.compaction else { return self.start_compaction(leader, now, out) };
         // Changes go first.
-        let (most, garbage) = ((self.limits.flush_concurrency / 2).max(1), &mut self.run.garbage);
-        match compaction.upload.advance(now, most, &self.timing, &self.me.cluster, garbage, out) {
+        let (most, garbage) = ((leader.limits.flush_concurrency / 2).max(1), &mut self.garbage);
+        match compaction.upload.advance(now, most, &leader.timing, &leader.me.cluster, garbage, out) {
             Progress::Working => {}
-            Progress::Seen => self.finish_compaction(now, out),
+            Progress::Seen => self.finish_compaction(leader, now, out),
             Progress::Stuck => {
-                let stuck = self.run.compaction.take().map(|compaction| compaction.upload);
-                self.abandon(stuck);
-                self.run.next_compaction = now.mono + self.timing.collect;
+                if let Some(compaction) = uploads.compaction.take() {
+                    uploads.abandon(compaction.upload, &mut self.figures, leader);
+                }
+                uploads.next_compaction = now.mono + leader.timing.collect;
             }
         }
     }
 
-    fn start_compaction(&mut self, now: Now, out: &mut Outbox) {
-        if self.run.baseless || self.run.rewrite {
+    fn start_compaction(&mut self, leader: &mut Leader, now: Now, out: &mut Outbox) {
+        let Duty::Publish(uploads) = &mut self.duty else { return };
+        let layout = &self.base.layout;
+        if self.base.is_due() {
             return;
         }
-        let (runs, tree) = (self.run.layout.runs.len(), self.run.layout.tree.data_pages());
-        let quiet_at = self.changed_at + self.timing.quiet;
-        if runs <= self.limits.runs.max(tree) {
-            if runs <= (self.limits.runs / 4).max(tree / 4) {
+        let (runs, tree) = (layout.runs.len(), layout.tree.data_pages());
+        let quiet_at = leader.desired.changed_at() + leader.timing.quiet;
+        if runs <= leader.limits.runs.max(tree) {
+            if runs <= (leader.limits.runs / 4).max(tree / 4) {
                 return;
             }
             if now.mono < quiet_at {
                 return out.wake_at(quiet_at);
             }
         }
-        if now.mono < self.run.next_compaction {
-            return out.wake_at(self.run.next_compaction);
+        if now.mono < uploads.next_compaction {
+            return out.wake_at(uploads.next_compaction);
         }
-        let Some(mut free) = self.free(now) else { return self.run.garbage.expect(now.mono) };
-        self.run.next_compaction = now.mono + self.timing.collect;
-        let id = self.flush_id();
-        let layout = &self.run.layout;
-        let written = |shard, digest| self.run.spare.get(&(digest, shard)).cloned();
+        let Some(mut free) = self.garbage.free(leader, now) else { return self.garbage.expect(now.mono) };
+        uploads.next_compaction = now.mono + leader.timing.collect;
+        let id = self.figures.id(self.epoch, &mut leader.ids);
+        let written = |shard, digest| uploads.spare.get(&(digest, shard)).cloned();
         // The largest power of two of shards that all are this cluster's.
-        let usable = self.strange.first().map_or(self.shards, |strange| self.shards.min(*strange));
+        let usable = leader.services.unbroken();
         let shards = 1 << usable.ilog2();
-        let plan = tree::plan(Some((&layout.tree, &layout.base)), written, &self.run.base, &id, shards, &self.limits);
+        let previous = Some((&*layout.tree, &layout.base));
+        let plan = tree::plan(previous, written, &self.base.map, &id, shards, &leader.limits);
         let Plan { tree, shards, pages } = match plan {
             Ok(plan) => plan,
             Err(error) => {
-                self.error = Some(error.to_string());
+                leader.error = Some(error.to_string());
                 return;
             }
         };
-        if tree.pages().count() > self.limits.root_pages {
+        if tree.pages().count() > leader.limits.root_pages {
             // The runs say the same in fewer pages.
-            self.run.next_compaction = now.mono + self.timing.quiet;
+            uploads.next_compaction = now.mono + leader.timing.quiet;
             return;
         }
-        if shards > self.shards {
-            return self.want_shards(shards);
+        if shards > leader.services.count() {
+            return self.growth.want(shards);
         }
         if shards > usable {
-            let service = crate::service_name(&self.me.cluster, usable);
-            self.error =
+            let service = crate::service_name(&leader.me.cluster, usable);
+            leader.error =
                 Some(format!("the ledger has no room for its pages: the service {service} is another cluster's"));
             return;
         }
@@ -101,33 +99,31 @@ impl Writer {
             .for_each(|(shard, _)| *new.entry(*shard).or_default() += 1);
         if new.iter().any(|(shard, pages)| free.remove(shard).unwrap_or_default() < *pages) {
             // Flushes go on while there is room for them, so this is no error of this cluster's exports.
-            self.wait_for_room(now);
+            self.figures.quota_waits += 1;
+            uploads.wait_for_room(leader, now, &mut self.garbage, &mut self.growth);
             return;
         }
-        self.run.compaction = Some(Compaction {
-            upload: Upload::new(id, pages, now.mono),
-            tree,
-            map: (*self.run.base).clone(),
-            mark: layout.runs.mark(),
-        });
-        self.compact(now, out);
+        let (map, mark) = ((*self.base.map).clone(), layout.runs.mark());
+        uploads.compaction = Some(Compaction { upload: Upload::new(id, pages, now.mono), tree, map, mark });
+        self.compact(leader, now, out);
     }
 
     /// The tree is visible: the root names it instead of the former one and of the runs that it contains. The state is the
     /// same.
-    fn finish_compaction(&mut self, now: Now, out: &mut Outbox) {
-        let Some(Compaction { tree, map, mark, .. }) = self.run.compaction.take() else { return };
-        self.run.spare.clear();
-        let mut layout = self.run.layout.clone();
-        layout.shards = self.shards.next_power_of_two();
+    fn finish_compaction(&mut self, leader: &mut Leader, now: Now, out: &mut Outbox) {
+        let Duty::Publish(uploads) = &mut self.duty else { return };
+        let Some(Compaction { tree, map, mark, .. }) = uploads.compaction.take() else { return };
+        uploads.spare.clear();
+        let mut layout = self.base.layout.clone();
+        layout.shards = leader.services.shards();
         (layout.tree, layout.base) = (tree.into(), map);
         layout.runs.drop_until(mark);
-        if layout.pages().count() > self.limits.root_pages {
-            self.run.figures.flushes_abandoned += 1;
+        if layout.pages().count() > leader.limits.root_pages {
+            self.figures.abandoned += 1;
             return;
         }
-        self.run.layout = layout;
-        self.run.figures.compactions += 1;
-        self.rebased(now, out);
+        self.base.layout = layout;
+        self.figures.compactions += 1;
+        self.rebased(leader, now, out);
     }
 }

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Now, Writer};
+use super::{Leader, Now};
 use crate::{
     call::{Call, CallId, Outbox, Outcome},
     head::Head,
@@ -21,16 +21,14 @@ pub(super) struct Copy {
     missed: Option<Duration>,
 }
 
-impl Writer {
-    /// Whether a head of this epoch was there, in a read of all heads.
-    pub(super) fn observe_copied(&mut self, now: Now, own: Option<&Arc<Head>>) {
-        let there = own.is_some_and(|head| head.position.epoch >= self.epoch);
-        let copy = &mut self.run.copy;
-        if self.run.published.is_some() {
-            let since = *copy.published.get_or_insert(now.mono);
+impl Copy {
+    /// A read of all heads, and whether a head of this epoch was there.
+    pub(super) fn observe(&mut self, leader: &Leader, now: Now, there: bool) {
+        if leader.back.newest().is_some() {
+            let since = *self.published.get_or_insert(now.mono);
             // What was just written is not visible everywhere yet.
-            if !there && now.mono.saturating_sub(since) > self.timing.overdue {
-                copy.missed = Some(now.mono);
+            if !there && now.mono.saturating_sub(since) > leader.timing.overdue {
+                self.missed = Some(now.mono);
             }
         }
     }
@@ -38,28 +36,26 @@ impl Writer {
     /// Copies a head that is being sent. While the head is hidden, and for a while after that, each one is copied.
     /// Otherwise a new root is copied at once, and a new delta once in a while, so that a new leader does not depend on
     /// the head alone.
-    pub(super) fn copy(&mut self, now: Now, head: &Arc<Head>, out: &mut Outbox) {
-        let copy = &mut self.run.copy;
-        let hidden = copy.missed.is_some_and(|at| now.mono.saturating_sub(at) <= self.timing.quiet);
-        let due = copy.sent.as_ref().is_none_or(|(sent, at)| {
+    pub(super) fn put(&mut self, leader: &Leader, now: Now, head: &Arc<Head>, out: &mut Outbox) {
+        let quiet = leader.timing.quiet;
+        let hidden = self.missed.is_some_and(|at| now.mono.saturating_sub(at) <= quiet);
+        let due = self.sent.as_ref().is_none_or(|(sent, at)| {
             // Nobody changes it again when all is at rest, or when the cluster has left.
             (&sent.root, &sent.presence) != (&head.root, &head.presence)
-                || sent.delta != head.delta && now.mono.saturating_sub(*at) >= self.timing.quiet
+                || sent.delta != head.delta && now.mono.saturating_sub(*at) >= quiet
         });
-        if !self.keys.is_empty() && copy.call.is_none() && (hidden || due) {
-            copy.sent = Some((head.clone(), now.mono));
-            copy.call = Some(out.call(Call::PutCopy { head: head.clone() }));
+        if !leader.keys.is_empty() && self.call.is_none() && (hidden || due) {
+            self.sent = Some((head.clone(), now.mono));
+            self.call = Some(out.call(Call::PutCopy { head: head.clone() }));
         }
     }
 
-    pub(super) fn copy_done(&mut self, id: CallId, outcome: &Outcome) -> bool {
-        if self.run.copy.call.take_if(|call| *call == id).is_none() {
-            return false;
-        }
-        if !matches!(outcome, Outcome::Done) {
+    pub(super) fn done(&mut self, id: CallId, outcome: &Outcome) -> bool {
+        let mine = self.call.take_if(|call| *call == id).is_some();
+        if mine && !matches!(outcome, Outcome::Done) {
             // No error of this cluster's exports: the head itself is published.
-            self.run.copy.sent = None;
+            self.sent = None;
         }
-        true
+        mine
     }
 }

@@ -3,15 +3,20 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
-    Now, Writer,
-    publish::Sent,
-    upload::{Progress, Upload},
+    Leader, Now,
+    compact::Compaction,
+    garbage::Garbage,
+    publish::{Measured, Sent},
+    run::{Duty, Epoch, Ground, Run},
+    services::{Growth, Services},
+    upload::{Progress, Spare, Upload},
 };
 use crate::{
     Map,
-    call::{Call, CallId, Failure, Outbox, Outcome},
+    call::{CallId, Failure, Ids, Outbox, Outcome},
     hash::Hashes,
-    head::{Delta, MAX_SHARDS},
+    head::Delta,
+    limits::Timing,
     page::PageId,
     runs::{self, Appended, Layout, Runs},
 };
@@ -36,317 +41,345 @@ pub(super) struct Flush {
     appended: Appended,
 }
 
-impl Flush {
-    /// Whether the flush needs this page. Its indexes also name earlier pages. These are no longer in the base if a new
-    /// tree has replaced them meanwhile.
-    pub(super) fn has(&self, page: &PageId) -> bool {
-        self.upload.has(page) || self.appended.groups(page)
+/// The pages of an epoch, on their way into the registry.
+#[derive(Debug, Default)]
+pub(super) struct Uploads {
+    pub flushing: Flushing,
+    /// Why a page of the flush could not be written or looked for, until a flush succeeds or none is due.
+    blocked: Option<String>,
+    next_flush: Duration,
+    /// How many flushes in a row were repeated.
+    discarded: u32,
+    pub compaction: Option<Compaction>,
+    pub next_compaction: Duration,
+    pub spare: Spare,
+}
+
+/// How far the next flush is.
+#[derive(Debug, Default)]
+pub(super) enum Flushing {
+    /// None is due, or its time has not come.
+    #[default]
+    Idle,
+    /// One is due and cannot begin: there is no room, or the root would name more pages than it may.
+    Waits(String),
+    Runs(Box<Flush>),
+}
+
+/// See [`super::WriterFigures`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct UploadFigures {
+    /// Number of ids for pages.
+    ids: u64,
+    pub flushes: u64,
+    pub compactions: u64,
+    pub abandoned: u64,
+    pub quota_waits: u64,
+    pub full_flushes: u64,
+    pub flush_duration: Option<Duration>,
+}
+
+impl UploadFigures {
+    /// An id for pages, which is never used again.
+    pub(super) fn id(&mut self, epoch: Epoch, ids: &mut Ids) -> Arc<str> {
+        self.ids += 1;
+        format!("{}-{}-{:08x}", epoch.number, self.ids, ids.next() as u32).into()
     }
 }
 
-/// Claiming further services.
-#[derive(Debug, Default)]
-pub(super) struct Growth {
-    /// How many services there should be.
-    wanted: u32,
-    call: Option<CallId>,
-    retry_at: Duration,
-}
+impl Flushing {
+    fn running(&mut self) -> Option<&mut Flush> {
+        match self {
+            Self::Runs(flush) => Some(flush),
+            Self::Idle | Self::Waits(_) => None,
+        }
+    }
 
-impl Writer {
-    pub(super) fn flush(&mut self, now: Now, out: &mut Outbox) {
-        self.grow(now, out);
-        let Some(flush) = &mut self.run.flush else { return self.start_flush(now, out) };
-        let (most, garbage) = (self.limits.flush_concurrency, &mut self.run.garbage);
-        match flush.upload.advance(now, most, &self.timing, &self.me.cluster, garbage, out) {
-            Progress::Working => {}
-            Progress::Seen => self.finish_flush(now, out),
-            Progress::Stuck => {
-                let stuck = self.run.flush.take().map(|flush| flush.upload);
-                self.abandon(stuck);
-                self.space_flushes(now);
+    fn end(&mut self) -> Option<Flush> {
+        match std::mem::take(self) {
+            Self::Runs(flush) => Some(*flush),
+            other => {
+                *self = other;
+                None
             }
         }
+    }
+}
+
+impl Uploads {
+    /// Why a flush does not get on, if so.
+    pub(super) fn error(&self) -> Option<&String> {
+        let waits = if let Flushing::Waits(why) = &self.flushing { Some(why) } else { None };
+        waits.or(self.blocked.as_ref())
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Upload> {
+        let flush = if let Flushing::Runs(flush) = &self.flushing { Some(&flush.upload) } else { None };
+        flush.into_iter().chain(self.compaction.iter().map(|compaction| &compaction.upload))
+    }
+
+    /// Whether a flush or a compaction needs this page. The indexes of a flush also name earlier pages. These are no longer in
+    /// the base if a new tree has replaced them meanwhile.
+    pub(super) fn has(&self, page: &PageId) -> bool {
+        let grouped = matches!(&self.flushing, Flushing::Runs(flush) if flush.appended.groups(page));
+        grouped || self.running().any(|upload| upload.has(page))
+    }
+
+    /// The shard of the page that a call writes.
+    pub(super) fn shard_of(&self, call: CallId) -> Option<u32> {
+        self.running().find_map(|upload| upload.calls().find(|(id, _)| *id == call)).map(|(_, shard)| shard)
+    }
+
+    /// What is being written into this shard begins again elsewhere. Returns the calls that go on.
+    fn avoid(&mut self, shard: u32) -> Vec<(CallId, u32)> {
+        let is_in = self.flushing.running().is_some_and(|flush| flush.upload.is_in(shard));
+        let flush = if is_in { self.flushing.end() } else { None };
+        let compaction = self.compaction.take_if(|compaction| compaction.upload.is_in(shard));
+        let mut calls = Vec::new();
+        for upload in flush.map(|flush| flush.upload).into_iter().chain(compaction.map(|it| it.upload)) {
+            calls.extend(upload.calls());
+            upload.spare(&mut self.spare);
+        }
+        self.spare.retain(|(_, of), _| *of != shard);
+        calls
+    }
+
+    /// Nothing that was written counts any more.
+    pub(super) fn forget(&mut self) {
+        self.flushing.end();
+        self.compaction = None;
+        self.spare.clear();
     }
 
     /// Gives an upload up. What it has written can be used by another one.
-    pub(super) fn abandon(&mut self, stuck: Option<Upload>) {
-        if let Some(stuck) = stuck {
-            stuck.spare(&mut self.run.spare);
-        }
-        self.error = Some("the ledger's pages cannot be written; there was no progress for minutes".to_owned());
-        self.run.figures.flushes_abandoned += 1;
-    }
-
-    /// An id for pages, which is never used again.
-    pub(super) fn flush_id(&mut self) -> Arc<str> {
-        self.run.flushes += 1;
-        format!("{}-{}-{:08x}", self.epoch, self.run.flushes, self.ids.next() as u32).into()
-    }
-
-    fn start_flush(&mut self, now: Now, out: &mut Outbox) {
-        let due_later = self.changed_at + self.timing.quiet;
-        let anew = self.run.baseless || self.run.rewrite;
-        let Some(measured) = self.measure(now) else { return };
-        let pending = !measured.delta.is_empty();
-        if !(anew || measured.occupancy > FULL_ENOUGH || pending && now.mono >= due_later) {
-            if pending {
-                out.wake_at(due_later);
-            }
-            (self.run.waits, self.run.blocked) = (None, None);
-            return;
-        }
-        if now.mono < self.run.next_flush {
-            return out.wake_at(self.run.next_flush);
-        }
-        let Some(snapshot) = self.desired.clone() else { return };
-        let Some(mut free) = self.free(now) else { return self.run.garbage.expect(now.mono) };
-        let id = self.flush_id();
-        let everything = anew.then(|| Delta::between(&Map::new(), &snapshot, self.limits.compression));
-        let none = Runs::default();
-        let Some(measured) = self.run.measured.as_ref() else { return };
-        let (delta, runs) = match &everything {
-            Some(everything) => (everything, &none),
-            None => (&*measured.delta, &self.run.layout.runs),
-        };
-        let packed = match runs::pack(delta.changes(), &self.limits) {
-            Ok(packed) => packed,
-            Err(error) => {
-                self.error = Some(error.to_string());
-                self.run.next_flush = now.mono + self.timing.quiet;
-                return;
-            }
-        };
-        let written = |digest| {
-            let spare = self.run.spare.range((digest, 0)..=(digest, u32::MAX)).next();
-            spare.map(|((_, shard), page)| (*shard, page.clone()))
-        };
-        let mut last = None;
-        let place = || place(&mut free, &mut last);
-        let Some(mut appended) = runs.plan(packed, &id, written, place, &self.limits) else {
-            // Heads go on meanwhile, and their success must not hide it.
-            self.run.waits = Some(self.wait_for_room(now));
-            return;
-        };
-        let before = if anew { 0 } else { self.run.layout.pages().count() };
-        if before + appended.pages.len() > self.limits.root_pages {
-            return self.exceed(now, anew, out);
-        }
-        self.run.waits = None;
-        if anew {
-            self.run.figures.full_flushes += 1;
-        }
-        let upload = Upload::new(id, std::mem::take(&mut appended.pages), now.mono);
-        self.run.flush =
-            Some(Flush { upload, snapshot, generation: self.generation, hashes: self.hashed.hashes(), anew, appended });
-        self.flush(now, out);
-    }
-
-    /// The root would name more pages than anybody reads. In a full flush it names none of those that there are.
-    fn exceed(&mut self, now: Now, anew: bool, out: &mut Outbox) {
-        if anew {
-            self.run.waits = Some(format!(
-                "the exports of this cluster take more than {} pages of the ledger, and nobody reads more: what does not fit \
-                 into the head is not published until there are fewer",
-                self.limits.root_pages
-            ));
-            self.run.next_flush = now.mono + self.timing.quiet;
-        } else if self.run.compaction.is_some() {
-            // Its tree takes the place of the runs soon.
-            self.space_flushes(now);
-        } else {
-            self.run.rewrite = true;
-            self.start_flush(now, out);
-        }
-    }
-
-    /// The shard of the page that a call writes or deletes.
-    pub(super) fn shard_of(&self, call: CallId) -> Option<u32> {
-        let flush = self.run.flush.iter().map(|flush| &flush.upload);
-        let mut writes = flush.chain(self.run.compaction.iter().map(|compaction| &compaction.upload));
-        let written = writes.find_map(|upload| upload.calls().find(|(id, _)| *id == call)).map(|(_, shard)| shard);
-        written.or_else(|| self.run.dropped.get(&call).copied()).or_else(|| self.run.garbage.shard_of(call))
-    }
-
-    /// Nothing is written into this shard any more. What is being written there begins again elsewhere.
-    pub(super) fn avoid(&mut self, shard: u32) {
-        self.strange.insert(shard);
-        let flush = self.run.flush.take_if(|flush| flush.upload.is_in(shard)).map(|flush| flush.upload);
-        let compaction = self.run.compaction.take_if(|compaction| compaction.upload.is_in(shard));
-        for upload in flush.into_iter().chain(compaction.map(|compaction| compaction.upload)) {
-            self.run.dropped.extend(upload.calls());
-            upload.spare(&mut self.run.spare);
-        }
-        self.run.spare.retain(|(_, of), _| *of != shard);
-    }
-
-    /// How many pages each shard has room for beside live ones, garbage and writes in flight; `None` while that is not
-    /// known. Somebody else may write as well, so that where room is short an old listing does not count.
-    pub(super) fn free(&self, now: Now) -> Option<BTreeMap<u32, usize>> {
-        let free = |shard| {
-            let (listed, occupied) = self.run.garbage.occupied(shard, now.mono, &self.timing)?;
-            let known = now.mono.saturating_sub(listed) <= self.timing.collect || occupied <= self.limits.pages / 4 * 3;
-            known.then(|| (shard, self.limits.pages.saturating_sub(occupied)))
-        };
-        (0..self.shards).filter(|shard| !self.strange.contains(shard)).map(free).collect()
+    pub(super) fn abandon(&mut self, stuck: Upload, figures: &mut UploadFigures, leader: &mut Leader) {
+        stuck.spare(&mut self.spare);
+        figures.abandoned += 1;
+        leader.error = Some("the ledger's pages cannot be written; there was no progress for minutes".to_owned());
     }
 
     /// There is no room for pages: garbage goes at once, and a further service comes. Where no garbage can be deleted, a
     /// further service would fill with it, too, and the namespace's room is that of all clusters. Returns why it waits.
-    pub(super) fn wait_for_room(&mut self, now: Now) -> String {
-        self.run.figures.flush_quota_waits += 1;
-        self.space_flushes(now);
-        if let Some(refused) = self.run.garbage.refused() {
+    pub(super) fn wait_for_room(
+        &mut self,
+        leader: &Leader,
+        now: Now,
+        garbage: &mut Garbage,
+        growth: &mut Growth,
+    ) -> String {
+        self.space_flushes(now, leader.timing.flush_gap);
+        if let Some(refused) = garbage.refused() {
             return format!("the ledger waits for room; its garbage pages cannot be deleted: {refused}");
         }
-        self.run.garbage.expect(now.mono);
-        self.want_shards(self.shards + 1);
+        garbage.expect(now.mono);
+        growth.want(leader.services.count() + 1);
         "the ledger waits for room; garbage pages are being deleted".to_owned()
     }
 
-    /// There should be so many services, or the next power of two.
-    pub(super) fn want_shards(&mut self, shards: u32) {
-        self.run.growth.wanted = self.run.growth.wanted.max(shards.next_power_of_two().min(MAX_SHARDS));
+    /// On average flushes are `gap` apart. After a pause a few may follow each other at once: hundreds of new exports do
+    /// not fit into one delta, and must not wait for seconds behind the first few that were flushed.
+    fn space_flushes(&mut self, now: Now, gap: Duration) {
+        self.next_flush = self.next_flush.max(now.mono.saturating_sub(gap * (FLUSH_BURST - 1))) + gap;
+    }
+}
+
+impl Run {
+    pub(super) fn flush(&mut self, leader: &mut Leader, now: Now, out: &mut Outbox) {
+        let Duty::Publish(uploads) = &mut self.duty else { return };
+        let Flushing::Runs(flush) = &mut uploads.flushing else { return self.start_flush(leader, now, out) };
+        let (most, garbage) = (leader.limits.flush_concurrency, &mut self.garbage);
+        match flush.upload.advance(now, most, &leader.timing, &leader.me.cluster, garbage, out) {
+            Progress::Working => {}
+            Progress::Seen => self.finish_flush(leader, now, out),
+            Progress::Stuck => {
+                if let Some(flush) = uploads.flushing.end() {
+                    uploads.abandon(flush.upload, &mut self.figures, leader);
+                }
+                uploads.space_flushes(now, leader.timing.flush_gap);
+            }
+        }
     }
 
-    /// Claims services one by one.
-    fn grow(&mut self, now: Now, out: &mut Outbox) {
-        let growth = &mut self.run.growth;
-        if self.shards >= growth.wanted || growth.call.is_some() {
+    fn start_flush(&mut self, leader: &mut Leader, now: Now, out: &mut Outbox) {
+        let due_later = leader.desired.changed_at() + leader.timing.quiet;
+        let anew = self.base.is_due();
+        let Some(Measured { delta, occupancy, .. }) = self.measure(leader, now).cloned() else { return };
+        let Duty::Publish(uploads) = &mut self.duty else { return };
+        let pending = !delta.is_empty();
+        if !(anew || occupancy > FULL_ENOUGH || pending && now.mono >= due_later) {
+            if pending {
+                out.wake_at(due_later);
+            }
+            (uploads.flushing, uploads.blocked) = (Flushing::Idle, None);
             return;
         }
-        if now.mono < growth.retry_at {
-            return out.wake_at(growth.retry_at);
+        if now.mono < uploads.next_flush {
+            return out.wake_at(uploads.next_flush);
         }
-        growth.call = Some(out.call(Call::Claim { shard: self.shards }));
-    }
-
-    fn grown(&mut self, now: Now, outcome: &Outcome) {
-        match outcome {
-            Outcome::Claimed { created: true, shards } if *shards == self.shards + 1 => {
-                self.run.garbage.created(self.shards, now.mono);
-                self.shards = *shards;
+        let Some(snapshot) = leader.desired.map().cloned() else { return };
+        let Some(mut free) = self.garbage.free(leader, now) else { return self.garbage.expect(now.mono) };
+        let id = self.figures.id(self.epoch, &mut leader.ids);
+        let limits = &leader.limits;
+        let none = Runs::default();
+        let (delta, runs) = if anew {
+            (Arc::new(Delta::between(&Map::new(), &snapshot, limits.compression)), &none)
+        } else {
+            (delta, &self.base.layout.runs)
+        };
+        let packed = match runs::pack(delta.changes(), limits) {
+            Ok(packed) => packed,
+            Err(error) => {
+                leader.error = Some(error.to_string());
+                uploads.next_flush = now.mono + leader.timing.quiet;
+                return;
             }
-            Outcome::Claimed { shards, .. } => self.learn_of(now, *shards),
-            Outcome::Taken { owner } => {
-                let service = crate::service_name(&self.me.cluster, self.shards);
-                self.error = Some(format!("the service {service} belongs to {owner}"));
-                self.run.growth.retry_at = now.mono + self.timing.refused_retry;
-            }
-            outcome => {
-                self.note(outcome);
-                self.run.growth.retry_at = now.mono + self.timing.retry_max;
-            }
+        };
+        let written = |digest| {
+            let spare = uploads.spare.range((digest, 0)..=(digest, u32::MAX)).next();
+            spare.map(|((_, shard), page)| (*shard, page.clone()))
+        };
+        let mut last = None;
+        let place = || place(&mut free, &mut last);
+        let Some(mut appended) = runs.plan(packed, &id, written, place, limits) else {
+            // Heads go on meanwhile, and their success must not hide it.
+            let why = uploads.wait_for_room(leader, now, &mut self.garbage, &mut self.growth);
+            self.figures.quota_waits += 1;
+            uploads.flushing = Flushing::Waits(why);
+            return;
+        };
+        let before = if anew { 0 } else { self.base.layout.pages().count() };
+        if before + appended.pages.len() > limits.root_pages {
+            return self.exceed(leader, now, anew, out);
+        }
+        self.figures.full_flushes += u64::from(anew);
+        let upload = Upload::new(id, std::mem::take(&mut appended.pages), now.mono);
+        let (generation, hashes) = (leader.desired.generation(), leader.desired.hashes());
+        uploads.flushing = Flushing::Runs(Box::new(Flush { upload, snapshot, generation, hashes, anew, appended }));
+        self.flush(leader, now, out);
+    }
+
+    /// The root would name more pages than anybody reads. In a full flush it names none of those that there are.
+    fn exceed(&mut self, leader: &mut Leader, now: Now, anew: bool, out: &mut Outbox) {
+        let Duty::Publish(uploads) = &mut self.duty else { return };
+        if anew {
+            uploads.flushing = Flushing::Waits(format!(
+                "the exports of this cluster take more than {} pages of the ledger, and nobody reads more: what does not fit \
+                 into the head is not published until there are fewer",
+                leader.limits.root_pages
+            ));
+            uploads.next_flush = now.mono + leader.timing.quiet;
+        } else if uploads.compaction.is_some() {
+            // Its tree takes the place of the runs soon.
+            uploads.space_flushes(now, leader.timing.flush_gap);
+        } else {
+            self.base.ground = Ground::Rewritten;
+            self.start_flush(leader, now, out);
         }
     }
 
-    /// All own services are below `shards`. Nobody else collects what former leaders wrote into those unknown so far.
-    pub(super) fn learn_of(&mut self, now: Now, shards: u32) {
-        if shards > self.shards {
-            self.shards = shards;
-            self.run.garbage.expect(now.mono);
+    /// Nothing is written into this shard any more.
+    pub(super) fn avoid(&mut self, services: &mut Services, shard: u32) {
+        services.avoid(shard);
+        if let Duty::Publish(uploads) = &mut self.duty {
+            self.dropped.extend(uploads.avoid(shard));
         }
     }
 
-    /// Whether a call claims a further service.
-    pub(super) fn grows_by(&self, id: CallId) -> bool {
-        self.run.growth.call == Some(id)
-    }
-
-    pub(super) fn flush_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
-        if self.run.growth.call.take_if(|call| *call == id).is_some() {
-            self.grown(now, outcome);
-            return true;
-        }
-        let retry_at = now.mono + self.timing.retry_min / 2 + self.timing.retry_min.mul_f64(self.fraction());
-        let see = self.timing.see;
-        let flush = self.run.flush.as_mut();
-        if flush.is_some_and(|flush| flush.upload.done(now, id, outcome, see, retry_at, out)) {
+    pub(super) fn upload_done(
+        &mut self,
+        leader: &mut Leader,
+        now: Now,
+        id: CallId,
+        outcome: &Outcome,
+        out: &mut Outbox,
+    ) -> bool {
+        let Duty::Publish(uploads) = &mut self.duty else { return false };
+        let fraction = (leader.ids.next() >> 11) as f64 / (1u64 << 53) as f64;
+        let Timing { retry_min, see, .. } = leader.timing;
+        let retry_at = now.mono + retry_min / 2 + retry_min.mul_f64(fraction);
+        let mut done = |upload: &mut Upload| upload.done(now, id, outcome, see, retry_at, out);
+        if let Flushing::Runs(flush) = &mut uploads.flushing
+            && done(&mut flush.upload)
+        {
             if let Outcome::Failed(Failure { message }) = outcome {
                 // Heads go on meanwhile, and pages in other shards: their success must not hide it.
-                self.run.blocked = Some(message.clone());
+                uploads.blocked = Some(message.clone());
             }
             return true;
         }
-        let compaction = self.run.compaction.as_mut();
-        let mine = compaction.is_some_and(|it| it.upload.done(now, id, outcome, see, retry_at, out));
+        let mine = uploads.compaction.as_mut().is_some_and(|compaction| done(&mut compaction.upload));
         if mine {
-            self.note(outcome);
+            leader.note(outcome);
         }
         mine
     }
 
-    fn fraction(&mut self) -> f64 {
-        (self.ids.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// On average flushes are `flush_gap` apart. After a pause a few may follow each other at once: hundreds of new
-    /// exports do not fit into one delta, and must not wait for seconds behind the first few that were flushed.
-    fn space_flushes(&mut self, now: Now) {
-        let gap = self.timing.flush_gap;
-        self.run.next_flush = self.run.next_flush.max(now.mono.saturating_sub(gap * (FLUSH_BURST - 1))) + gap;
-    }
-
     /// The pages are visible, so the snapshot becomes the base. It does not if no head that may be sent next would fit
     /// on it.
-    fn finish_flush(&mut self, now: Now, out: &mut Outbox) {
-        let Some(flush) = self.run.flush.take() else { return };
-        self.space_flushes(now);
-        let Some(desired) = self.desired.clone() else { return };
-        let level = self.limits.compression;
-        let mut layout = if flush.anew { Layout::empty(self.shards) } else { self.run.layout.clone() };
-        layout.shards = self.shards.next_power_of_two();
-        layout.runs.append(flush.appended);
-        let before = std::mem::replace(&mut self.run.layout, layout);
-        let fits = |writer: &Self, delta: &Arc<Delta>| writer.occupancy(now, delta) <= 1.0;
-        // While the desired state does not fit, heads repeat a state that is never older than the last one that was
-        // sent. After an election the caches may lag, so the snapshot may be older than the previous leader's state.
-        // Then the flush is repeated a few times before the state goes back.
-        let lagging = self.run.discarded < MOST_DISCARDED && *flush.snapshot != *desired;
-        let sent = match self.run.sent.take() {
-            Some(sent) if sent.generation > flush.generation || sent.generation == 0 && lagging => {
-                let delta = Arc::new(Delta::between(&flush.snapshot, &sent.map, level));
-                if fits(self, &delta) { Ok(Sent { delta, ..sent }) } else { Err(Some(sent)) }
+    fn finish_flush(&mut self, leader: &mut Leader, now: Now, out: &mut Outbox) {
+        let Duty::Publish(uploads) = &mut self.duty else { return };
+        let Some(Flush { upload, snapshot, generation, hashes, anew, appended }) = uploads.flushing.end() else {
+            return;
+        };
+        uploads.space_flushes(now, leader.timing.flush_gap);
+        let Some(desired) = leader.desired.map().cloned() else { return };
+        // After an election the caches may lag, so the snapshot may be older than the previous leader's state. Then the
+        // flush is repeated a few times before the state goes back.
+        let lagging = uploads.discarded < MOST_DISCARDED && *snapshot != *desired;
+        let shards = leader.services.shards();
+        let mut layout = if anew { Layout::empty(shards) } else { self.base.layout.clone() };
+        layout.shards = shards;
+        layout.runs.append(appended);
+        let before = std::mem::replace(&mut self.base.layout, layout);
+        let on_snapshot = |run: &Self, map: &Map| {
+            let delta = Arc::new(Delta::between(&snapshot, map, leader.limits.compression));
+            (run.occupancy(leader, now, &delta) <= 1.0).then_some(delta)
+        };
+        // While the desired state does not fit, heads repeat a state that is never older than the last one that was sent.
+        let sent = match self.publisher.sent.take() {
+            Some(sent) if sent.generation > generation || sent.generation == 0 && lagging => {
+                match on_snapshot(self, &sent.map) {
+                    Some(delta) => Ok(Sent { delta, ..sent }),
+                    None => Err(sent),
+                }
             }
             _ => Ok(Sent {
-                map: flush.snapshot.clone(),
+                map: snapshot.clone(),
                 delta: Arc::default(),
-                generation: flush.generation,
-                as_of: flush.upload.started,
-                summary: self.summary(flush.generation, flush.hashes),
+                generation,
+                as_of: upload.started,
+                summary: self.epoch.summary(generation, hashes),
             }),
         };
-        let desired_fits = fits(self, &Arc::new(Delta::between(&flush.snapshot, &desired, level)));
+        let fits = on_snapshot(self, &desired).is_some();
+        let Duty::Publish(uploads) = &mut self.duty else { return };
         match sent {
-            Err(sent) if !desired_fits => {
-                self.run.layout = before;
-                self.run.sent = sent;
-                self.run.discarded += 1;
-                self.run.figures.flushes_abandoned += 1;
-                return flush.upload.spare(&mut self.run.spare);
+            Err(sent) if !fits => {
+                self.base.layout = before;
+                self.publisher.sent = Some(sent);
+                uploads.discarded += 1;
+                self.figures.abandoned += 1;
+                return upload.spare(&mut uploads.spare);
             }
-            sent => self.run.sent = sent.ok(),
+            sent => self.publisher.sent = sent.ok(),
         }
-        if flush.anew {
-            self.run.compaction = None;
+        if anew {
+            uploads.compaction = None;
         }
-        self.run.discarded = 0;
-        self.run.spare.retain(|_, page| !flush.upload.has(&page.id));
-        self.run.base = flush.snapshot;
-        self.run.baseless = false;
-        self.run.rewrite = false;
-        self.run.blocked = None;
-        self.run.figures.flushes += 1;
-        self.run.figures.flush_duration = Some(now.mono.saturating_sub(flush.upload.started));
-        self.rebased(now, out);
+        uploads.discarded = 0;
+        uploads.spare.retain(|_, page| !upload.has(&page.id));
+        uploads.blocked = None;
+        self.figures.flushes += 1;
+        self.figures.flush_duration = Some(now.mono.saturating_sub(upload.started));
+        (self.base.map, self.base.ground) = (snapshot, Ground::Sound);
+        self.rebased(leader, now, out);
     }
 
     /// The root changed: a head says so at once.
-    pub(super) fn rebased(&mut self, now: Now, out: &mut Outbox) {
-        self.run.measured = None;
-        self.run.force = true;
-        self.run.garbage.expect(now.mono);
-        self.publish(now, out);
+    pub(super) fn rebased(&mut self, leader: &mut Leader, now: Now, out: &mut Outbox) {
+        self.publisher.rebased();
+        self.garbage.expect(now.mono);
+        self.publish(leader, now, out);
     }
 }
 

@@ -6,7 +6,11 @@ use std::{
     time::Duration,
 };
 
-use super::{Now, Writer, leave::doubled};
+use super::{
+    Leader, Now,
+    run::{Duty, Run},
+    sweep::doubled,
+};
 use crate::{
     call::{Call, CallId, Failure, Outbox, Outcome, Pages},
     head::Root,
@@ -29,49 +33,51 @@ pub(super) struct Garbage {
     /// Writes that were not listed yet.
     issued: BTreeMap<(u32, PageId), Duration>,
     last_issue: Duration,
-    /// Number of writes.
-    written: u64,
+    /// When each shard was listed last, and how many pages that showed; as many as there can be if there may be more.
+    listed: BTreeMap<u32, (Duration, usize)>,
+    step: Step,
+    /// When the next round may begin.
     next: Duration,
-    round: Option<Round>,
-    /// With the shard of the page.
-    deletions: BTreeMap<CallId, u32>,
-    /// What the last round that deleted tried, whether that deleted a page, and how many of these rounds in a row deleted none.
+    attempts: Attempts,
+    pub figures: GarbageFigures,
+}
+
+/// How far the current round is.
+#[derive(Debug)]
+enum Step {
+    Waits,
+    /// The calls, with their shards, and what the shards have that were listed.
+    Lists(BTreeMap<CallId, u32>, BTreeMap<u32, Arc<Pages>>),
+    /// The calls, with the shards of the pages.
+    Deletes(BTreeMap<CallId, u32>),
+}
+
+/// What came of the rounds that deleted.
+#[derive(Debug)]
+struct Attempts {
+    /// What the last one tried, whether that deleted a page, and how many of these rounds in a row deleted none.
     tried: Vec<(u32, PageId)>,
     deleted: bool,
     vain: u32,
     /// The last failure, in the words of AWS.
     failure: Option<String>,
     /// When to delete again at the earliest.
-    delete_at: Duration,
-    /// When each shard was listed last, and how many pages that showed; as many as there can be if there may be more.
-    listed: BTreeMap<u32, (Duration, usize)>,
+    again: Duration,
 }
 
-#[derive(Debug, Default)]
-struct Round {
-    calls: BTreeMap<CallId, u32>,
-    listed: BTreeMap<u32, Arc<Pages>>,
+/// See [`super::WriterFigures`].
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct GarbageFigures {
+    pub writes: u64,
+    pub deletions: u64,
+    pub pages: usize,
 }
 
 impl Garbage {
     pub(super) fn new(now: Duration) -> Self {
-        let (referred, roots, issued, deletions, listed) = Default::default();
-        Self {
-            referred,
-            roots,
-            issued,
-            last_issue: now,
-            written: 0,
-            next: now,
-            round: None,
-            deletions,
-            tried: Vec::new(),
-            deleted: false,
-            vain: 0,
-            failure: None,
-            delete_at: now,
-            listed,
-        }
+        let (referred, roots, issued, listed, figures) = Default::default();
+        let attempts = Attempts { tried: Vec::new(), deleted: false, vain: 0, failure: None, again: now };
+        Self { referred, roots, issued, last_issue: now, listed, step: Step::Waits, next: now, attempts, figures }
     }
 
     /// An own head with this root was read or sent.
@@ -86,12 +92,7 @@ impl Garbage {
     pub(super) fn issue(&mut self, shard: u32, page: &PageId, now: Duration) {
         self.issued.insert((shard, page.clone()), now);
         self.last_issue = now;
-        self.written += 1;
-    }
-
-    /// Number of page writes.
-    pub(super) const fn written(&self) -> u64 {
-        self.written
+        self.figures.writes += 1;
     }
 
     /// When the last page was written. A predecessor may have written until this epoch began.
@@ -101,16 +102,48 @@ impl Garbage {
 
     /// The shard of the page that this call deletes.
     pub(super) fn shard_of(&self, call: CallId) -> Option<u32> {
-        self.deletions.get(&call).copied()
+        if let Step::Deletes(calls) = &self.step { calls.get(&call).copied() } else { None }
     }
 
     /// Why nothing can be deleted, if so.
     pub(super) fn refused(&self) -> Option<&str> {
-        self.failure.as_deref().filter(|_| self.vain > 0)
+        self.attempts.failure.as_deref().filter(|_| self.attempts.vain > 0)
     }
 
+    /// There will be garbage.
+    pub(super) fn expect(&mut self, now: Duration) {
+        self.next = self.next.min(now);
+    }
+
+    /// A service was created, so that nothing is in it.
+    pub(super) fn created(&mut self, shard: u32, now: Duration) {
+        self.listed.insert(shard, (now, 0));
+    }
+
+    /// Number of pages of a shard that exist or may appear, and when it was listed; `None` before its first listing.
+    fn occupied(&self, shard: u32, now: Duration, timing: &Timing) -> Option<(Duration, usize)> {
+        let counts = |at: Duration| now.saturating_sub(at) < timing.garbage * FORGET_AFTER;
+        let unlisted = self.issued.iter().filter(|((of, _), at)| *of == shard && counts(**at));
+        let (at, listed) = self.listed.get(&shard)?;
+        Some((*at, listed.saturating_add(unlisted.count())))
+    }
+
+    /// How many pages each shard has room for beside live ones, garbage and writes in flight; `None` while that is not
+    /// known. Somebody else may write as well, so that where room is short an old listing does not count.
+    pub(super) fn free(&self, leader: &Leader, now: Now) -> Option<BTreeMap<u32, usize>> {
+        let most = leader.limits.pages;
+        let free = |shard| {
+            let (listed, occupied) = self.occupied(shard, now.mono, &leader.timing)?;
+            let known = now.mono.saturating_sub(listed) <= leader.timing.collect || occupied <= most / 4 * 3;
+            known.then(|| (shard, most.saturating_sub(occupied)))
+        };
+        leader.services.usable().map(free).collect()
+    }
+}
+
+impl Attempts {
     /// Takes the outcome of a deletion.
-    fn deletion_done(&mut self, outcome: &Outcome) {
+    fn done(&mut self, outcome: &Outcome) {
         match outcome {
             Outcome::Done => (self.deleted, self.vain) = (true, 0),
             Outcome::Failed(Failure { message }) => self.failure = Some(message.clone()),
@@ -126,73 +159,69 @@ impl Garbage {
             self.vain = 0;
         } else if !tried.is_empty() {
             self.vain += 1;
-            self.delete_at = now + doubled(timing.collect, self.vain, timing);
+            self.again = now + doubled(timing.collect, self.vain, timing);
         }
-    }
-
-    /// There will be garbage.
-    pub(super) fn expect(&mut self, now: Duration) {
-        self.next = self.next.min(now);
-    }
-
-    /// A service was created, so that nothing is in it.
-    pub(super) fn created(&mut self, shard: u32, now: Duration) {
-        self.listed.insert(shard, (now, 0));
-    }
-
-    /// Number of pages of a shard that exist or may appear, and when it was listed; `None` before its first listing.
-    pub(super) fn occupied(&self, shard: u32, now: Duration, timing: &Timing) -> Option<(Duration, usize)> {
-        let counts = |at: Duration| now.saturating_sub(at) < timing.garbage * FORGET_AFTER;
-        let unlisted = self.issued.iter().filter(|((of, _), at)| *of == shard && counts(**at));
-        let (at, listed) = self.listed.get(&shard)?;
-        Some((*at, listed.saturating_add(unlisted.count())))
     }
 }
 
-impl Writer {
+impl Run {
     /// Starts a round when one is due; only on ticks in which the heads were read.
-    pub(super) fn collect(&mut self, now: Now, out: &mut Outbox) {
-        let garbage = &mut self.run.garbage;
-        if garbage.round.is_some() || !garbage.deletions.is_empty() || now.mono < garbage.next {
+    pub(super) fn collect(&mut self, leader: &Leader, now: Now, out: &mut Outbox) {
+        let garbage = &mut self.garbage;
+        let waits = matches!(garbage.step, Step::Waits) && matches!(self.duty, Duty::Publish(_));
+        if !waits || now.mono < garbage.next {
             return;
         }
-        if self.run.farewell.is_some() {
-            return;
-        }
-        let cluster = &self.me.cluster;
-        let shards = (0..self.shards).filter(|shard| !self.strange.contains(shard));
+        let cluster = &leader.me.cluster;
         let list = |shard| (out.call(Call::ReadPages { cluster: cluster.clone(), shard, flush: None }), shard);
-        garbage.round = Some(Round { calls: shards.map(list).collect(), listed: BTreeMap::new() });
-        garbage.next = now.mono + self.timing.collect;
+        garbage.step = Step::Lists(leader.services.usable().map(list).collect(), BTreeMap::new());
+        garbage.next = now.mono + leader.timing.collect;
     }
 
-    pub(super) fn collect_done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
-        let garbage = &mut self.run.garbage;
-        if garbage.deletions.remove(&id).is_some() {
-            // A failure is no error of this cluster's exports: everything is published all the same, until the room is used up.
-            garbage.deletion_done(outcome);
-            return true;
-        }
-        let Some(round) = &mut garbage.round else { return false };
-        let Some(shard) = round.calls.remove(&id) else { return false };
+    pub(super) fn collect_done(
+        &mut self,
+        leader: &mut Leader,
+        now: Now,
+        id: CallId,
+        outcome: &Outcome,
+        out: &mut Outbox,
+    ) -> bool {
+        let garbage = &mut self.garbage;
+        let (calls, listed) = match &mut garbage.step {
+            Step::Waits => return false,
+            Step::Deletes(calls) => {
+                if calls.remove(&id).is_none() {
+                    return false;
+                }
+                if calls.is_empty() {
+                    garbage.step = Step::Waits;
+                }
+                // A failure is no error of this cluster's exports: everything is published all the same, until the room is
+                // used up.
+                garbage.attempts.done(outcome);
+                return true;
+            }
+            Step::Lists(calls, listed) => (calls, listed),
+        };
+        let Some(shard) = calls.remove(&id) else { return false };
         if let Outcome::Pages(pages) = outcome {
-            round.listed.insert(shard, pages.clone());
-            if round.calls.is_empty() {
-                let listed = std::mem::take(&mut round.listed);
-                garbage.round = None;
-                self.sweep(now, &listed, out);
+            listed.insert(shard, pages.clone());
+            if calls.is_empty() {
+                let listed = std::mem::take(listed);
+                garbage.step = Step::Waits;
+                self.sweep(leader, now, &listed, out);
             }
         } else {
             // One unread shard may contain the index page that protects pages of the others.
-            garbage.round = None;
-            self.note(outcome);
+            garbage.step = Step::Waits;
+            leader.note(outcome);
         }
         true
     }
 
-    fn sweep(&mut self, now: Now, listed: &BTreeMap<u32, Arc<Pages>>, out: &mut Outbox) {
-        let timing = self.timing;
-        let garbage = &mut self.run.garbage;
+    fn sweep(&mut self, leader: &Leader, now: Now, listed: &BTreeMap<u32, Arc<Pages>>, out: &mut Outbox) {
+        let timing = leader.timing;
+        let garbage = &mut self.garbage;
         garbage.roots.retain(|(_, at)| now.mono.saturating_sub(*at) < timing.garbage);
         let known: Found =
             listed.values().flat_map(|pages| pages.pages.iter().map(|page| (page.id.clone(), page.clone()))).collect();
@@ -203,7 +232,7 @@ impl Writer {
                 *latest = (*latest).max(*at);
             }
         }
-        let base: BTreeSet<&PageId> = self.run.layout.pages().map(|(_, page)| page).collect();
+        let base: BTreeSet<&PageId> = self.base.layout.pages().map(|(_, page)| page).collect();
         let mut referred = BTreeMap::new();
         let mut dead = Vec::new();
         let mut unreferred = 0;
@@ -213,9 +242,8 @@ impl Writer {
             for page in &pages.pages {
                 let key = (*shard, page.id.clone());
                 garbage.issued.remove(&key);
-                let live = base.contains(&page.id)
-                    || self.run.flush.as_ref().is_some_and(|flush| flush.has(&page.id))
-                    || self.run.compaction.as_ref().is_some_and(|compaction| compaction.has(&page.id));
+                let uploaded = matches!(&self.duty, Duty::Publish(uploads) if uploads.has(&page.id));
+                let live = uploaded || base.contains(&page.id);
                 let last = if live {
                     now.mono
                 } else {
@@ -229,7 +257,7 @@ impl Writer {
                 referred.insert(key, last);
             }
         }
-        garbage.judge(now.mono, |page| referred.contains_key(page), &timing);
+        garbage.attempts.judge(now.mono, |page| referred.contains_key(page), &timing);
         // A lagging read may miss a page. When it was last referred to must not be forgotten meanwhile.
         for (key, at) in std::mem::take(&mut garbage.referred) {
             if now.mono.saturating_sub(at) < timing.garbage {
@@ -238,20 +266,22 @@ impl Writer {
         }
         garbage.referred = referred;
         garbage.issued.retain(|_, at| now.mono.saturating_sub(*at) < timing.garbage * FORGET_AFTER);
-        self.run.figures.garbage_pages = unreferred;
+        garbage.figures.pages = unreferred;
         garbage.next = now.mono + if unreferred > 0 { timing.collect } else { timing.collect_idle };
-        if now.mono < garbage.delete_at {
+        if now.mono < garbage.attempts.again {
             return;
         }
-        garbage.deleted = false;
-        dead.truncate(self.limits.garbage_batch);
-        garbage.tried.clone_from(&dead);
-        for (shard, page) in dead {
-            self.run.figures.page_deletions += 1;
-            self.run.spare.retain(|_, spare| spare.id != page);
-            let cluster = self.me.cluster.clone();
-            garbage.deletions.insert(out.call(Call::DeletePage { cluster, shard, page }), shard);
+        dead.truncate(leader.limits.garbage_batch);
+        if let Duty::Publish(uploads) = &mut self.duty {
+            uploads.spare.retain(|_, spare| dead.iter().all(|(_, page)| *page != spare.id));
         }
+        garbage.attempts.deleted = false;
+        garbage.attempts.tried.clone_from(&dead);
+        garbage.figures.deletions += dead.len() as u64;
+        let cluster = &leader.me.cluster;
+        let delete = |(shard, page)| (out.call(Call::DeletePage { cluster: cluster.clone(), shard, page }), shard);
+        let calls: BTreeMap<_, _> = dead.into_iter().map(delete).collect();
+        garbage.step = if calls.is_empty() { Step::Waits } else { Step::Deletes(calls) };
     }
 }
 

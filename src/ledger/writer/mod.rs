@@ -1,46 +1,42 @@
 //! The writer: the leader's side of the ledger, as a pure state machine. The rules W0 to W9 are those of the module
 //! documentation of [`super`].
 
+mod announce;
 mod audit;
+mod candidate;
 mod compact;
 mod copy;
-mod election;
+mod desired;
+mod farewell;
 mod flush;
+mod former;
 mod garbage;
-mod leave;
-mod observe;
+mod own;
 mod publish;
+mod run;
+mod search;
+mod services;
+mod sweep;
 mod upload;
 mod view;
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::SocketAddr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use super::{
-    Map, Value,
-    call::{Call, CallId, Failure, Ids, Outbox, Outcome},
+    Map,
+    call::{CallId, Failure, Ids, Outbox, Outcome},
     codec,
-    hash::{Hashed, Hashes, StateHash, Summary},
-    head::{Delta, Head, Root},
-    limits::{Limits, Timing},
-    runs::Layout,
-    tree,
+    head::Head,
+    limits::{Limits, MAX_EPOCH_LEAP, MAX_SKEW, Timing},
 };
-use crate::record::{Position, Version};
-use audit::Audit;
-use compact::Compaction;
-use copy::Copy;
-use election::{Search, Stranger};
-use flush::{Flush, Growth};
-use garbage::Garbage;
-use leave::{Farewell, FormerId};
+use crate::record::Position;
+use candidate::{Candidate, Step};
+use desired::Desired;
 use model::PublicKey;
-use publish::{Measured, Publication, ReadBack, Sent, Unconfirmed};
-use upload::Spare;
+use publish::ReadBack;
+use run::{Epoch, Run};
+use search::{Found, Search};
+use services::Services;
 pub use view::{Stage, WriterFigures};
 
 /// All heads by cluster id, as one discovery returned them.
@@ -79,178 +75,71 @@ pub struct Inherited {
     pub barred: bool,
 }
 
+/// How far this leader is. What only one phase knows is in it.
 #[derive(Debug)]
 enum Phase {
-    /// W0.
-    Claim { retry_at: Duration, call: Option<CallId> },
-    /// W1, before the epoch: the Lease is read again.
-    Confirm { call: Option<CallId> },
-    /// W1: the epoch must be stored in the record.
-    Elected,
+    /// W0 and W1.
+    Candidate(Candidate),
     /// W2.
-    Verify(Box<Search>),
+    Search(Box<Search>),
     /// W3 to W9.
-    Run,
+    Run(Box<Run>),
 }
 
 /// The writer of one cluster, from election to the loss of the Lease.
 #[derive(Debug)]
 pub struct Writer {
+    leader: Leader,
+    phase: Phase,
+}
+
+/// What a leader knows in every phase.
+#[derive(Debug)]
+struct Leader {
     me: WriterIdentity,
     timing: Timing,
     limits: Limits,
+    /// The keys whose heads are this cluster's; none if it does not sign (R9).
+    keys: Vec<PublicKey>,
+    /// Where this leader listens for others.
+    addresses: Arc<[SocketAddr]>,
     ids: Ids,
-    phase: Phase,
-    /// Who owns the id, if it is not this cluster.
-    refused: Option<String>,
     error: Option<String>,
-    /// Why the newest state to be published is not, if so: the last one that fitted stays.
-    unfit: Option<String>,
-    /// W0 has just created the service, so there is nothing to wait for.
-    created: bool,
-    /// Number of existing own services.
-    shards: u32,
-    /// Shards below it whose service another cluster created, so that nothing is written there.
-    strange: BTreeSet<u32>,
-    /// The newest own head that was read in this term, no matter who wrote it.
+    services: Services,
+    /// The newest head with the own id and UID that was read in this term, no matter who wrote it.
     best: Option<Arc<Head>>,
     /// When the newest of all heads that were read was written.
     heard: u64,
     /// Since when no read of the heads succeeds, while that is what this leader waits for (W1, W2).
     unread_since: Option<Duration>,
-    epoch: u64,
     /// The epoch in the record, as far as is known.
     recorded: u64,
-    /// A head of this cluster above that.
-    stranger: Option<Stranger>,
-    /// The state to be published, and how many there were before.
-    desired: Option<Arc<Map>>,
-    /// Of all keys and values in it.
-    desired_bytes: usize,
-    generation: u64,
-    /// Its hashes.
-    hashed: Hashed,
-    /// Distinguishes this leader from another one with its epoch.
-    nonce: u64,
-    changed_at: Duration,
-    /// When the oldest change came that is not published.
-    unpublished_since: Option<Duration>,
+    desired: Desired,
     leaving: bool,
-    /// The keys whose heads are this cluster's; none if it does not sign (R9).
-    keys: Vec<PublicKey>,
-    /// Where this leader listens for others.
-    addresses: Arc<[SocketAddr]>,
-    run: Run,
+    back: ReadBack,
 }
 
-/// The state of one epoch.
-#[derive(Debug)]
-struct Run {
-    seq: u64,
-    /// What the pages say.
-    base: Arc<Map>,
-    layout: Layout,
-    /// What the last own head said when W2 ended, and when it was written.
-    inherited: Arc<Map>,
-    written: u64,
-    /// No head may be sent before a full flush.
-    baseless: bool,
-    /// The next flush writes every page again.
-    rewrite: bool,
-    /// Why a flush that is due cannot begin: there is no room, or the root would name more pages than it may.
-    waits: Option<String>,
-    /// Why a page of the flush could not be written or looked for, until a flush succeeds or none is due.
-    blocked: Option<String>,
-    measured: Option<Measured>,
-    /// The last state sent, on the current base.
-    sent: Option<Sent>,
-    publication: Option<Publication>,
-    sent_at: Option<Duration>,
-    sent_generation: Option<u64>,
-    force: bool,
-    failures: u32,
-    retry_at: Duration,
-    /// Heads that were sent and whose outcome is not known yet, by seq.
-    unconfirmed: BTreeMap<u64, Unconfirmed>,
-    published: Option<Arc<Map>>,
-    visibility: ReadBack,
-    /// Since when heads of this epoch are read back.
-    read_back: Option<Duration>,
-    own: OwnHeads,
-    flush: Option<Flush>,
-    growth: Growth,
-    compaction: Option<Compaction>,
-    next_compaction: Duration,
-    spare: Spare,
-    flushes: u64,
-    discarded: u32,
-    next_flush: Duration,
-    garbage: Garbage,
-    /// Page writes of uploads that began again elsewhere, with the shards of the pages.
-    dropped: BTreeMap<CallId, u32>,
-    audit: Audit,
-    farewell: Option<Farewell>,
-    former: BTreeMap<Arc<str>, FormerId>,
-    /// The earliest times to ask again who owns the own id, and to look again at the announced key.
-    next_look: Duration,
-    next_announcement: Duration,
-    announcing: Option<CallId>,
-    copy: Copy,
-    figures: WriterFigures,
-}
+impl Leader {
+    fn note(&mut self, outcome: &Outcome) {
+        if let Outcome::Failed(Failure { message }) = outcome {
+            self.error = Some(message.clone());
+        }
+    }
 
-/// What S10 needs to know of the own heads of this epoch, as they are read back.
-#[derive(Debug, Default)]
-struct OwnHeads {
-    /// The newest one, and its claims.
-    newest: Option<(u64, StateHash)>,
-    /// Whether the last read of all heads had it, and had no live head of this cluster under another id.
-    there: bool,
-}
+    /// Whether a head of the own id can come from this cluster, whose newest epoch is `epoch`: every epoch is stored in the
+    /// record before a head contains it.
+    fn is_plausible(&self, head: &Head, epoch: u64) -> bool {
+        head.uid != self.me.uid || head.position.epoch <= self.recorded.max(epoch) + MAX_EPOCH_LEAP
+    }
 
-impl Run {
-    fn new(base: Arc<Map>, layout: Layout, now: Duration, timing: &Timing) -> Self {
-        Self {
-            seq: 0,
-            inherited: base.clone(),
-            written: 0,
-            base,
-            layout,
-            baseless: false,
-            rewrite: false,
-            waits: None,
-            blocked: None,
-            measured: None,
-            sent: None,
-            publication: None,
-            sent_at: None,
-            sent_generation: None,
-            force: false,
-            failures: 0,
-            retry_at: now,
-            unconfirmed: BTreeMap::new(),
-            published: None,
-            visibility: ReadBack::default(),
-            read_back: None,
-            own: OwnHeads::default(),
-            flush: None,
-            growth: Growth::default(),
-            compaction: None,
-            next_compaction: Duration::ZERO,
-            spare: Spare::new(),
-            flushes: 0,
-            discarded: 0,
-            next_flush: Duration::ZERO,
-            garbage: Garbage::new(now),
-            dropped: BTreeMap::new(),
-            audit: Audit::new(now + timing.audit),
-            farewell: None,
-            former: BTreeMap::new(),
-            next_look: now,
-            next_announcement: now,
-            announcing: None,
-            copy: Copy::default(),
-            figures: WriterFigures::default(),
+    /// A read of all heads showed this one under the own id.
+    fn observe(&mut self, own: Option<&Arc<Head>>, epoch: u64) {
+        let rank = |head: &Head| (self.is_plausible(head, epoch), head.position);
+        // Epochs of another UID say nothing about this cluster's.
+        if let Some(head) = own.filter(|head| head.uid == self.me.uid)
+            && self.best.as_ref().is_none_or(|best| rank(best) < rank(head))
+        {
+            self.best = Some(head.clone());
         }
     }
 }
@@ -258,207 +147,145 @@ impl Run {
 impl Writer {
     /// A writer that has claimed nothing yet.
     pub fn new(me: WriterIdentity, timing: Timing, limits: Limits, ids: Ids) -> Self {
-        let run = Run::new(Arc::default(), Layout::empty(1), Duration::ZERO, &timing);
-        Self {
-            hashed: Hashed::new(me.clone()),
-            nonce: 0,
+        let leader = Leader {
+            desired: Desired::new(me.clone()),
             me,
             timing,
             limits,
+            keys: Vec::new(),
+            addresses: Arc::default(),
             ids,
-            phase: Phase::Claim { retry_at: Duration::ZERO, call: None },
-            refused: None,
             error: None,
-            unfit: None,
-            created: false,
-            shards: 1,
-            strange: BTreeSet::new(),
+            services: Services::default(),
             best: None,
             heard: 0,
             unread_since: None,
-            epoch: 0,
             recorded: 0,
-            stranger: None,
-            desired: None,
-            desired_bytes: 0,
-            generation: 0,
-            changed_at: Duration::ZERO,
-            unpublished_since: None,
             leaving: false,
-            keys: Vec::new(),
-            addresses: Arc::default(),
-            run,
-        }
+            back: ReadBack::default(),
+        };
+        Self { leader, phase: Phase::Candidate(Candidate::new()) }
     }
 
     /// Whose heads are this cluster's, so that no others are.
     #[must_use]
-    pub(super) fn signing(self, keys: Vec<PublicKey>) -> Self {
-        Self { keys, ..self }
+    pub(super) fn signing(mut self, keys: Vec<PublicKey>) -> Self {
+        self.leader.keys = keys;
+        self
     }
 
     /// Where this leader listens, which its heads say.
     #[must_use]
-    pub(super) fn listening(self, addresses: Arc<[SocketAddr]>) -> Self {
-        Self { addresses, ..self }
+    pub(super) fn listening(mut self, addresses: Arc<[SocketAddr]>) -> Self {
+        self.leader.addresses = addresses;
+        self
     }
 
     /// The epoch that must be stored before this writer continues, given the stored one (W1).
     pub(super) fn wants_epoch(&self, stored: u64) -> Option<u64> {
-        let best = self.best.as_ref().filter(|best| self.is_plausible(best)).map_or(0, |best| best.position.epoch);
-        let silent = self.stranger.as_ref().is_none_or(|stranger| stranger.is_silent(&self.timing));
-        let elected = matches!(self.phase, Phase::Elected) && (best <= stored || silent && self.stranger.is_some());
-        elected.then(|| stored.max(best).max(self.epoch) + 1)
+        let Phase::Candidate(candidate) = &self.phase else { return None };
+        candidate.wants_epoch(&self.leader, stored)
     }
 
     /// The epoch behind which the record must not fall: somebody may have deleted or restored it.
     pub(super) fn holds_epoch(&self) -> u64 {
-        if matches!(self.phase, Phase::Verify(_) | Phase::Run) { self.epoch } else { 0 }
+        if matches!(self.phase, Phase::Candidate(_)) { 0 } else { self.epoch() }
     }
 
     pub(super) fn recorded(&mut self, epoch: u64) {
-        self.recorded = epoch;
+        self.leader.recorded = epoch;
     }
 
     pub(super) fn epoch_stored(&mut self, now: Now, epoch: u64) {
-        if matches!(self.phase, Phase::Elected) {
-            self.stranger = None;
-            self.epoch = epoch;
-            self.nonce = self.ids.next();
-            self.phase = Phase::Verify(Box::new(Search::new(now.mono)));
+        if let Phase::Candidate(Candidate { step: Step::Elected, created, .. }) = self.phase {
+            let epoch = Epoch { number: epoch, nonce: self.leader.ids.next() };
+            self.phase = Phase::Search(Box::new(Search::new(epoch, created, now.mono)));
         }
     }
 
     /// The record shows that a later leader was elected.
     pub(super) fn superseded(&mut self, epoch: u64) {
-        if epoch > self.epoch && matches!(self.phase, Phase::Verify(_) | Phase::Run) {
+        if epoch > self.epoch() && !matches!(self.phase, Phase::Candidate(_)) {
             self.elect_again();
         }
     }
 
     pub(super) fn set_leaving(&mut self, now: Now, leaving: bool, out: &mut Outbox) {
-        if self.leaving && !leaving && self.run.farewell.is_some() && matches!(self.phase, Phase::Run) {
-            self.best = None;
-            self.elect_again();
+        if self.leader.leaving && !leaving && matches!(&self.phase, Phase::Run(run) if run.farewell().is_some()) {
+            self.leader.best = None;
             // The ledger may have been purged meanwhile.
-            self.phase = Phase::Claim { retry_at: now.mono, call: None };
+            self.stand_again(Step::claim(now.mono));
         }
-        if self.leaving != leaving {
-            self.leaving = leaving;
+        if self.leader.leaving != leaving {
+            self.leader.leaving = leaving;
             self.advance(now, out);
         }
     }
 
     fn elect_again(&mut self) {
-        self.phase = Phase::Confirm { call: None };
-        (self.run.flush, self.run.compaction) = (None, None);
-        self.run.growth = Growth::default();
-        self.run.publication = None;
-        self.run.farewell = None;
+        self.stand_again(Step::Confirm { call: None });
+    }
+
+    /// Ends the epoch, if there is one. Nothing that was on its way counts any more.
+    fn stand_again(&mut self, step: Step) {
+        let (created, last, stranger) = match &mut self.phase {
+            Phase::Candidate(candidate) => (candidate.created, candidate.last, candidate.stranger.take()),
+            Phase::Search(search) => (search.created, search.epoch.number, None),
+            Phase::Run(run) => (false, run.epoch.number, None),
+        };
+        self.phase = Phase::Candidate(Candidate { step, created, last, stranger });
+    }
+
+    /// W0: the id belongs to another cluster. This shows at the start, or later if somebody purged the ledger.
+    fn refuse(&mut self, now: Now, owner: &str) {
+        let retry_at = now.mono + self.leader.timing.refused_retry;
+        self.stand_again(Step::Claim { retry_at, call: None, refused: Some(owner.to_owned()) });
     }
 
     /// Sets a new desired state. It is published at once if no head operation is in flight.
     pub(super) fn desire(&mut self, now: Now, map: Arc<Map>, out: &mut Outbox) {
-        let before = self.desired.clone().unwrap_or_default();
-        let (mut bytes, mut changed) = (self.desired_bytes, self.desired.is_none());
-        for (key, old, new) in before.difference(&map) {
-            let size = |value: Option<&Value>| value.map_or(0, |value| key.len() + value.len());
-            (bytes, changed) = (bytes + size(new) - size(old), true);
-            if let Some(value) = new.filter(|value| value.len() > self.limits.value_bytes) {
-                let bytes = value.len();
-                self.unfit = Some(format!("the record {key} takes {bytes} bytes; the change is not published"));
-                return;
-            }
+        if self.leader.desired.set(now.mono, map, self.leader.limits.value_bytes) {
+            self.advance(now, out);
         }
-        if changed && let Some(excess) = tree::excess(map.len(), bytes) {
-            self.unfit = Some(excess);
-            return;
-        }
-        // Also where it is again what is published.
-        self.unfit = None;
-        if !changed {
-            return;
-        }
-        self.hashed.set(map.clone());
-        self.desired = Some(map);
-        self.desired_bytes = bytes;
-        self.generation += 1;
-        self.changed_at = now.mono;
-        self.unpublished_since.get_or_insert(now.mono);
-        self.advance(now, out);
+    }
+
+    /// Whoever follows the desired state has it.
+    pub(super) fn diff_taken(&mut self) {
+        self.leader.desired.diff_taken();
     }
 
     /// Whatever is due: called after every input, and when the time asked for has come.
     pub(super) fn advance(&mut self, now: Now, out: &mut Outbox) {
         match &mut self.phase {
-            Phase::Claim { retry_at, call } => {
-                if call.is_none() && now.mono >= *retry_at {
-                    *call = Some(out.call(Call::Claim { shard: 0 }));
-                }
-            }
-            Phase::Run => {
-                self.say_farewell(now, out);
-                if self.run.farewell.is_none() {
-                    self.flush(now, out);
-                    self.compact(now, out);
-                    self.publish(now, out);
-                }
-                let since = self.unpublished_since.filter(|_| self.run.farewell.is_none());
-                self.run.figures.unpublished = since.map(|since| now.mono.saturating_sub(since));
-            }
-            Phase::Confirm { .. } | Phase::Elected | Phase::Verify(_) => {}
+            Phase::Candidate(candidate) => candidate.advance(now, out),
+            Phase::Search(_) => {}
+            Phase::Run(run) => run.advance(&mut self.leader, now, out),
         }
     }
 
     /// The outcome of a call of this writer; `false` if it is nobody's here.
     pub(super) fn done(&mut self, now: Now, id: CallId, outcome: &Outcome, out: &mut Outbox) -> bool {
         let mine = match &mut self.phase {
-            Phase::Claim { call, .. } if *call == Some(id) => {
-                *call = None;
-                self.claimed(now, outcome);
+            Phase::Candidate(candidate) => candidate.done(&mut self.leader, now, id, outcome),
+            Phase::Search(search) if search.waits_for(id) => {
+                let found = search.done(&mut self.leader, now, id, outcome, out);
+                self.searched(found);
                 true
             }
-            Phase::Confirm { call } if *call == Some(id) => {
-                *call = None;
-                if matches!(outcome, Outcome::Lease { held: true }) {
-                    self.phase = Phase::Elected;
-                }
-                true
-            }
-            Phase::Verify(search) if search.waits_for(id) => {
-                self.search_done(now, id, outcome, out);
-                true
-            }
-            Phase::Run => {
+            Phase::Search(_) => false,
+            Phase::Run(run) => {
                 if let Outcome::Taken { owner } = outcome
-                    && !self.grows_by(id)
-                    && !self.sweeps_former(id)
+                    && !run.expects_taken(id)
                 {
                     // A former leader may have left a gap, where another cluster has claimed the service.
-                    let Some(shard) = self.shard_of(id).filter(|shard| *shard > 0) else {
+                    let Some(shard) = run.shard_of(id).filter(|shard| *shard > 0) else {
                         self.refuse(now, owner);
                         return true;
                     };
-                    self.avoid(shard);
+                    run.avoid(&mut self.leader.services, shard);
                 }
-                if self.run.announcing == Some(id) {
-                    self.run.announcing = None;
-                    if !matches!(outcome, Outcome::Done) {
-                        self.note(outcome);
-                        self.run.next_announcement = now.mono + self.timing.retry_max;
-                    }
-                    return true;
-                }
-                self.run.dropped.remove(&id).is_some()
-                    || self.copy_done(id, outcome)
-                    || self.publication_done(now, id, outcome, out)
-                    || self.flush_done(now, id, outcome, out)
-                    || self.collect_done(now, id, outcome, out)
-                    || self.audit_done(now, id, outcome, out)
-                    || self.former_done(now, id, outcome, out)
-                    || self.farewell_done(now, id, outcome, out)
+                run.done(&mut self.leader, now, id, outcome, out)
             }
-            _ => false,
         };
         if mine {
             self.advance(now, out);
@@ -466,36 +293,91 @@ impl Writer {
         mine
     }
 
-    fn note(&mut self, outcome: &Outcome) {
-        if let Outcome::Failed(Failure { message }) = outcome {
-            self.error = Some(message.clone());
+    /// One tick: the heads of one discovery, or `None` if it failed or was partial.
+    pub(crate) fn tick(&mut self, now: Now, heads: Option<&Heads>, out: &mut Outbox) {
+        if let Some(heads) = heads {
+            let written = heads.values().flatten().map(|head| head.written);
+            let plausible = written.filter(|written| *written <= now.wall + MAX_SKEW.as_millis() as u64);
+            self.leader.heard = self.leader.heard.max(plausible.max().unwrap_or_default());
+            self.leader.unread_since = None;
+            self.observe(now, heads, out);
+        } else {
+            if let Phase::Search(search) = &mut self.phase {
+                search.unread();
+            }
+            self.claim_unread(now);
+        }
+        self.advance(now, out);
+    }
+
+    /// W0: claims the id again if nothing can be read for long and this leader may write nothing yet, because somebody may
+    /// have deleted the ledger. Who runs creates it again with the next head.
+    fn claim_unread(&mut self, now: Now) {
+        let waits = match &self.phase {
+            Phase::Candidate(candidate) => !matches!(candidate.step, Step::Claim { .. }),
+            Phase::Search(_) => true,
+            Phase::Run(_) => false,
+        };
+        let since = self.leader.unread_since.filter(|_| waits).unwrap_or(now.mono);
+        self.leader.unread_since = Some(since);
+        if now.mono.saturating_sub(since) >= self.leader.timing.refused_retry {
+            self.leader.unread_since = None;
+            self.stand_again(Step::claim(now.mono));
         }
     }
 
-    /// What heads of this epoch say of a state that was desired in it.
-    fn summary(&self, generation: u64, hashes: Hashes) -> Summary {
-        Summary { version: Version { epoch: self.epoch, nonce: self.nonce, n: generation }, hashes }
-    }
-
-    fn head(&self, now: Now, seq: u64, root: Root, delta: Arc<Delta>, summary: Summary) -> Head {
-        Head {
-            cluster: self.me.cluster.clone(),
-            reads: super::head::FORMAT,
-            uid: self.me.uid.clone(),
-            position: Position { epoch: self.epoch, seq },
-            presence: super::head::Presence::Live,
-            root,
-            delta,
-            summary,
-            addresses: self.addresses.clone(),
-            lease: self.timing.lease,
-            written: now.wall,
-            signer: None,
+    /// W6, and what W1 and W2 need.
+    fn observe(&mut self, now: Now, heads: &Heads, out: &mut Outbox) {
+        let (leader, epoch) = (&mut self.leader, self.phase.epoch());
+        let own = heads.get(&leader.me.cluster).and_then(|head| head.as_ref().ok());
+        leader.observe(own, epoch);
+        // A head whose epoch cannot be real is ignored. The next heartbeat overwrites it, and readers go back to what
+        // is real (R3).
+        let own = own.filter(|head| leader.is_plausible(head, epoch));
+        let ours = own.filter(|head| head.uid == leader.me.uid);
+        let stranger = own.is_some() && ours.is_none();
+        let later = |sent| ours.is_some_and(|head| head.position > Position { epoch, seq: sent });
+        match &mut self.phase {
+            Phase::Candidate(candidate) => candidate.observe(leader, now, out),
+            Phase::Search(_) if later(0) => self.elect_again(),
+            Phase::Search(search) => {
+                let found = search.observe(leader, now, heads, out);
+                self.searched(found);
+            }
+            Phase::Run(_) if stranger && leader.keys.is_empty() => self.stand_again(Step::claim(now.mono)),
+            Phase::Run(run) if later(run.seq) => self.elect_again(),
+            Phase::Run(run) => {
+                if stranger {
+                    run.announcement.look_whose(leader, now, out);
+                }
+                if run.observe(leader, now, heads, ours, out).is_break() {
+                    self.elect_again();
+                }
+            }
         }
     }
 
-    /// Exponential back-off between the shortest and the longest retry.
-    fn back_off(&self, failures: u32) -> Duration {
-        (self.timing.retry_min * 2u32.pow(failures.saturating_sub(1).min(6))).min(self.timing.retry_max)
+    fn searched(&mut self, found: Found) {
+        match found {
+            Found::Nothing => {}
+            Found::Later => self.elect_again(),
+            Found::Base(run) => {
+                self.leader.services.learn(run.base.layout.shards);
+                self.leader.back = ReadBack::default();
+                self.leader.error = None;
+                self.phase = Phase::Run(run);
+            }
+        }
+    }
+}
+
+impl Phase {
+    /// The epoch, or the last one of this leader before its election; 0 if it had none.
+    fn epoch(&self) -> u64 {
+        match self {
+            Self::Candidate(candidate) => candidate.last,
+            Self::Search(search) => search.epoch.number,
+            Self::Run(run) => run.epoch.number,
+        }
     }
 }

@@ -2,8 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Farewell, Inherited, Now, Phase, Writer, WriterIdentity};
-use crate::{Map, hash::StateHash, stream::Said};
+use super::{
+    Inherited, Now, Phase, Writer, WriterIdentity,
+    candidate::Step,
+    farewell::Farewell,
+    run::{Duty, Ground, Run},
+};
+use crate::{Map, hash::StateHash, stream::OwnState};
 use model::PublicKey;
 
 /// Statistics of the current epoch.
@@ -84,118 +89,144 @@ impl Stage {
 }
 
 impl Writer {
-    /// Under which epoch and random number this leader speaks.
-    pub(crate) fn term(&self) -> Option<(u64, u64)> {
-        matches!(self.phase, Phase::Run).then_some((self.epoch, self.nonce))
+    /// What is known in this epoch, once W2 is over.
+    fn run(&self) -> Option<&Run> {
+        if let Phase::Run(run) = &self.phase { Some(run) } else { None }
     }
 
-    /// What this leader may say to others: nothing before W2 is over, and nothing once it said farewell.
-    pub(crate) fn said(&self) -> Option<Said<'_>> {
-        self.desired.as_ref().filter(|_| matches!(self.phase, Phase::Run) && self.run.farewell.is_none())?;
-        let hashed = &self.hashed;
-        Some(Said { hashed, summary: self.summary(self.generation, hashed.hashes()) })
+    /// The run that publishes.
+    fn publishing(&self) -> Option<&Run> {
+        self.run().filter(|run| run.farewell().is_none())
+    }
+
+    /// Under which epoch and random number this leader speaks.
+    pub(crate) fn term(&self) -> Option<(u64, u64)> {
+        self.run().map(|run| (run.epoch.number, run.epoch.nonce))
+    }
+
+    /// The state that this leader may send to others: none before W2 is over, and none once it said farewell.
+    pub(crate) fn own_state(&self) -> Option<OwnState<'_>> {
+        let (hashed, run) = self.leader.desired.hashed().zip(self.publishing())?;
+        let diff = self.leader.desired.diff();
+        Some(OwnState { hashed, diff, summary: run.epoch.summary(self.leader.desired.generation(), hashed.hashes()) })
     }
 
     /// The hashes of the claims to be published, and of those in the newest own head that was read.
     pub(crate) fn claims(&self) -> [Option<StateHash>; 2] {
-        [self.desired.as_ref().map(|_| self.hashed.hashes().claims), self.run.own.newest.map(|(_, claims)| claims)]
+        let wanted = self.leader.desired.hashed().map(|hashed| hashed.hashes().claims);
+        [wanted, self.run().and_then(|run| run.own.claims())]
     }
 
     /// S10: whether this writer has nothing to do. The state to be published was read back. The last read had the own
     /// head, and no live head of this cluster under another id. The cluster does not leave.
     pub(crate) fn is_at_rest(&self) -> bool {
-        let there = self.desired.as_ref().zip(self.run.visibility.map.as_ref());
-        matches!(self.phase, Phase::Run)
-            && !self.leaving
-            && !self.run.baseless
-            && self.run.own.there
+        let there = self.leader.desired.map().zip(self.leader.back.map());
+        self.run().is_some_and(|run| run.base.ground != Ground::Nothing && run.own.is_alone())
+            && !self.leader.leaving
             && there.is_some_and(|(desired, there)| Arc::ptr_eq(desired, there))
     }
 
     /// The current stage.
     pub fn stage(&self) -> Stage {
-        match (&self.phase, &self.refused) {
-            (Phase::Claim { .. }, Some(owner)) => Stage::Refused { owner: owner.clone() },
-            (Phase::Claim { .. }, None) => Stage::Claiming,
-            (Phase::Confirm { .. } | Phase::Elected, _) if self.stranger.as_ref().is_some_and(|it| it.advances > 0) => {
-                Stage::Contested { cluster: self.me.cluster.clone() }
-            }
-            (Phase::Confirm { .. } | Phase::Elected, _) => Stage::Electing,
-            (Phase::Verify(search), _) => match search.contested_by() {
+        match &self.phase {
+            Phase::Candidate(candidate) => match &candidate.step {
+                Step::Claim { refused: Some(owner), .. } => Stage::Refused { owner: owner.clone() },
+                Step::Claim { refused: None, .. } => Stage::Claiming,
+                Step::Confirm { .. } | Step::Elected
+                    if candidate.stranger.as_ref().is_some_and(|stranger| stranger.advances > 0) =>
+                {
+                    Stage::Contested { cluster: self.leader.me.cluster.clone() }
+                }
+                Step::Confirm { .. } | Step::Elected => Stage::Electing,
+            },
+            Phase::Search(search) => match search.contested_by() {
                 Some(id) => Stage::Contested { cluster: id.clone() },
                 None => Stage::Verifying,
             },
-            (Phase::Run, _) if self.run.farewell.as_ref().is_some_and(Farewell::is_over) => Stage::Left,
-            (Phase::Run, _) if self.leaving => Stage::Leaving,
-            (Phase::Run, _) => Stage::Running,
+            Phase::Run(run) if run.farewell().is_some_and(Farewell::is_over) => Stage::Left,
+            Phase::Run(_) if self.leader.leaving => Stage::Leaving,
+            Phase::Run(_) => Stage::Running,
         }
     }
 
     /// In whose name it writes.
     pub(crate) fn identity(&self) -> &WriterIdentity {
-        &self.me
+        &self.leader.me
     }
 
-    /// The epoch; 0 before the election.
+    /// The epoch; before the election the last one of this leader, or 0.
     pub fn epoch(&self) -> u64 {
-        self.epoch
+        self.phase.epoch()
     }
 
     /// Why the newest state is not published; otherwise the last error, until something of the same kind succeeds.
     pub fn error(&self) -> Option<&str> {
-        let flush = self.run.waits.as_ref().or(self.run.blocked.as_ref());
-        self.unfit.as_ref().or(flush).or(self.error.as_ref()).map(String::as_str)
+        let flush =
+            self.run().and_then(|run| if let Duty::Publish(uploads) = &run.duty { uploads.error() } else { None });
+        self.leader.desired.unfit().or(flush).or(self.leader.error.as_ref()).map(String::as_str)
     }
 
     /// The statistics.
     pub fn figures(&self) -> WriterFigures {
+        let shards = self.leader.services.count();
+        let Some(run) = self.run() else { return WriterFigures { shards, ..WriterFigures::default() } };
+        let (layout, uploads) = (&run.base.layout, run.figures);
         WriterFigures {
-            data_pages: self.run.layout.tree.data_pages(),
-            run_pages: self.run.layout.runs.len(),
-            index_pages: self.run.layout.tree.index_pages() + self.run.layout.runs.index_pages(),
-            shards: self.shards,
-            page_writes: self.run.garbage.written(),
-            ..self.run.figures
+            delta_occupancy: run.publisher.occupancy,
+            data_pages: layout.tree.data_pages(),
+            run_pages: layout.runs.len(),
+            index_pages: layout.tree.index_pages() + layout.runs.index_pages(),
+            shards,
+            garbage_pages: run.garbage.figures.pages,
+            head_writes: run.seq,
+            page_writes: run.garbage.figures.writes,
+            page_deletions: run.garbage.figures.deletions,
+            flushes: uploads.flushes,
+            compactions: uploads.compactions,
+            flushes_abandoned: uploads.abandoned,
+            flush_quota_waits: uploads.quota_waits,
+            full_flushes: uploads.full_flushes,
+            flush_duration: uploads.flush_duration,
+            publish_latency: run.publisher.latency,
+            unpublished: run.publisher.unpublished,
         }
     }
 
     /// The state from which this leader starts; `None` until W2 is over.
     pub fn base(&self) -> Option<&Arc<Map>> {
-        matches!(self.phase, Phase::Run).then_some(&self.run.base)
+        self.run().map(|run| &run.base.map)
     }
 
     /// What this leader starts from; `None` until W2 is over.
     pub(crate) fn inherited(&self) -> Option<Inherited> {
-        let (map, written, heard) = (self.run.inherited.clone(), self.run.written, self.heard);
-        matches!(self.phase, Phase::Run).then_some(Inherited { map, written, heard, barred: false })
+        let source = &self.run()?.source;
+        Some(Inherited { map: source.map.clone(), written: source.written, heard: self.leader.heard, barred: false })
     }
 
     /// The state to be published.
     pub(crate) fn desired(&self) -> Option<&Arc<Map>> {
-        self.desired.as_ref()
+        self.leader.desired.map()
     }
 
     /// The last state whose publication succeeded.
     pub fn published(&self) -> Option<&Arc<Map>> {
-        self.run.published.as_ref()
+        self.leader.back.newest()
     }
 
     /// A published state that was read back: the newest one, or one shortly before it.
     pub fn read_back(&self) -> Option<&Arc<Map>> {
-        self.run.visibility.map.as_ref()
+        self.leader.back.map()
     }
 
     /// The current key, once a head of this epoch was read back.
     pub(crate) fn signs(&self) -> Option<PublicKey> {
-        let read_back = matches!(self.phase, Phase::Run) && self.run.read_back.is_some();
-        self.keys.first().filter(|_| read_back).copied()
+        self.run()?.own.since()?;
+        self.leader.keys.first().copied()
     }
 
     /// Whether others have been able to read this cluster's exports for a while, so that what it published elsewhere
     /// may go.
     pub(crate) fn is_settled(&self, now: Now) -> bool {
-        matches!(self.phase, Phase::Run)
-            && self.run.farewell.is_none()
-            && self.run.read_back.is_some_and(|since| now.mono >= since + self.timing.handover)
+        self.publishing().is_some_and(|run| run.is_settled(&self.leader, now))
     }
 }

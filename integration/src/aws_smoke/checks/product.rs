@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
-use cloudmap::{CloudMap as _, CreateService, ErrorKind, Instance, Lane, NewService, OperationId, OperationState};
+use cloudmap::{
+    CreateService, ErrorKind, Instance, Lane, NewService, OperationId, OperationState, Permit, Read as _, Write as _,
+};
 use iam::{
-    Facts, Mode,
+    Mode, Scope,
     harmless::{self, Answer, Known},
     statements,
 };
@@ -41,7 +43,7 @@ pub(crate) async fn adapter(lab: &Lab) -> anyhow::Result<Verdict> {
 }
 
 async fn life(lab: &Lab) -> anyhow::Result<()> {
-    let cloudmap = &lab.adapter;
+    let (cloudmap, permit) = (&lab.adapter, Permit::of_command());
     let all = cloudmap.list_namespaces(Lane::Instances).await?;
     let ours = all.iter().find(|found| *found.id == *lab.namespace.id).context("the listing lacks the namespace")?;
     let new = |creator: &str| NewService {
@@ -53,10 +55,10 @@ async fn life(lab: &Lab) -> anyhow::Result<()> {
         custom_health_check: true,
         tags: [(TAG.to_owned(), lab.run.clone())].into(),
     };
-    let CreateService::Created(service) = cloudmap.create_service(&new("us"), Lane::Instances).await? else {
+    let CreateService::Created(service) = cloudmap.create_service(&permit, &new("us"), Lane::Instances).await? else {
         anyhow::bail!("the service exists already");
     };
-    let taken = cloudmap.create_service(&new("them"), Lane::Instances).await?;
+    let taken = cloudmap.create_service(&permit, &new("them"), Lane::Instances).await?;
     let ours_exists = CreateService::Exists { id: service.id.clone(), creator_request_id: Some("us".to_owned()) };
     ensure!(taken == ours_exists, "the second creator learns {taken:?}");
     let listed = cloudmap.list_services(&ours.id, Lane::Instances).await?;
@@ -64,7 +66,7 @@ async fn life(lab: &Lab) -> anyhow::Result<()> {
 
     let attributes = [(ADDRESS.0.to_owned(), ADDRESS.1.to_owned())].into();
     let instance = Instance { id: "one".into(), attributes };
-    finish(lab, &cloudmap.register_instance(&service.id, &instance, Lane::Instances).await?).await?;
+    finish(lab, &cloudmap.register_instance(&permit, &service.id, &instance, Lane::Instances).await?).await?;
     let shown = lab
         .until(|| async {
             let all = BTreeMap::new();
@@ -73,12 +75,12 @@ async fn life(lab: &Lab) -> anyhow::Result<()> {
         })
         .await?;
     ensure!(shown.is_some(), "discovery does not show the instance");
-    cloudmap.set_custom_health(&service.id, "one", false).await?;
+    cloudmap.set_custom_health(&permit, &service.id, "one", false).await?;
     ensure!(cloudmap.list_instances(&service.id).await? == [instance], "the listing lacks the instance");
-    let kept = cloudmap.delete_service(&service.id).await.err().map(|error| error.kind);
+    let kept = cloudmap.delete_service(&permit, &service.id).await.err().map(|error| error.kind);
     ensure!(kept == Some(ErrorKind::InUse), "the deletion of a service with an instance ends in {kept:?}");
-    finish(lab, &cloudmap.deregister_instance(&service.id, "one", Lane::Instances).await?).await?;
-    cloudmap.delete_service(&service.id).await?;
+    finish(lab, &cloudmap.deregister_instance(&permit, &service.id, "one", Lane::Instances).await?).await?;
+    cloudmap.delete_service(&permit, &service.id).await?;
     Ok(())
 }
 
@@ -102,12 +104,12 @@ async fn content(lab: &Lab) -> anyhow::Result<BTreeSet<String>> {
 
 pub(crate) async fn doctor(lab: &Lab) -> anyhow::Result<Verdict> {
     let service: Arc<str> = lab.service("doctor").await?.into();
-    let facts = Facts {
+    let scope = Scope {
         clusterset: Some(format!("smoke-{}", lab.run).parse().map_err(|_| anyhow::anyhow!("no ClusterSet id"))?),
         cluster_uid: Some(lab.run.clone()),
         namespaces: vec![lab.namespace.name.clone()],
         services: vec![service.to_string()],
-        ..Facts::default()
+        ..Scope::default()
     };
     let modes = [Mode::Ledger, Mode::Instances, Mode::Imports, Mode::Annotated, Mode::Joining, Mode::People];
     let known = Known {
@@ -117,12 +119,14 @@ pub(crate) async fn doctor(lab: &Lab) -> anyhow::Result<Verdict> {
     };
     let before = content(lab).await?;
     let (mut tried, mut denied) = (0, BTreeSet::new());
-    let statements = statements(&modes, &facts).map_err(|error| anyhow::anyhow!("{error}"))?;
+    let statements = statements(&modes, &scope).map_err(|error| anyhow::anyhow!("{error}"))?;
     for statement in &statements {
         for operation in harmless::operations(statement) {
             lab.meter.admit(Costs { discoveries: 1, ..Costs::default() })?;
             tried += 1;
-            if let Answer::Denied(_) = harmless::try_out(&lab.adapter, statement, operation, &known).await {
+            if let Answer::Denied(_) =
+                harmless::try_out(&lab.adapter, &Permit::of_command(), statement, operation, &known).await
+            {
                 denied.insert(operation.name());
             }
         }

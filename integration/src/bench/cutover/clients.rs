@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use cloudmap::{CloudMap, Lane, attributes::IPV4};
+use cloudmap::{Lane, attributes::IPV4};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpStream,
@@ -201,7 +201,7 @@ impl Connection {
 pub(super) enum Source {
     Dns(dns::Client),
     /// The answers are used for as long as those of DNS, in seconds.
-    Api(Arc<dyn CloudMap>, u32),
+    Api(Arc<dyn cloudmap::Read>, u32),
 }
 
 impl Source {

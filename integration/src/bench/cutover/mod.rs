@@ -249,7 +249,7 @@ impl CutoverBench {
                     number,
                     source: match kind {
                         Kind::Fresh | Kind::Pool | Kind::Never => Source::Dns(resolver),
-                        Kind::Sdk => Source::Api(Arc::clone(&api), plan.ttl),
+                        Kind::Sdk => Source::Api(api.clone(), plan.ttl),
                     },
                     port: PORT,
                     pause,

@@ -10,7 +10,6 @@ use std::{
 
 use anyhow::Context as _;
 use async_trait::async_trait;
-use cloudmap::CloudMap;
 use cluster::Leadership;
 use export::Exports;
 use ledger::{
@@ -56,7 +55,7 @@ impl Member {
     }
 
     /// Starts the ledger with all exports.
-    pub(super) fn start(number: usize, shape: &Shape, registry: Arc<dyn CloudMap>) -> anyhow::Result<Self> {
+    pub(super) fn start(number: usize, shape: &Shape, registry: Arc<dyn cloudmap::Write>) -> anyhow::Result<Self> {
         let id = Self::id(number);
         let mut rng = Rng::new(&id, shape.seed);
         let mut settings = LedgerSettings::new(id.parse()?, shape.clusterset.clone(), format!("uid-{id}"));

@@ -8,10 +8,8 @@
 mod member;
 mod narrow;
 
-use std::{sync::Arc, time::Duration};
-
-use cloudmap::CloudMap;
 use model::ClusterSetId;
+use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::Mutex,
     task::JoinHandle,
@@ -102,7 +100,7 @@ impl Fleet {
     }
 
     /// A cluster's own way to the registry, with the limits of its own and a name of its own.
-    async fn port(&self, number: usize) -> anyhow::Result<Arc<dyn CloudMap>> {
+    async fn port(&self, number: usize) -> anyhow::Result<Arc<dyn cloudmap::Write>> {
         registry::caller(&self.shape.registry, &Member::id(number)).await
     }
 }
@@ -111,7 +109,7 @@ impl Fleet {
 mod tests {
     use std::collections::BTreeMap;
 
-    use cloudmap::Lane;
+    use cloudmap::{Lane, Read as _};
     use ledger::{CLUSTERS, namespace_name};
 
     use super::*;

@@ -8,8 +8,8 @@ use std::{
 
 use async_trait::async_trait;
 use cloudmap::{
-    CloudMap, CreateService, Discovery, Error, Instance, Lane, Namespace, NewService, OperationId, OperationState,
-    Service, ServiceChange,
+    CreateService, Discovery, Error, Instance, Lane, Namespace, NewService, OperationId, OperationState, Permit, Read,
+    Service, ServiceChange, Write,
 };
 use ledger::CLUSTERS;
 use tokio::{sync::Mutex, time::Instant};
@@ -25,13 +25,13 @@ pub(super) struct Heads(Mutex<Option<(Instant, Discovery)>>);
 
 /// The port of one cluster.
 pub(super) struct Narrow {
-    registry: Arc<dyn CloudMap>,
+    registry: Arc<dyn cloudmap::Write>,
     heads: Arc<Heads>,
     seen: BTreeSet<String>,
 }
 
 impl Narrow {
-    pub(super) fn new(registry: Arc<dyn CloudMap>, heads: Arc<Heads>, id: &str, shape: &Shape) -> Self {
+    pub(super) fn new(registry: Arc<dyn cloudmap::Write>, heads: Arc<Heads>, id: &str, shape: &Shape) -> Self {
         let seen = shape.measured.iter().cloned().chain([id.to_owned()]).collect();
         Self { registry, heads, seen }
     }
@@ -44,7 +44,7 @@ impl Narrow {
 }
 
 #[async_trait]
-impl CloudMap for Narrow {
+impl Read for Narrow {
     async fn discover_instances(
         &self,
         http_name: &str,
@@ -76,46 +76,12 @@ impl CloudMap for Narrow {
         self.registry.get_namespace(id).await
     }
 
-    async fn create_http_namespace(
-        &self,
-        name: &str,
-        creator_request_id: &str,
-        description: &str,
-        tags: &BTreeMap<String, String>,
-    ) -> Result<OperationId, Error> {
-        self.registry.create_http_namespace(name, creator_request_id, description, tags).await
-    }
-
-    async fn delete_namespace(&self, id: &str) -> Result<OperationId, Error> {
-        self.registry.delete_namespace(id).await
-    }
-
     async fn list_services(&self, namespace_id: &str, lane: Lane) -> Result<Vec<Service>, Error> {
         self.registry.list_services(namespace_id, lane).await
     }
 
     async fn get_service(&self, id: &str, lane: Lane) -> Result<Service, Error> {
         self.registry.get_service(id, lane).await
-    }
-
-    async fn create_service(&self, new: &NewService, lane: Lane) -> Result<CreateService, Error> {
-        self.registry.create_service(new, lane).await
-    }
-
-    async fn update_service(&self, id: &str, change: &ServiceChange) -> Result<OperationId, Error> {
-        self.registry.update_service(id, change).await
-    }
-
-    async fn delete_service(&self, id: &str) -> Result<(), Error> {
-        self.registry.delete_service(id).await
-    }
-
-    async fn register_instance(&self, service_id: &str, instance: &Instance, lane: Lane) -> Result<OperationId, Error> {
-        self.registry.register_instance(service_id, instance, lane).await
-    }
-
-    async fn deregister_instance(&self, service_id: &str, instance_id: &str, lane: Lane) -> Result<OperationId, Error> {
-        self.registry.deregister_instance(service_id, instance_id, lane).await
     }
 
     async fn operation(&self, id: &OperationId, lane: Lane) -> Result<OperationState, Error> {
@@ -130,15 +96,71 @@ impl CloudMap for Narrow {
         self.registry.unhealthy_instances(service_id).await
     }
 
-    async fn set_custom_health(&self, service_id: &str, instance_id: &str, healthy: bool) -> Result<(), Error> {
-        self.registry.set_custom_health(service_id, instance_id, healthy).await
-    }
-
     async fn list_tags(&self, arn: &str) -> Result<BTreeMap<String, String>, Error> {
         self.registry.list_tags(arn).await
     }
+}
 
-    async fn tag(&self, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error> {
-        self.registry.tag(arn, tags).await
+#[async_trait]
+impl Write for Narrow {
+    async fn create_http_namespace(
+        &self,
+        permit: &Permit,
+        name: &str,
+        creator_request_id: &str,
+        description: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<OperationId, Error> {
+        self.registry.create_http_namespace(permit, name, creator_request_id, description, tags).await
+    }
+
+    async fn delete_namespace(&self, permit: &Permit, id: &str) -> Result<OperationId, Error> {
+        self.registry.delete_namespace(permit, id).await
+    }
+
+    async fn create_service(&self, permit: &Permit, new: &NewService, lane: Lane) -> Result<CreateService, Error> {
+        self.registry.create_service(permit, new, lane).await
+    }
+
+    async fn update_service(&self, permit: &Permit, id: &str, change: &ServiceChange) -> Result<OperationId, Error> {
+        self.registry.update_service(permit, id, change).await
+    }
+
+    async fn delete_service(&self, permit: &Permit, id: &str) -> Result<(), Error> {
+        self.registry.delete_service(permit, id).await
+    }
+
+    async fn register_instance(
+        &self,
+        permit: &Permit,
+        service_id: &str,
+        instance: &Instance,
+        lane: Lane,
+    ) -> Result<OperationId, Error> {
+        self.registry.register_instance(permit, service_id, instance, lane).await
+    }
+
+    async fn deregister_instance(
+        &self,
+        permit: &Permit,
+        service_id: &str,
+        instance_id: &str,
+        lane: Lane,
+    ) -> Result<OperationId, Error> {
+        self.registry.deregister_instance(permit, service_id, instance_id, lane).await
+    }
+
+    async fn set_custom_health(
+        &self,
+        permit: &Permit,
+        service_id: &str,
+        instance_id: &str,
+        healthy: bool,
+    ) -> Result<(), Error> {
+        self.registry.set_custom_health(permit, service_id, instance_id, healthy).await
+    }
+
+    async fn tag(&self, permit: &Permit, arn: &str, tags: &BTreeMap<String, String>) -> Result<(), Error> {
+        self.registry.tag(permit, arn, tags).await
     }
 }

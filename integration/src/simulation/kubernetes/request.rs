@@ -79,7 +79,7 @@ impl Request {
     }
 
     /// `dryRun=All`, and its likes.
-    pub(super) fn says(&self, parameter: &str, value: &str) -> bool {
+    pub(super) fn has(&self, parameter: &str, value: &str) -> bool {
         self.query.get(parameter).is_some_and(|given| given == value)
     }
 

@@ -156,7 +156,7 @@ fn perform(state: &mut State, replica: &str, mut request: Request) -> Result<(u1
         applies: request.verb == Verb::Apply,
         status: request.status,
     };
-    let change = Change { resource, key, author, by: replica, dry_run: request.says("dryRun", "All") };
+    let change = Change { resource, key, author, by: replica, dry_run: request.has("dryRun", "All") };
     match request.verb {
         Verb::Create => {
             let made = state.create(&change, object)?;
@@ -172,7 +172,7 @@ fn perform(state: &mut State, replica: &str, mut request: Request) -> Result<(u1
                 ));
             }
             let code = if state.store.get(resource, &change.key).is_some() { 200 } else { 201 };
-            Ok((code, shown(state.apply(&change, object, request.says("force", "true"))?)))
+            Ok((code, shown(state.apply(&change, object, request.has("force", "true"))?)))
         }
         Verb::Delete => {
             let preconditions = &object["preconditions"];
@@ -237,7 +237,7 @@ fn list(state: &State, replica: &str, request: &Request) -> Result<Value, Refusa
             parsed.ok_or_else(|| Refusal::bad_request("continue key is not valid"))?
         }
         None => match asked {
-            Some(asked) if request.says("resourceVersionMatch", "Exact") => (asked, None),
+            Some(asked) if request.has("resourceVersionMatch", "Exact") => (asked, None),
             Some(asked) if asked > newest => return Err(Refusal::too_large(asked, newest)),
             // From a cache: not older than asked for, but as old as that may be.
             Some(asked) => {

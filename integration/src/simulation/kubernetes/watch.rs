@@ -70,7 +70,7 @@ pub(super) fn open(server: &ApiServer, replica: &Arc<str>, request: &Request) ->
         version: request.number("resourceVersion").unwrap_or(0),
         lines: VecDeque::new(),
         ends: now + timeout,
-        bookmark: request.says("allowWatchBookmarks", "true").then(|| now + BOOKMARK_EVERY),
+        bookmark: request.has("allowWatchBookmarks", "true").then(|| now + BOOKMARK_EVERY),
         changed,
         over: false,
     };

@@ -49,6 +49,42 @@ async fn a_command_repeats_for_longer_than_one_call_may_take() {
     assert_eq!(left.load(Ordering::Relaxed), 0);
 }
 
+/// The Lease may end while credentials are fetched, or between two attempts.
+#[tokio::test(start_paused = true)]
+async fn no_attempt_is_sent_once_the_permit_has_ended() {
+    let left = Arc::new(AtomicU32::new(u32::MAX));
+    let connector = Throttling(left.clone());
+    let client = http_client_fn(move |_, _| SharedHttpConnector::new(connector.clone()));
+    let sdk = sdk().to_builder().http_client(client).build();
+    let settings = AwsSettings { repeat: 24, ..AwsSettings::default() };
+    let cloudmap = AwsCloudMap::configured(&sdk, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
+    let sent = || u32::MAX - left.load(Ordering::Relaxed);
+    let until = tokio::time::Instant::now() + Duration::from_secs(5);
+    let permit = permit_until(until).unwrap();
+    let error = cloudmap.register_instance(&permit, "srv-1", &instance(), Lane::Ledger).await.unwrap_err();
+    assert_eq!((&error.kind, error.operation), (&ErrorKind::NoPermit, "RegisterInstance"));
+    assert!(error.message.contains("nothing was sent") && tokio::time::Instant::now() >= until, "{error}");
+    let attempts = sent();
+    assert!((1..24).contains(&attempts), "{attempts}");
+    let (web, tags) = (new_service(), BTreeMap::new());
+    let change = ServiceChange { description: None, records: Vec::new(), health_check: None };
+    let refused = [
+        cloudmap.create_http_namespace(&permit, "shop", "us", "for tests", &tags).await.err(),
+        cloudmap.delete_namespace(&permit, "ns-1").await.err(),
+        cloudmap.create_service(&permit, &web, Lane::Instances).await.err(),
+        cloudmap.update_service(&permit, "srv-1", &change).await.err(),
+        cloudmap.delete_service(&permit, "srv-1").await.err(),
+        cloudmap.register_instance(&permit, "srv-1", &instance(), Lane::Instances).await.err(),
+        cloudmap.deregister_instance(&permit, "srv-1", "pod-1", Lane::Instances).await.err(),
+        cloudmap.set_custom_health(&permit, "srv-1", "pod-1", true).await.err(),
+        cloudmap.tag(&permit, "arn", &tags).await.err(),
+    ];
+    assert!(refused.iter().flatten().all(|error| error.kind == ErrorKind::NoPermit), "{refused:?}");
+    let writes = Operation::ALL.iter().filter(|operation| operation.access() == Access::Write);
+    assert!(writes.map(|write| write.name()).eq(refused.iter().flatten().map(|error| error.operation)), "each of them");
+    assert_eq!(sent(), attempts);
+}
+
 /// Sends nothing, and records where it would have been sent.
 #[derive(Debug, Clone, Default)]
 struct Sent(Arc<Mutex<Vec<String>>>);
@@ -84,7 +120,8 @@ fn nobody() -> (TcpSocket, String) {
 #[tokio::test]
 async fn without_a_listener_nothing_is_sent() {
     let (_kept, url) = nobody();
-    let error = cloudmap(&url).await.register_instance("srv-1", &instance(), Lane::Ledger).await.unwrap_err();
+    let error =
+        cloudmap(&url).await.register_instance(&permit(), "srv-1", &instance(), Lane::Ledger).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Other);
     assert!(error.message.contains("nothing was sent"), "{error}");
 }
@@ -100,7 +137,8 @@ async fn a_broken_connection_leaves_the_outcome_unknown() {
             let _ = tokio::io::AsyncReadExt::read(&mut connection, &mut request).await;
         }
     });
-    let error = cloudmap(&url).await.register_instance("srv-1", &instance(), Lane::Ledger).await.unwrap_err();
+    let error =
+        cloudmap(&url).await.register_instance(&permit(), "srv-1", &instance(), Lane::Ledger).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
 }
 
@@ -111,7 +149,7 @@ async fn a_silent_server_meets_the_deadline() {
     let sdk = sdk().to_builder().build();
     let settings = AwsSettings { endpoint: Some(url), ..AwsSettings::default() };
     let cloudmap = AwsCloudMap::configured(&sdk, &settings, Limits::new(&Rates::default(), None)).await.unwrap();
-    let error = cloudmap.register_instance("srv-1", &instance(), Lane::Ledger).await.unwrap_err();
+    let error = cloudmap.register_instance(&permit(), "srv-1", &instance(), Lane::Ledger).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unknown, "{error}");
     drop(listener);
 }

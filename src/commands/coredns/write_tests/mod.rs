@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use super::{Action, Run, check, edit::mark, read, tests::EKS};
 use cli::{Cli, Command, CorednsCommand, CorednsWriteArgs};
 use cluster::{
-    coredns::{Answer, Ask, Kind, Place, observe_pods},
+    coredns::{Answer, Ask, Installation, Kind, observe_pods},
     fake_api::{FakeApi, Request},
 };
 
 const ZONE: &str = "clusterset.local";
 
-fn place() -> Place {
-    Place { namespace: "kube-system".into(), config_map: "coredns".into(), deployment: "coredns".into() }
+fn installation() -> Installation {
+    Installation { namespace: "kube-system".into(), config_map: "coredns".into(), deployment: "coredns".into() }
 }
 
 fn account(name: &str) -> Value {
@@ -163,9 +163,9 @@ async fn run_with(api: &FakeApi, command: &[&str], answers: usize) -> Result<Str
     let mut out = Vec::new();
     let write = async |action, args: CorednsWriteArgs, out: &mut Vec<u8>| {
         let values = args.addon_values.as_deref().map(read).transpose()?;
-        let (asker, place) = (Pods { answers, asked: AtomicUsize::new(0) }, place());
-        let run = Run { client: &client, asker: &asker, action, args: &args, place: &place };
-        let observed = observe_pods(&client, &place).await?;
+        let (asker, installation) = (Pods { answers, asked: AtomicUsize::new(0) }, installation());
+        let run = Run { client: &client, asker: &asker, action, args: &args, installation: &installation };
+        let observed = observe_pods(&client, &installation).await?;
         let values = run.write(&observed, values.as_deref(), out).await?;
         if let Some(values) = values {
             *out = values.into_bytes();
@@ -173,7 +173,7 @@ async fn run_with(api: &FakeApi, command: &[&str], answers: usize) -> Result<Str
         Ok(())
     };
     let result = match command {
-        CorednsCommand::Check(args) => check(&observe_pods(&client, &place()).await.unwrap(), &args, &mut out),
+        CorednsCommand::Check(args) => check(&observe_pods(&client, &installation()).await.unwrap(), &args, &mut out),
         CorednsCommand::Apply(args) => write(Action::Apply, args, &mut out).await,
         CorednsCommand::Remove(args) => write(Action::Remove, args, &mut out).await,
     };

@@ -10,10 +10,10 @@ use crate::cutover::{
     manifests::{Candidate, Manifest, Wishes, manifest},
     write::{Survey, rooms, sorted, survey, written},
 };
-use ::ecs::{Controller, Operation, fake::FakeEcs};
 use api::fixtures::unknown;
 use cli::CutoverPlanArgs;
 use cutover::Course;
+use ecs::{Controller, Operation, fake::FakeEcs};
 
 /// The flags of `cutover plan`, as people type them.
 fn parsed(line: &str) -> Result<CutoverPlanArgs, String> {
@@ -155,7 +155,7 @@ fn the_port_is_that_of_the_tasks_if_they_have_one() {
         let mut candidate = candidate("orders");
         candidate.registry.as_mut().unwrap().ports = instances.iter().copied().collect();
         let ports = ecs.iter().copied().collect();
-        candidate.ecs = Ok(Some(found([::ecs::Service { ports, ..ecs_service(2) }])));
+        candidate.ecs = Ok(Some(found([ecs::Service { ports, ..ecs_service(2) }])));
         let wishes = wishes(&format!("--into shop --selector app=x {line}")).unwrap();
         manifest(&candidate, &wishes).unwrap().unwrap()
     };
@@ -199,7 +199,7 @@ fn what_cannot_be_written_is_left_out_with_its_remedy() {
         assert!(why.starts_with(&format!("{shown:?}: ")), "{why}");
         assert!(why.contains("cloudmap-mcs/service") || why.contains("invalid Cloud Map service name"), "{why}");
     }
-    let registered = |change: fn(&mut ::ecs::Service)| {
+    let registered = |change: fn(&mut ecs::Service)| {
         let mut service = ecs_service(2);
         change(&mut service);
         Candidate { ecs: Ok(Some(found([service]))), ..candidate("orders") }
@@ -227,7 +227,7 @@ fn what_cannot_be_written_is_left_out_with_its_remedy() {
 #[test]
 fn services_of_ecs_are_told_by_ecs_and_where_it_is_silent_by_their_instances() {
     let (nobody, denied) = (Ok(Some(found([]))), Err("access denied".to_owned()));
-    let empty = Registry { service: Some(mk_service()), ..Registry::default() };
+    let empty = CloudMapService { service: Some(mk_service()), ..CloudMapService::default() };
     let mut others = registry(2, 60);
     others.ecs.clear();
     for (registry, ecs, expected) in [

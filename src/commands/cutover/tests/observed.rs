@@ -97,10 +97,10 @@ async fn who_may_not_read_the_export_hears_that_and_not_that_there_are_no_tasks(
     api.refuse(403, "Forbidden", "exports are forbidden");
     let ecs = EcsReader::new(Ok(None), Choice::default());
     let mut observer = Observer::new(api.client(), Err("no credentials".to_owned()), ecs, Ok(Settings::default()));
-    let facts = observer.observe(&ServiceKey::new("shop", "orders")).await;
-    let said = [check(&facts, false).unwrap_err(), back::remark(&facts).unwrap()];
+    let situation = observer.observe(&ServiceKey::new("shop", "orders")).await;
+    let said = [check(&situation, false).unwrap_err(), back::remark(&situation).unwrap()];
     assert!(said.iter().all(|said| said.contains("exports are forbidden")), "{said:?}");
-    let findings = plan(&facts, &[]).findings;
+    let findings = plan(&situation, &[]).findings;
     assert!(findings.iter().all(|finding| !finding.text.contains("nobody else")), "{findings:?}");
 }
 

@@ -4,23 +4,23 @@ use super::*;
 
 #[test]
 fn what_lacks_nothing_is_ready_and_shows_what_its_steps_reach() {
-    let plan = plan(&facts(), &[5, 25, 50, 100]);
+    let plan = plan(&situation(), &[5, 25, 50, 100]);
     assert_eq!((plan.grade(), plan.grade().status(), &plan.patch), (Grade::Ok, 0, &None), "{:?}", plan.findings);
     let reached: Vec<_> = plan.steps.iter().map(|step| (step.asked, step.pods, step.share.to_string())).collect();
     let expected = [(5, 1, "7.69 %"), (25, 4, "25 %"), (50, 12, "50 %"), (100, 12, "50 %")];
     assert_eq!(reached, expected.map(|(asked, pods, share)| (asked, pods, share.to_owned())));
 }
 
-fn reached(facts: &Facts, steps: &[u8]) -> Vec<(u8, usize, String)> {
-    let steps = plan(facts, steps).steps;
+fn reached(situation: &Situation, steps: &[u8]) -> Vec<(u8, usize, String)> {
+    let steps = plan(situation, steps).steps;
     steps.iter().map(|step| (step.asked, step.pods, step.share.to_string())).collect()
 }
 
 /// As the controller counts.
 #[test]
 fn the_pods_of_other_clusters_and_hidden_tasks_count_beside_the_pods() {
-    let capacity = |facts: &Facts| {
-        let findings = plan(facts, &[]).findings;
+    let capacity = |situation: &Situation| {
+        let findings = plan(situation, &[]).findings;
         findings.into_iter().find(|finding| finding.about == "capacity").unwrap()
     };
     let cluster = |address: &str, whole| Cluster {
@@ -31,18 +31,18 @@ fn the_pods_of_other_clusters_and_hidden_tasks_count_beside_the_pods() {
     let mut seen = registry(12, 60);
     // One of them is the cluster of the pods.
     seen.clusters = [("a".to_owned(), cluster("192.0.2.101", 5)), ("b".to_owned(), cluster("198.51.100.1", 12))].into();
-    let several = Facts { registry: Ok(seen), ..facts() };
+    let several = Situation { registry: Ok(seen), ..situation() };
     assert_eq!(reached(&several, &[25, 50]), [(25, 8, "25 %".to_owned()), (50, 12, "33.33 %".to_owned())]);
     assert_eq!(capacity(&several).text, "12 ready pods beside 12 tasks and 12 pods of other clusters");
 
     // Now 12 tasks and 12 pods elsewhere have the traffic. With 6 pods instead of the tasks, each of 18 has a third more.
-    let few = capacity(&Facts { pods: Ok(pods(6)), ..several.clone() });
+    let few = capacity(&Situation { pods: Ok(pods(6)), ..several.clone() });
     assert_eq!((few.grade, few.remedy.as_deref()), (Grade::Warning, Some("scale the pods to 12")));
 
     let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
     cutover.status.as_mut().unwrap().hidden = Some(12);
-    let all_hidden = Registry { ill: 12, ..registry(0, 60) };
-    let mut hidden = Facts { cutover: Ok(Some(cutover.clone())), registry: Ok(all_hidden), ..facts() };
+    let all_hidden = CloudMapService { ill: 12, ..registry(0, 60) };
+    let mut hidden = Situation { cutover: Ok(Some(cutover.clone())), registry: Ok(all_hidden), ..situation() };
     assert_eq!(reached(&hidden, &[50, 100]), [(50, 12, "50 %".to_owned()), (100, 12, "50 %".to_owned())]);
     assert_eq!(capacity(&hidden).text, "12 ready pods beside 12 tasks");
     cutover.spec.hide_tasks = true;
@@ -61,13 +61,13 @@ fn the_pods_of_other_clusters_and_hidden_tasks_count_beside_the_pods() {
 #[test]
 fn clients_that_stay_with_the_tasks_are_said_with_a_command_that_probes_from_there() {
     let said = |pod: &str, groups: &[&str]| {
-        let mut facts = facts();
+        let mut situation = situation();
         let subnets = ["subnet-a", "subnet-b"].map(str::to_owned).into();
         let security_groups = groups.iter().map(|id| (*id).to_owned()).collect();
-        let network = Some(::ecs::Network { subnets, security_groups, public: false });
-        facts.ecs = Ok(Some(found([::ecs::Service { network, ..ecs_service(12) }])));
-        facts.pods.as_mut().unwrap().addresses = [pod.parse().unwrap()].into();
-        let findings = plan(&facts, &[]).findings;
+        let network = Some(ecs::Network { subnets, security_groups, public: false });
+        situation.ecs = Ok(Some(found([ecs::Service { network, ..ecs_service(12) }])));
+        situation.pods.as_mut().unwrap().addresses = [pod.parse().unwrap()].into();
+        let findings = plan(&situation, &[]).findings;
         findings.into_iter().find(|finding| finding.about == "callers").unwrap()
     };
     let near = said("192.0.200.7", &["sg-1"]);
@@ -88,116 +88,127 @@ fn clients_that_stay_with_the_tasks_are_said_with_a_command_that_probes_from_the
 #[test]
 fn each_thing_that_is_missing_is_found_with_its_remedy() {
     use Grade::{Blocked, Warning};
-    let with = |change: fn(&mut Facts)| {
-        let mut facts = facts();
-        change(&mut facts);
-        wrong(&facts)
+    let with = |change: fn(&mut Situation)| {
+        let mut situation = situation();
+        change(&mut situation);
+        wrong(&situation)
     };
     assert_eq!(with(|_| {}), []);
-    let kind = |facts: &mut Facts, kind| facts.counterpart.as_mut().unwrap().kind = kind;
     for (change, expected) in [
-        ((|facts| facts.cutover = Err("no such kind".to_owned())) as fn(&mut Facts), ("cutover", Blocked)),
-        (|facts| facts.counterpart = Err("forbidden".to_owned()), ("counterpart", Warning)),
-        (|facts| facts.counterpart.as_mut().unwrap().target = None, ("counterpart", Blocked)),
+        ((|situation| situation.cutover = Err("no such kind".to_owned())) as fn(&mut Situation), ("cutover", Blocked)),
+        (|situation| situation.counterpart = Err("forbidden".to_owned()), ("counterpart", Warning)),
+        (|situation| situation.counterpart.as_mut().unwrap().target = None, ("counterpart", Blocked)),
         (
-            |facts| {
-                facts.counterpart.as_mut().unwrap().refused = Some(("ForeignOwner".to_owned(), "whose?".to_owned()));
+            |situation| {
+                situation.counterpart.as_mut().unwrap().refused =
+                    Some(("ForeignOwner".to_owned(), "whose?".to_owned()));
             },
             ("counterpart", Blocked),
         ),
-        (|facts| facts.settings = Ok(settings(&[("CLOUDMAP_MCS_CUTOVERS", "false")])), ("cutover", Blocked)),
+        (|situation| situation.settings = Ok(settings(&[("CLOUDMAP_MCS_CUTOVERS", "false")])), ("cutover", Blocked)),
         (
-            |facts| {
-                facts.counterpart.as_mut().unwrap().refused = Some(("Pending".to_owned(), "nobody says".to_owned()));
-                facts.settings = Ok(settings(&[("CLOUDMAP_MCS_INSTANCES", "none")]));
+            |situation| {
+                situation.counterpart.as_mut().unwrap().refused =
+                    Some(("Pending".to_owned(), "nobody says".to_owned()));
+                situation.settings = Ok(settings(&[("CLOUDMAP_MCS_INSTANCES", "none")]));
             },
             ("counterpart", Blocked),
         ),
-        (|facts| facts.settings = Ok(settings(&[])), ("gate", Warning)),
+        (|situation| situation.settings = Ok(settings(&[])), ("gate", Warning)),
         (
-            |facts| {
+            |situation| {
                 let hides = CutoverSpec { hide_tasks: true, ..CutoverSpec::default() };
-                (facts.cutover, facts.settings) = (Ok(Some(Cutover::new("orders", hides))), Ok(settings(&[])));
+                (situation.cutover, situation.settings) = (Ok(Some(Cutover::new("orders", hides))), Ok(settings(&[])));
             },
             ("hiding", Warning),
         ),
         (
-            |facts| {
-                facts.settings = Err("deployments are forbidden".to_owned());
-                facts.counterpart.as_mut().unwrap().is_implied = true;
+            |situation| {
+                situation.settings = Err("deployments are forbidden".to_owned());
+                situation.counterpart.as_mut().unwrap().is_implied = true;
             },
             ("counterpart", Warning),
         ),
-        (|facts| facts.registry = Err("no credentials".to_owned()), ("cloud map", Warning)),
-        (|facts| facts.registry.as_mut().unwrap().service = None, ("cloud map", Blocked)),
-        (|facts| facts.registry = Ok(registry(12, 300)), ("ttl", Warning)),
-        (|facts| facts.counterpart.as_mut().unwrap().port = Some(80), ("port", Warning)),
-        (|facts| facts.pods = Ok(pods(0)), ("capacity", Blocked)),
-        (|facts| facts.pods = Ok(pods(11)), ("capacity", Warning)),
-        (|facts| facts.pods.as_mut().unwrap().unready = 1, ("capacity", Warning)),
-        (|facts| facts.pods.as_mut().unwrap().addresses.clear(), ("families", Blocked)),
-        (|facts| facts.pods.as_mut().unwrap().containers = stopping([("orders", 5, None)]), ("preStop", Warning)),
+        (|situation| situation.registry = Err("no credentials".to_owned()), ("cloud map", Warning)),
+        (|situation| situation.registry.as_mut().unwrap().service = None, ("cloud map", Blocked)),
+        (|situation| situation.registry = Ok(registry(12, 300)), ("ttl", Warning)),
+        (|situation| situation.counterpart.as_mut().unwrap().port = Some(80), ("port", Warning)),
+        (|situation| situation.pods = Ok(pods(0)), ("capacity", Blocked)),
+        (|situation| situation.pods = Ok(pods(11)), ("capacity", Warning)),
+        (|situation| situation.pods.as_mut().unwrap().unready = 1, ("capacity", Warning)),
+        (|situation| situation.pods.as_mut().unwrap().addresses.clear(), ("families", Blocked)),
+        (
+            |situation| situation.pods.as_mut().unwrap().containers = stopping([("orders", 5, None)]),
+            ("preStop", Warning),
+        ),
         // It is killed before, or at the end of its sleep.
-        (|facts| facts.pods.as_mut().unwrap().grace = 30, ("preStop", Warning)),
-        (|facts| facts.pods.as_mut().unwrap().grace = 120, ("preStop", Warning)),
-        (|facts| facts.pods.as_mut().unwrap().gated = 0, ("gate", Warning)),
-        (|facts| facts.budgets = Ok(0), ("budget", Warning)),
-        (|facts| facts.budgets = Err("forbidden".to_owned()), ("budget", Warning)),
-        (|facts| facts.autoscalers = Ok(vec![("orders".to_owned(), 2)]), ("autoscaler", Warning)),
-        (|facts| facts.ecs = Err("access denied".to_owned()), ("ecs", Warning)),
-        (|facts| facts.ecs = Ok(Some(found([]))), ("ecs", Warning)),
-        (|facts| facts.ecs = Ok(Some(found_in_part([ecs_service(12)]))), ("ecs", Warning)),
-        (|facts| facts.ecs = Ok(Some(found([::ecs::Service { daemon: true, ..ecs_service(12) }]))), ("ecs", Blocked)),
+        (|situation| situation.pods.as_mut().unwrap().grace = 30, ("preStop", Warning)),
+        (|situation| situation.pods.as_mut().unwrap().grace = 120, ("preStop", Warning)),
+        (|situation| situation.pods.as_mut().unwrap().gated = 0, ("gate", Warning)),
+        (|situation| situation.budgets = Ok(0), ("budget", Warning)),
+        (|situation| situation.budgets = Err("forbidden".to_owned()), ("budget", Warning)),
+        (|situation| situation.autoscalers = Ok(vec![("orders".to_owned(), 2)]), ("autoscaler", Warning)),
+        (|situation| situation.ecs = Err("access denied".to_owned()), ("ecs", Warning)),
+        (|situation| situation.ecs = Ok(Some(found([]))), ("ecs", Warning)),
+        (|situation| situation.ecs = Ok(Some(found_in_part([ecs_service(12)]))), ("ecs", Warning)),
+        (
+            |situation| situation.ecs = Ok(Some(found([ecs::Service { daemon: true, ..ecs_service(12) }]))),
+            ("ecs", Blocked),
+        ),
     ] {
         let found = with(change);
         assert!(found.contains(&expected), "{expected:?} is not in {found:?}");
     }
-    let unread = plan(&Facts { cutover: Err("cutovers are forbidden".to_owned()), ..facts() }, &[]).findings;
+    let unread = plan(&Situation { cutover: Err("cutovers are forbidden".to_owned()), ..situation() }, &[]).findings;
     let remedy = unread.into_iter().find_map(|finding| finding.remedy.filter(|_| finding.about == "cutover")).unwrap();
     assert!(remedy.contains("cloudmap-mcs-view") && remedy.contains("config/crd"), "{remedy}");
-    let unknown = with(|facts| facts.settings = Err("deployments are forbidden".to_owned()));
+    let unknown = with(|situation| situation.settings = Err("deployments are forbidden".to_owned()));
     assert_eq!(unknown, [], "nothing depends on it but what is assumed");
-    let mut nothing = facts();
-    kind(&mut nothing, None);
-    assert!(wrong(&nothing).contains(&("counterpart", Blocked)));
+    assert_eq!(plan(&situation(), &[50, 25]).grade(), Blocked, "steps that fall");
+}
+
+#[test]
+fn without_an_object_nothing_can_be_moved_and_the_remedy_registers_no_pod_at_once() {
+    let mut nothing = situation();
+    nothing.counterpart.as_mut().unwrap().kind = None;
+    assert!(wrong(&nothing).contains(&("counterpart", Grade::Blocked)));
     let said = plan(&nothing, &[]).findings.into_iter().find(|finding| finding.about == "counterpart").unwrap();
     assert!(said.text.contains("external-dns are not read"), "{said:?}");
     // An export without a share registers all pods at once.
     assert!(said.remedy.is_some_and(|remedy| remedy.contains("share-of-traffic=0%")), "{}", said.text);
     assert_eq!(plan(&nothing, &[]).grade().status(), 2);
-    assert_eq!(plan(&facts(), &[50, 25]).grade(), Blocked, "steps that fall");
 }
 
 /// Otherwise the cutover itself is the first sign that a permission is missing.
 #[test]
 fn the_permissions_of_a_move_are_named_until_a_pod_is_registered() {
-    let said = |facts: &Facts| {
-        let findings = plan(facts, &[]).findings;
+    let said = |situation: &Situation| {
+        let findings = plan(situation, &[]).findings;
         findings.into_iter().find(|finding| finding.about == "role").map(|finding| (finding.grade, finding.text))
     };
-    let mut facts = facts();
+    let mut situation = situation();
     let hides = CutoverSpec { hide_tasks: true, ..CutoverSpec::default() };
-    facts.cutover = Ok(Some(Cutover::new("orders", hides)));
-    let (grade, text) = said(&facts).unwrap();
+    situation.cutover = Ok(Some(Cutover::new("orders", hides)));
+    let (grade, text) = said(&situation).unwrap();
     let command = "cloudmap-mcs iam --mode joining,gates,hiding,dns --services srv-aaaaaaaaaaaaaaaa \
                    --cloudmap-namespaces internal --hosted-zones ZONES --account 111122223333 --region eu-central-1";
     assert!(grade == Grade::Ok && text.ends_with(command), "{text}");
     let command = command.replace("ZONES", "Z0123456789ABCDEFGHIJ");
     assert!(Cli::try_parse_from(command.split_whitespace()).is_ok(), "{command}");
-    let counterpart = facts.counterpart.as_mut().unwrap();
+    let counterpart = situation.counterpart.as_mut().unwrap();
     counterpart.refused = Some(("Failed".to_owned(), "AWS denies RegisterInstance".to_owned()));
-    assert_eq!(said(&facts), None, "the condition says it");
-    facts.counterpart.as_mut().unwrap().refused = None;
-    facts.pods.as_mut().unwrap().addresses.insert("192.0.2.99".parse().unwrap());
-    assert_eq!(said(&facts), None, "this pod is registered");
+    assert_eq!(said(&situation), None, "the condition says it");
+    situation.counterpart.as_mut().unwrap().refused = None;
+    situation.pods.as_mut().unwrap().addresses.insert("192.0.2.99".parse().unwrap());
+    assert_eq!(said(&situation), None, "this pod is registered");
 }
 
 #[test]
 fn the_patch_has_what_the_pods_lack_and_no_more() {
     let patched = |change: fn(&mut Pods)| {
-        let mut facts = facts();
-        change(facts.pods.as_mut().unwrap());
-        let patch = plan(&facts, &[]).patch.unwrap();
+        let mut situation = situation();
+        change(situation.pods.as_mut().unwrap());
+        let patch = plan(&situation, &[]).patch.unwrap();
         let patch = patch
             .strip_prefix("kubectl patch --namespace shop deployment/orders --patch '")
             .unwrap()
@@ -225,13 +236,13 @@ fn the_patch_has_what_the_pods_lack_and_no_more() {
 #[test]
 fn clients_are_as_late_as_the_controller_that_is_installed_says() {
     let said = |settle: Result<&str, &str>, ttl| {
-        let mut facts = facts();
+        let mut situation = situation();
         let values = settle.map(|settle| [("CLOUDMAP_MCS_HIDE_TASKS", "true"), ("CLOUDMAP_MCS_SETTLE", settle)]);
-        facts.settings = values.map(|values| settings(&values)).map_err(str::to_owned);
-        let pods = facts.pods.as_mut().unwrap();
+        situation.settings = values.map(|values| settings(&values)).map_err(str::to_owned);
+        let pods = situation.pods.as_mut().unwrap();
         (pods.containers, pods.grace) = (stopping([("orders", 5, None)]), 30);
-        facts.registry = Ok(registry(12, ttl));
-        text(&[("shop/orders".to_owned(), plan(&facts, &[]))])
+        situation.registry = Ok(registry(12, ttl));
+        text(&[("shop/orders".to_owned(), plan(&situation, &[]))])
     };
     // 5 s + 15 s + the TTL + the setting; 30 s more for requests in flight; 30 s until Cloud Map leaves a hidden task out.
     for (settle, seconds, step, lingers, grace, hidden) in
@@ -259,17 +270,17 @@ fn clients_are_as_late_as_the_controller_that_is_installed_says() {
 /// The API server refuses two handlers of one hook, and a container in the template that has no image.
 #[test]
 fn the_patch_has_each_container_of_the_template_that_stops_early_and_no_injected_one() {
-    let mut facts = facts();
-    let pods = facts.pods.as_mut().unwrap();
+    let mut situation = situation();
+    let pods = situation.pods.as_mut().unwrap();
     pods.containers =
         stopping([("istio-proxy", 0, None), ("log", 110, None), ("orders", 5, Some("exec")), ("web", 0, None)]);
     pods.template = Some(["log", "orders", "web"].map(str::to_owned).into());
-    let said = |facts: &Facts| {
-        let plan = plan(facts, &[]);
+    let said = |situation: &Situation| {
+        let plan = plan(situation, &[]);
         let found = plan.findings.into_iter().find(|finding| finding.about == "preStop").unwrap();
         (plan.patch, found.text, found.remedy.unwrap())
     };
-    let (patch, text, remedy) = said(&facts);
+    let (patch, text, remedy) = said(&situation);
     let orders = r#"{"lifecycle":{"preStop":{"exec":null,"sleep":{"seconds":110}}},"name":"orders"}"#;
     let web = r#"{"lifecycle":{"preStop":{"sleep":{"seconds":110}}},"name":"web"}"#;
     let patch = patch.unwrap();
@@ -279,13 +290,13 @@ fn the_patch_has_each_container_of_the_template_that_stops_early_and_no_injected
         assert!(remedy.contains(part), "{remedy}");
     }
     // Nothing in the template can be mended.
-    facts.pods.as_mut().unwrap().containers = stopping([("istio-proxy", 0, None), ("orders", 110, None)]);
-    let (patch, _, remedy) = said(&facts);
+    situation.pods.as_mut().unwrap().containers = stopping([("istio-proxy", 0, None), ("orders", 110, None)]);
+    let (patch, _, remedy) = said(&situation);
     assert!(patch.is_none() && remedy.starts_with("istio-proxy is injected"), "{patch:?} {remedy}");
     // Where the template is not known, nobody knows what is injected.
-    let pods = facts.pods.as_mut().unwrap();
+    let pods = situation.pods.as_mut().unwrap();
     (pods.template, pods.containers) = (None, stopping([("istio-proxy", 0, None), ("orders", 0, None)]));
-    let (patch, _, remedy) = said(&facts);
+    let (patch, _, remedy) = said(&situation);
     assert!(patch.unwrap().contains("istio-proxy") && remedy.contains("take those out of it"), "{remedy}");
 }
 
@@ -328,13 +339,13 @@ async fn what_is_injected_into_pods_is_told_by_the_template_of_their_deployment(
 
 #[test]
 fn the_document_shows_a_plan() {
-    let mut facts = facts();
+    let mut situation = situation();
     let scarce = Pods { ready: 2, gated: 0, containers: stopping([("orders", 0, None)]), grace: 30, ..pods(2) };
-    (facts.pods, facts.registry) = (Ok(scarce), Ok(registry(2, 60)));
-    facts.ecs = Ok(Some(found([ecs_service(2)])));
-    let plans = [("shop/orders".to_owned(), plan(&facts, &[5, 25, 50, 100]))];
+    (situation.pods, situation.registry) = (Ok(scarce), Ok(registry(2, 60)));
+    situation.ecs = Ok(Some(found([ecs_service(2)])));
+    let plans = [("shop/orders".to_owned(), plan(&situation, &[5, 25, 50, 100]))];
     let mut coming = Coming::default();
-    coming.observed(&facts);
+    coming.observed(&situation);
     let shown = text(&plans) + &text(&coming.plans());
     let shown: String = shown
         .trim_end()

@@ -86,40 +86,43 @@ fn who_resolves_a_private_namespace_is_said_with_the_command_that_shows_it() {
 }
 
 /// How many pods a name adds.
-fn more(facts: &Facts) -> usize {
+fn more(situation: &Situation) -> usize {
     let mut coming = Coming::default();
-    coming.observed(facts);
+    coming.observed(situation);
     let text = about(&coming.plans()[0].1.findings, "cost").text.clone();
     text.split(' ').next().unwrap().parse().unwrap()
 }
 
 #[test]
 fn a_name_adds_the_pods_that_are_not_registered_yet_and_at_least_as_many_as_it_has_tasks() {
-    assert_eq!(more(&facts()), 12);
+    assert_eq!(more(&situation()), 12);
     // There are none yet, or nobody may read them.
-    assert_eq!(more(&Facts { pods: Ok(Pods::default()), ..facts() }), 12);
-    assert_eq!(more(&Facts { pods: Err("forbidden".to_owned()), ..facts() }), 12);
+    assert_eq!(more(&Situation { pods: Ok(Pods::default()), ..situation() }), 12);
+    assert_eq!(more(&Situation { pods: Err("forbidden".to_owned()), ..situation() }), 12);
     let several = Pods { ready: 20, unready: 4, ..pods(20) };
-    assert_eq!(more(&Facts { pods: Ok(several.clone()), ..facts() }), 24);
+    assert_eq!(more(&Situation { pods: Ok(several.clone()), ..situation() }), 24);
     let mut begun = registry(12, 60);
     let own = Cluster { addresses: several.addresses.clone(), instances: 5, ..Cluster::default() };
     let other = Cluster { instances: 7, ..Cluster::default() };
     begun.clusters = [("own".to_owned(), own), ("other".to_owned(), other)].into();
-    assert_eq!(more(&Facts { pods: Ok(several), registry: Ok(begun), ..facts() }), 19);
+    assert_eq!(more(&Situation { pods: Ok(several), registry: Ok(begun), ..situation() }), 19);
     // What does not exist takes nothing.
     let mut coming = Coming::default();
-    coming.observed(&Facts { registry: Ok(Registry { room: Some(room(Some(1))), ..Registry::default() }), ..facts() });
-    coming.observed(&Facts { registry: Err("denied".to_owned()), ..facts() });
+    coming.observed(&Situation {
+        registry: Ok(CloudMapService { room: Some(room(Some(1))), ..CloudMapService::default() }),
+        ..situation()
+    });
+    coming.observed(&Situation { registry: Err("denied".to_owned()), ..situation() });
     assert_eq!(coming.plans(), []);
 }
 
 #[test]
 fn a_service_takes_a_thousand_tasks_and_pods_at_once() {
     let of = |instances: usize, ready: usize| {
-        let mut facts = facts();
-        facts.registry.as_mut().unwrap().service.as_mut().unwrap().instances = Some(instances);
-        facts.pods = Ok(pods(ready));
-        let findings = plan(&facts, &[]).findings;
+        let mut situation = situation();
+        situation.registry.as_mut().unwrap().service.as_mut().unwrap().instances = Some(instances);
+        situation.pods = Ok(pods(ready));
+        let findings = plan(&situation, &[]).findings;
         findings.into_iter().find(|finding| finding.about == "quota").map(|finding| finding.grade)
     };
     for (instances, ready, grade) in [

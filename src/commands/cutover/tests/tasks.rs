@@ -4,51 +4,51 @@ use super::*;
 
 #[test]
 fn the_tasks_are_stopped_only_when_there_are_pods_for_all_traffic() {
-    let mut facts = facts();
-    assert_eq!(check(&facts, false), Ok(()));
-    let said = commands(&facts, false);
+    let mut situation = situation();
+    assert_eq!(check(&situation, false), Ok(()));
+    let said = commands(&situation, false);
     assert!(!said.contains("aws ecs") && said.contains("stop no task yet"), "nothing is registered: {said}");
-    facts.cutover = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
-    let said = commands(&facts, false);
+    situation.cutover = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
+    let said = commands(&situation, false);
     let command = "aws ecs update-service --region eu-central-1 --cluster prod --service orders --desired-count 0\n";
     assert!(said.ends_with(command) && said.contains("up to 90 s"), "{said}");
     // Somebody took the traffic back, and the controller has not seen that yet.
     let mut taken_back = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
     taken_back.metadata.generation = Some(3);
-    let said = commands(&Facts { cutover: Ok(Some(taken_back)), ..facts.clone() }, false);
+    let said = commands(&Situation { cutover: Ok(Some(taken_back)), ..situation.clone() }, false);
     assert!(!said.contains("aws ecs") && said.contains("stop no task yet"), "{said}");
-    facts.pods = Ok(pods(11));
-    let why = check(&facts, false).unwrap_err();
+    situation.pods = Ok(pods(11));
+    let why = check(&situation, false).unwrap_err();
     assert!(why.contains("11 pods are ready, and 12 tasks") && why.contains("--force"), "{why}");
-    assert_eq!(check(&facts, true), Ok(()));
+    assert_eq!(check(&situation, true), Ok(()));
     // Tasks that were hidden when the status was written, and that Cloud Map shows now; another one is ill.
     let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
     cutover.status.as_mut().unwrap().hidden = Some(12);
-    let shown = Facts { cutover: Ok(Some(cutover)), pods: Ok(pods(13)), ..facts.clone() };
+    let shown = Situation { cutover: Ok(Some(cutover)), pods: Ok(pods(13)), ..situation.clone() };
     assert_eq!(check(&shown, false), Ok(()));
-    facts.registry = Err("no credentials".to_owned());
-    assert!(check(&facts, false).unwrap_err().contains("no credentials"));
-    facts.registry = Ok(Registry::default());
-    let why = check(&facts, false).unwrap_err();
-    assert!(why.contains("not found") && why.contains("--region") && check(&facts, true).is_ok(), "{why}");
-    let unnamed = Facts { counterpart: Ok(Counterpart::default()), ..facts.clone() };
+    situation.registry = Err("no credentials".to_owned());
+    assert!(check(&situation, false).unwrap_err().contains("no credentials"));
+    situation.registry = Ok(CloudMapService::default());
+    let why = check(&situation, false).unwrap_err();
+    assert!(why.contains("not found") && why.contains("--region") && check(&situation, true).is_ok(), "{why}");
+    let unnamed = Situation { counterpart: Ok(Counterpart::default()), ..situation.clone() };
     let why = check(&unnamed, false).unwrap_err();
     assert!(why.contains("no annotation names") && !why.contains("--region"), "{why}");
-    assert!(!commands(&facts, true).contains("aws ecs"), "nobody knows what to stop");
-    facts.registry = Ok(registry(0, 60));
-    assert!(commands(&facts, false).contains("--service orders"), "tasks run that are not healthy");
-    facts.pods = Ok(pods(0));
-    assert!(check(&facts, false).unwrap_err().contains("no pod is ready, and prod/orders has tasks"));
-    facts.pods = Ok(pods(1));
-    assert_eq!(check(&facts, false), Ok(()));
-    facts.ecs = Ok(Some(found([::ecs::Service { active: false, ..ecs_service(1) }])));
-    let said = commands(&facts, false);
+    assert!(!commands(&situation, true).contains("aws ecs"), "nobody knows what to stop");
+    situation.registry = Ok(registry(0, 60));
+    assert!(commands(&situation, false).contains("--service orders"), "tasks run that are not healthy");
+    situation.pods = Ok(pods(0));
+    assert!(check(&situation, false).unwrap_err().contains("no pod is ready, and prod/orders has tasks"));
+    situation.pods = Ok(pods(1));
+    assert_eq!(check(&situation, false), Ok(()));
+    situation.ecs = Ok(Some(found([ecs::Service { active: false, ..ecs_service(1) }])));
+    let said = commands(&situation, false);
     assert!(
         said.contains("prod/orders is being deleted") && !said.contains("update-service"),
         "ECS refuses it: {said}"
     );
-    facts.ecs = Ok(Some(found([ecs_service(0)])));
-    assert!(commands(&facts, false).contains("nothing to stop"));
+    situation.ecs = Ok(Some(found([ecs_service(0)])));
+    assert!(commands(&situation, false).contains("nothing to stop"));
 }
 
 /// Otherwise `finish --all` would give all traffic to the pods that the guard found bad.
@@ -59,7 +59,7 @@ fn what_was_taken_back_is_not_finished_with_all_others() {
         cutover.spec.roll_back = roll_back;
         let failure = json!({"generation": failed, "message": "the pod at 192.0.2.101:80 failed"});
         cutover.status.as_mut().unwrap().guard_failure = serde_json::from_value(failure).unwrap();
-        check(&Facts { cutover: Ok(Some(cutover)), ..facts() }, force)
+        check(&Situation { cutover: Ok(Some(cutover)), ..situation() }, force)
     };
     for (roll_back, failed, part) in [(false, 2, "the guard took"), (true, 1, "spec.rollBack")] {
         let why = checked(roll_back, failed, false).unwrap_err();
@@ -73,27 +73,27 @@ fn what_was_taken_back_is_not_finished_with_all_others() {
 #[test]
 fn without_ecs_the_instances_say_what_to_stop() {
     let finished = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
-    let facts = Facts { cutover: finished, ecs: Err("access denied".to_owned()), ..facts() };
-    let said = commands(&facts, false);
+    let situation = Situation { cutover: finished, ecs: Err("access denied".to_owned()), ..situation() };
+    let said = commands(&situation, false);
     let command = "aws ecs update-service --region eu-central-1 --cluster prod --service orders --desired-count 0\n";
     assert!(said.ends_with(command), "{said}");
     assert!(!said.contains("application-autoscaling"), "{said}");
-    let facts = Facts { ecs: Ok(Some(found([ecs_service(12)]))), ..facts };
-    let said = commands(&facts, false);
+    let situation = Situation { ecs: Ok(Some(found([ecs_service(12)]))), ..situation };
+    let said = commands(&situation, false);
     assert!(said.contains("describe-scalable-targets --region eu-central-1 --service-namespace ecs"), "{said}");
 }
 
 /// Whoever pastes a command expects that it stops what has moved.
 #[test]
 fn no_command_is_printed_for_tasks_that_serve_others_or_have_no_number() {
-    let said = |change: fn(&mut ::ecs::Service), force| {
+    let said = |change: fn(&mut ecs::Service), force| {
         let mut service = ecs_service(12);
         change(&mut service);
         let finished = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
-        commands(&Facts { cutover: finished, ecs: Ok(Some(found([service]))), ..facts() }, force)
+        commands(&Situation { cutover: finished, ecs: Ok(Some(found([service]))), ..situation() }, force)
     };
     for (change, part, even_by_force) in [
-        ((|it| it.load_balancers = 1) as fn(&mut ::ecs::Service), "a load balancer", false),
+        ((|it| it.load_balancers = 1) as fn(&mut ecs::Service), "a load balancer", false),
         (|it| it.service_connect = true, "Service Connect", false),
         (|it| it.daemon = true, "DAEMON", true),
     ] {
@@ -108,24 +108,24 @@ fn no_command_is_printed_for_tasks_that_serve_others_or_have_no_number() {
 #[test]
 fn what_others_wrote_stays_one_word_of_a_command() {
     let finished = Ok(Some(status::tests::sample("orders", "Finished", 100, "OthersServe", true)));
-    let mut facts = Facts { cutover: finished, ecs: Err("access denied".to_owned()), ..facts() };
-    facts.registry.as_mut().unwrap().ecs = [("prod".to_owned(), "x; reboot".to_owned())].into();
-    let said = commands(&facts, false);
+    let mut situation = Situation { cutover: finished, ecs: Err("access denied".to_owned()), ..situation() };
+    situation.registry.as_mut().unwrap().ecs = [("prod".to_owned(), "x; reboot".to_owned())].into();
+    let said = commands(&situation, false);
     assert!(said.ends_with(" --cluster prod --service 'x; reboot' --desired-count 0\n"), "{said}");
-    let pods = facts.pods.as_mut().unwrap();
+    let pods = situation.pods.as_mut().unwrap();
     (pods.workload, pods.gated) = (Some("x; reboot/orders".to_owned()), 0);
-    let patch = plan(&facts, &[]).patch.unwrap();
+    let patch = plan(&situation, &[]).patch.unwrap();
     assert!(patch.starts_with("kubectl patch --namespace shop 'x; reboot/orders' --patch '{"), "{patch}");
 }
 
 /// What has to be done before the tasks may be stopped.
-fn never(refused: Result<Vec<::ecs::Service>, Refusal>) -> String {
+fn never(refused: Result<Vec<ecs::Service>, Refusal>) -> String {
     let Err(Refusal::Never(why)) = refused else { panic!("{refused:?}") };
     why
 }
 
 /// What passes by itself before the tasks may be stopped.
-fn later(refused: Result<Vec<::ecs::Service>, Refusal>) -> String {
+fn later(refused: Result<Vec<ecs::Service>, Refusal>) -> String {
     let Err(Refusal::Later(why)) = refused else { panic!("{refused:?}") };
     why
 }
@@ -133,9 +133,9 @@ fn later(refused: Result<Vec<::ecs::Service>, Refusal>) -> String {
 #[test]
 fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_more() {
     let now: Timestamp = "2026-11-24T10:02:00Z".parse().unwrap();
-    let ready = |facts: &Facts| scale::stoppable(facts, Ok(now), false);
-    let mut facts = facts();
-    assert!(never(ready(&facts)).contains("before it is Finished"));
+    let ready = |situation: &Situation| scale::stoppable(situation, Ok(now), false);
+    let mut situation = situation();
+    assert!(never(ready(&situation)).contains("before it is Finished"));
     for (phase, share, reason, passes) in [
         ("Shifting", 50, "Shifting", true),
         ("Holding", 100, "Held", true),
@@ -145,39 +145,39 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
         ("Blocked", 50, "NoObject", false),
     ] {
         let cutover = Ok(Some(status::tests::sample("orders", phase, share, reason, true)));
-        let refused = ready(&Facts { cutover, ..facts.clone() });
+        let refused = ready(&Situation { cutover, ..situation.clone() });
         let why = if passes { later(refused) } else { never(refused) };
         assert!(why.contains("before it is Finished"), "{phase} at {share}: {why}");
     }
     let mut finished = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
-    facts.cutover = Ok(Some(finished.clone()));
-    assert_eq!(ready(&facts).unwrap(), [ecs_service(12)]);
+    situation.cutover = Ok(Some(finished.clone()));
+    assert_eq!(ready(&situation).unwrap(), [ecs_service(12)]);
     // The controller has not seen the last change yet.
     finished.metadata.generation = Some(3);
-    facts.cutover = Ok(Some(finished.clone()));
-    assert!(later(ready(&facts)).contains("before it is Finished"));
+    situation.cutover = Ok(Some(finished.clone()));
+    assert!(later(ready(&situation)).contains("before it is Finished"));
     finished.metadata.generation = Some(2);
     // Hidden tasks are used for 30 s, the TTL of 60 s, and 30 s.
     finished.spec.hide_tasks = true;
-    facts.cutover = Ok(Some(finished.clone()));
-    assert!(later(ready(&facts)).contains("not hidden yet"));
-    facts.registry = Ok(registry(0, 60));
+    situation.cutover = Ok(Some(finished.clone()));
+    assert!(later(ready(&situation)).contains("not hidden yet"));
+    situation.registry = Ok(registry(0, 60));
     let hidden = json!({"type": "TasksHidden", "status": "True", "reason": "Hidden", "message": "12 tasks are hidden",
         "lastTransitionTime": "2026-11-24T10:00:30Z"});
     for (since, may) in [("2026-11-24T10:00:30Z", false), ("2026-11-24T10:00:00Z", true)] {
         let status = finished.status.as_mut().unwrap();
         status.conditions.push(serde_json::from_value(hidden.clone()).unwrap());
         (status.hidden, status.hidden_since) = (Some(12), serde_json::from_value(json!(since)).unwrap());
-        facts.cutover = Ok(Some(finished.clone()));
-        assert_eq!(ready(&facts).is_ok(), may, "{since}: {:?}", ready(&facts));
-        assert!(may || later(ready(&facts)).contains("from 2026-11-24T10:02:30Z on, by the API server's clock"));
+        situation.cutover = Ok(Some(finished.clone()));
+        assert_eq!(ready(&situation).is_ok(), may, "{since}: {:?}", ready(&situation));
+        assert!(may || later(ready(&situation)).contains("from 2026-11-24T10:02:30Z on, by the API server's clock"));
     }
-    let why = never(scale::stoppable(&facts, Err(&"no answer".to_owned()), false));
+    let why = never(scale::stoppable(&situation, Err(&"no answer".to_owned()), false));
     assert!(why.contains("from 2026-11-24T10:02:00Z on") && why.contains("no answer"), "{why}");
     // One that began a moment ago.
-    let new = Facts { registry: Ok(registry(1, 60)), ..facts.clone() };
+    let new = Situation { registry: Ok(registry(1, 60)), ..situation.clone() };
     assert!(later(ready(&new)).contains("1 of its tasks are visible in Cloud Map"));
-    let mut assumed = Facts { settings: Err("deployments are forbidden".to_owned()), ..facts.clone() };
+    let mut assumed = Situation { settings: Err("deployments are forbidden".to_owned()), ..situation.clone() };
     // 30 s, the TTL of 60 s, and the longest --settle.
     let why = later(ready(&assumed));
     assert!(why.contains("from 2026-11-24T11:01:30Z on") && why.contains("deployments are forbidden"), "{why}");
@@ -186,18 +186,18 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
     assumed.counterpart.as_mut().unwrap().is_implied = true;
     let why = never(ready(&assumed));
     assert!(why.contains("internal/orders is assumed") && why.contains("deployments are forbidden"), "{why}");
-    let failed = Facts { pods: Ok(pods(0)), ..facts.clone() };
+    let failed = Situation { pods: Ok(pods(0)), ..situation.clone() };
     let why = never(scale::stoppable(&failed, Ok(now), true));
     assert!(why.contains("while no pod is ready"), "not even by force: {why}");
-    let with = |ecs| ready(&Facts { ecs, ..facts.clone() });
+    let with = |ecs| ready(&Situation { ecs, ..situation.clone() });
     assert!(never(with(Err("access denied".to_owned()))).contains("access denied"));
     assert!(never(with(Ok(None))).contains("--ecs-endpoint"));
     assert!(never(with(Ok(Some(found([]))))).contains("--ecs-cluster"));
     assert!(never(with(Ok(Some(found_in_part([]))))).contains("the ECS cluster test could not be read"));
     assert_eq!(with(Ok(Some(found_in_part([ecs_service(12)])))), Ok(vec![ecs_service(12)]), "it is known which one");
-    let serves = ::ecs::Service { load_balancers: 1, ..ecs_service(12) };
+    let serves = ecs::Service { load_balancers: 1, ..ecs_service(12) };
     assert!(never(with(Ok(Some(found([serves]))))).contains("prod/orders is not stopped"));
-    let stopped = ::ecs::Service { load_balancers: 1, ..ecs_service(0) };
+    let stopped = ecs::Service { load_balancers: 1, ..ecs_service(0) };
     assert_eq!(with(Ok(Some(found([stopped])))), Ok(Vec::new()), "nothing is left to refuse");
 }
 
@@ -210,7 +210,7 @@ fn tasks_that_cannot_be_hidden_are_stopped_by_force_only() {
             "lastTransitionTime": "2026-11-24T10:00:00Z"});
         cutover.status.as_mut().unwrap().conditions.push(serde_json::from_value(denied).unwrap());
         cutover.spec.hide_tasks = hide_tasks;
-        Facts { cutover: Ok(Some(cutover)), ecs: Ok(Some(found([ecs_service(tasks)]))), ..facts() }
+        Situation { cutover: Ok(Some(cutover)), ecs: Ok(Some(found([ecs_service(tasks)]))), ..situation() }
     };
     let stoppable = |hide_tasks, tasks, force| {
         scale::stoppable(&mk_facts(hide_tasks, tasks), Ok("2026-11-24T10:02:00Z".parse().unwrap()), force)
@@ -231,10 +231,10 @@ fn tasks_that_cannot_be_hidden_are_stopped_by_force_only() {
 #[test]
 fn tasks_are_used_for_as_long_as_the_controller_that_is_installed_says() {
     let mut cutover = status::tests::sample("orders", "Finished", 100, "OthersServe", true);
-    let mut facts = facts();
+    let mut situation = situation();
     let late = |settle| Ok(settings(&[("CLOUDMAP_MCS_CUTOVERS", "true"), ("CLOUDMAP_MCS_SETTLE", settle)]));
-    (facts.cutover, facts.settings) = (Ok(Some(cutover.clone())), late("5m"));
-    let said = commands(&facts, false);
+    (situation.cutover, situation.settings) = (Ok(Some(cutover.clone())), late("5m"));
+    let said = commands(&situation, false);
     assert!(said.contains("fail for up to 360 s"), "{said}");
     cutover.spec.hide_tasks = true;
     let hidden = json!({"type": "TasksHidden", "status": "True", "reason": "Hidden", "message": "12 tasks are hidden",
@@ -242,7 +242,7 @@ fn tasks_are_used_for_as_long_as_the_controller_that_is_installed_says() {
     let status = cutover.status.as_mut().unwrap();
     status.conditions.push(serde_json::from_value(hidden).unwrap());
     (status.hidden, status.hidden_since) = (Some(12), serde_json::from_value(json!("2026-11-24T10:00:00Z")).unwrap());
-    (facts.cutover, facts.registry) = (Ok(Some(cutover)), Ok(registry(0, 60)));
+    (situation.cutover, situation.registry) = (Ok(Some(cutover)), Ok(registry(0, 60)));
     // 30 s, the TTL of 60 s, and the setting.
     for (settle, now, may) in [
         ("3s", "2026-11-24T10:01:32Z", false),
@@ -250,8 +250,8 @@ fn tasks_are_used_for_as_long_as_the_controller_that_is_installed_says() {
         ("5m", "2026-11-24T10:06:29Z", false),
         ("5m", "2026-11-24T10:06:30Z", true),
     ] {
-        facts.settings = late(settle);
-        let ready = scale::stoppable(&facts, Ok(now.parse().unwrap()), false);
+        situation.settings = late(settle);
+        let ready = scale::stoppable(&situation, Ok(now.parse().unwrap()), false);
         assert_eq!(ready.is_ok(), may, "{settle} at {now}: {ready:?}");
     }
 }
@@ -266,7 +266,7 @@ async fn for_how_long_tasks_are_hidden_is_measured_with_the_clock_of_the_api_ser
     let status = cutover.status.as_mut().unwrap();
     status.conditions.push(serde_json::from_value(hidden).unwrap());
     (status.hidden, status.hidden_since) = (Some(12), serde_json::from_value(json!("2020-01-01T10:00:00Z")).unwrap());
-    let facts = Facts { cutover: Ok(Some(cutover.clone())), registry: Ok(registry(0, 60)), ..facts() };
+    let situation = Situation { cutover: Ok(Some(cutover.clone())), registry: Ok(registry(0, 60)), ..situation() };
     for (date, part) in [
         (None, "does not say what time it is"),
         (
@@ -278,13 +278,13 @@ async fn for_how_long_tasks_are_hidden_is_measured_with_the_clock_of_the_api_ser
         let api = FakeApi::default();
         api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
         if let Some(date) = date {
-            api.says_the_time(date);
+            api.answers_with_date(date);
         }
         api.prepare(200, serde_json::to_value(&cutover).unwrap());
         pods_are(&api, &[true; 12]);
         let mut observer = observer(&api, &cloudmap());
         let (mut out, mut errors) = (Vec::<u8>::new(), Vec::<u8>::new());
-        let open = vec![facts.clone()];
+        let open = vec![situation.clone()];
         let failed = stop(&mut observer, None, open, false, Duration::ZERO, &mut out, &mut errors).await.unwrap();
         let [out, errors] = [out, errors].map(|said| String::from_utf8(said).unwrap());
         assert_eq!(failed, usize::from(!part.is_empty()), "{date:?}: {errors}");
@@ -340,7 +340,7 @@ async fn what_changed_since_it_was_observed_is_not_stopped() {
         let (mut observer, mut errors) = (observer(&api, &cloudmap), Vec::<u8>::new());
         // What hidden tasks wait for is another test.
         let patience = if hides { Duration::ZERO } else { Duration::from_mins(10) };
-        let (open, out) = (vec![facts()], &mut Vec::<u8>::new());
+        let (open, out) = (vec![situation()], &mut Vec::<u8>::new());
         let failed = stop(&mut observer, Some(&ecs), open, force, patience, out, &mut errors).await.unwrap();
         let errors = String::from_utf8(errors).unwrap();
         assert_eq!((ecs.state().calls.is_empty(), errors.lines().count()), (failed > 0, failed), "{errors}");
@@ -397,7 +397,7 @@ async fn tasks_stop_as_soon_as_time_and_the_controller_allow_it() {
         serde_json::to_value(&cutover).unwrap()
     };
     // 30 s, and 30 s: the service that is read again has no records.
-    api.says_the_time("Wed, 01 Jan 2020 10:01:00 GMT");
+    api.answers_with_date("Wed, 01 Jan 2020 10:01:00 GMT");
     let since = [Some("2020-01-01T10:00:00Z"), Some("2020-01-01T10:00:01Z")];
     for (phase, reason, since) in [
         ("Shifting", "Hiding", None),
@@ -411,10 +411,11 @@ async fn tasks_stop_as_soon_as_time_and_the_controller_allow_it() {
     }
     pods_are(&api, &[true; 12]);
     let ecs = fake::FakeEcs::with([ecs_service(12)]);
-    let facts = Facts { registry: Ok(registry(0, 0)), ..facts() };
+    let situation = Situation { registry: Ok(registry(0, 0)), ..situation() };
     let (mut observer, begun) = (observer(&api, &cloudmap), Instant::now());
     let (mut out, mut errors, patience) = (Vec::<u8>::new(), Vec::<u8>::new(), Duration::from_mins(10));
-    let failed = stop(&mut observer, Some(&ecs), vec![facts], false, patience, &mut out, &mut errors).await.unwrap();
+    let failed =
+        stop(&mut observer, Some(&ecs), vec![situation], false, patience, &mut out, &mut errors).await.unwrap();
     let [out, errors] = [out, errors].map(|said| String::from_utf8(said).unwrap());
     assert_eq!(failed, 0, "{errors}");
     assert_eq!(
@@ -428,34 +429,34 @@ async fn tasks_stop_as_soon_as_time_and_the_controller_allow_it() {
 
 #[test]
 fn who_goes_back_is_told_when_no_task_takes_the_traffic() {
-    let mut facts = facts();
+    let mut situation = situation();
     let remark = back::remark;
-    assert_eq!(remark(&facts), None);
-    facts.ecs = Err("access denied".to_owned());
-    assert_eq!(remark(&facts), None, "there are healthy tasks");
+    assert_eq!(remark(&situation), None);
+    situation.ecs = Err("access denied".to_owned());
+    assert_eq!(remark(&situation), None, "there are healthy tasks");
     // The pods go as soon as one task is healthy.
-    let few = Ok(Some(found([::ecs::Service { running: 1, ..ecs_service(3) }])));
-    let said = remark(&Facts { registry: Ok(registry(1, 60)), ecs: few, ..facts.clone() }).unwrap();
+    let few = Ok(Some(found([ecs::Service { running: 1, ..ecs_service(3) }])));
+    let said = remark(&Situation { registry: Ok(registry(1, 60)), ecs: few, ..situation.clone() }).unwrap();
     assert!(said.contains("1 of 3 tasks run") && !said.contains("keep the traffic"), "{said}");
-    facts.registry = Ok(registry(0, 60));
-    let said = remark(&facts).unwrap();
+    situation.registry = Ok(registry(0, 60));
+    let said = remark(&situation).unwrap();
     assert!(said.contains("ECS could not be read") && said.contains("--desired-count 12"), "{said}");
-    facts.ecs = Ok(Some(found([ecs_service(0)])));
-    let said = remark(&facts).unwrap();
+    situation.ecs = Ok(Some(found([ecs_service(0)])));
+    let said = remark(&situation).unwrap();
     assert!(said.contains("prod/orders is to have 0 tasks") && said.contains("--cluster prod"), "{said}");
-    facts.ecs = Ok(Some(found([::ecs::Service { running: 1, ..ecs_service(3) }])));
-    let said = remark(&facts).unwrap();
+    situation.ecs = Ok(Some(found([ecs::Service { running: 1, ..ecs_service(3) }])));
+    let said = remark(&situation).unwrap();
     assert!(said.contains("1 of 3 tasks run") && said.contains("keep the traffic"), "{said}");
-    facts.ecs = Ok(Some(found([::ecs::Service { active: false, desired: 0, ..ecs_service(3) }])));
-    let said = remark(&facts).unwrap();
+    situation.ecs = Ok(Some(found([ecs::Service { active: false, desired: 0, ..ecs_service(3) }])));
+    let said = remark(&situation).unwrap();
     assert!(said.contains("prod/orders is being deleted") && !said.contains("update-service"), "{said}");
-    facts.ecs = Ok(Some(found([])));
-    assert!(remark(&facts).unwrap().contains("the ECS service is gone"));
-    facts.ecs = Ok(Some(found_in_part([])));
-    let said = remark(&facts).unwrap();
+    situation.ecs = Ok(Some(found([])));
+    assert!(remark(&situation).unwrap().contains("the ECS service is gone"));
+    situation.ecs = Ok(Some(found_in_part([])));
+    let said = remark(&situation).unwrap();
     assert!(said.contains("ECS could not be read everywhere") && said.contains("Raise the count"), "{said}");
-    facts.registry = Err("no credentials".to_owned());
-    assert!(remark(&facts).unwrap().contains("not known: no credentials"));
+    situation.registry = Err("no credentials".to_owned());
+    assert!(remark(&situation).unwrap().contains("not known: no credentials"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -468,8 +469,8 @@ async fn the_mode_of_iam_for_people_who_move_services_allows_the_calls_to_ecs_th
     let stopping = scale::begin(&ecs, &ServiceKey::new("shop", "orders"), service).await.unwrap();
     scale::wait(&ecs, vec![stopping], Duration::from_mins(1), &mut Vec::new()).await.unwrap();
     let called: BTreeSet<_> = ecs.state().calls.iter().map(|operation| operation.action()).collect();
-    let facts = iam::Facts { ecs_clusters: vec!["prod".to_owned()], ..iam::Facts::default() };
-    let actions = statements(&[Mode::Cutover], &facts).unwrap().into_iter().flat_map(|statement| statement.action.0);
+    let scope = iam::Scope { ecs_clusters: vec!["prod".to_owned()], ..iam::Scope::default() };
+    let actions = statements(&[Mode::Cutover], &scope).unwrap().into_iter().flat_map(|statement| statement.action.0);
     let allowed: BTreeSet<_> = actions.filter(|action| action.starts_with("ecs:")).collect();
     assert_eq!(called, allowed);
 }

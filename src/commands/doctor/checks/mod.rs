@@ -1,4 +1,4 @@
-//! Pure: what is wrong with what was seen, and what to do. One function for each subject.
+//! Pure: findings and remedies from an observation. One function for each subject.
 
 mod between;
 mod cluster;

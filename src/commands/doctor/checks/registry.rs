@@ -7,7 +7,7 @@ use std::{
 
 use super::super::{
     observe::{Cluster, Seen},
-    registry::{Ledger, Permission, Registry, is_denied_by_iam},
+    registry::{Ledger, ObservedRegistry, Permission, is_denied_by_iam},
     report::Finding,
 };
 use cloudmap::{
@@ -28,7 +28,7 @@ pub(super) fn unusable(why: &str) -> Finding {
     Finding::fail(PLACE, "settings", why, "correct the setting; --no-aws leaves AWS out")
 }
 
-pub(super) fn plan(registry: &Registry, clusters: &[(&Cluster, &Seen)]) -> Vec<Finding> {
+pub(super) fn plan(registry: &ObservedRegistry, clusters: &[(&Cluster, &Seen)]) -> Vec<Finding> {
     let mut found = vec![endpoint(registry)];
     found.extend(region(registry, clusters));
     let trouble = registry.namespaces.as_ref().err().filter(|error| !is_denied_by_iam(error));
@@ -46,7 +46,7 @@ pub(super) fn plan(registry: &Registry, clusters: &[(&Cluster, &Seen)]) -> Vec<F
     found
 }
 
-fn endpoint(registry: &Registry) -> Finding {
+fn endpoint(registry: &ObservedRegistry) -> Finding {
     let endpoint = &registry.endpoint;
     let region = registry.region.as_deref().unwrap_or("no region");
     let variants = [(endpoint.fips, "FIPS"), (endpoint.dual_stack, "dual-stack")];
@@ -65,7 +65,7 @@ fn endpoint(registry: &Registry) -> Finding {
 }
 
 /// The controllers may look elsewhere.
-fn region(registry: &Registry, clusters: &[(&Cluster, &Seen)]) -> Option<Finding> {
+fn region(registry: &ObservedRegistry, clusters: &[(&Cluster, &Seen)]) -> Option<Finding> {
     let here = registry.region.as_deref()?;
     let all = clusters.iter().filter_map(|(_, seen)| seen.setting("CLOUDMAP_MCS_REGION"));
     // That they differ from each other is said elsewhere.
@@ -76,13 +76,13 @@ fn region(registry: &Registry, clusters: &[(&Cluster, &Seen)]) -> Option<Finding
 }
 
 /// The name of AWS's endpoint for a service.
-fn host(service: &str, registry: &Registry) -> String {
+fn host(service: &str, registry: &ObservedRegistry) -> String {
     let region = registry.region.as_deref().unwrap_or("REGION");
     format!("{service}.{region}.{}", domain(region))
 }
 
 /// The first call had no useful answer, and so would all others.
-fn unanswered(registry: &Registry, error: &Error) -> Finding {
+fn unanswered(registry: &ObservedRegistry, error: &Error) -> Finding {
     match error.kind {
         ErrorKind::AccessDenied => Finding::fail(
             PLACE,
@@ -125,7 +125,7 @@ fn unanswered(registry: &Registry, error: &Error) -> Finding {
     }
 }
 
-fn credentials(registry: &Registry, clusters: &[(&Cluster, &Seen)]) -> Finding {
+fn credentials(registry: &ObservedRegistry, clusters: &[(&Cluster, &Seen)]) -> Finding {
     let roles = clusters.iter().filter_map(|(_, seen)| seen.setting("CLOUDMAP_MCS_ASSUME_ROLE_ARN"));
     let mut roles = roles.filter_map(|arn| Some((arn.split(':').nth(4)?, arn)));
     // Clusters of the registry's own account need no other role.
@@ -141,7 +141,7 @@ fn credentials(registry: &Registry, clusters: &[(&Cluster, &Seen)]) -> Finding {
 }
 
 /// Discovery calls go to an address of their own.
-fn discovery(registry: &Registry) -> Option<Finding> {
+fn discovery(registry: &ObservedRegistry) -> Option<Finding> {
     let error = registry.discovery.as_ref().err()?;
     // The policy is a subject of its own.
     if is_denied_by_iam(error) {
@@ -158,7 +158,7 @@ fn discovery(registry: &Registry) -> Option<Finding> {
 }
 
 /// The command that prints the policy, or the part for the mode of a flag.
-fn command(registry: &Registry, of_flag: Option<Mode>) -> String {
+fn command(registry: &ObservedRegistry, of_flag: Option<Mode>) -> String {
     let modes = of_flag.map_or_else(|| registry.wanted.modes(), |mode| vec![mode]);
     let modes: Vec<_> = modes.into_iter().map(Mode::name).collect();
     let flag = |name: &str, value: Option<&str>, unknown: &str| format!(" --{name} {}", value.unwrap_or(unknown));
@@ -180,7 +180,7 @@ fn command(registry: &Registry, of_flag: Option<Mode>) -> String {
     text + &flag("region", registry.region.as_deref(), "REGION")
 }
 
-fn role(registry: &Registry, permission: &Permission) -> Finding {
+fn role(registry: &ObservedRegistry, permission: &Permission) -> Finding {
     let of = |wanted: fn(&Answer) -> bool| -> Vec<&str> {
         permission.answers.iter().filter(|(_, answer)| wanted(answer)).map(|(operation, _)| operation.name()).collect()
     };
@@ -219,7 +219,7 @@ fn role(registry: &Registry, permission: &Permission) -> Finding {
 }
 
 /// What was not tried of the modes of flags, because no read shows it.
-fn untried(registry: &Registry) -> Vec<Finding> {
+fn untried(registry: &ObservedRegistry) -> Vec<Finding> {
     let untried = |mode: &Mode| {
         let tried = registry.permissions.iter().any(|permission| permission.flag == Some(*mode));
         let what = match mode {
@@ -235,7 +235,7 @@ fn untried(registry: &Registry) -> Vec<Finding> {
 }
 
 /// A head that is young proves that its controller's role may write.
-fn heads(registry: &Registry, clusters: &[(&Cluster, &Seen)]) -> Vec<Finding> {
+fn heads(registry: &ObservedRegistry, clusters: &[(&Cluster, &Seen)]) -> Vec<Finding> {
     registry.wanted.clusterset.as_ref().map_or_else(Vec::new, |clusterset| {
         let ledger = match &registry.ledger {
             Ok(ledger) => ledger,
@@ -290,7 +290,7 @@ fn quota(what: &str, used: usize, quota: usize, remedy: &str) -> Option<Finding>
     (used * 5 >= quota * 4).then(|| Finding::warn(PLACE, "quota", format!("{used} of {quota} {what}"), remedy))
 }
 
-fn namespaces(registry: &Registry) -> Option<Finding> {
+fn namespaces(registry: &ObservedRegistry) -> Option<Finding> {
     let used = *registry.namespaces.as_ref().ok()?;
     let what = format!("{used} of {NAMESPACES} namespaces, unless AWS raised the quota");
     let remedy = "ask AWS to raise the quota L-0FE3F50E, or register in one namespace with --instances-namespace";
@@ -298,7 +298,7 @@ fn namespaces(registry: &Registry) -> Option<Finding> {
     Some(nearly.unwrap_or_else(|| Finding::ok(PLACE, "quota", what)))
 }
 
-fn instances(registry: &Registry) -> Vec<Finding> {
+fn instances(registry: &ObservedRegistry) -> Vec<Finding> {
     let Ok(ledger) = &registry.ledger else { return Vec::new() };
     let off = "--instances=none turns them off, --instances=annotated chooses (docs/costs.md)";
     if !registry.wanted.instances {

@@ -1,6 +1,6 @@
-//! Temporary pods: in each cluster one that listens, and one or more that connect to those of the other clusters and resolve
-//! an imported name. Whatever happens, they are deleted, and what an earlier run left is deleted first. The pods of a run that
-//! goes on meanwhile stay.
+//! Temporary pods: in each cluster one that listens, and one or more that connect to the listening pods of the other clusters
+//! and resolve an imported name. They are deleted in any case. Pods that an earlier run left behind are deleted first; those of
+//! a run that is still going on stay.
 
 mod pods;
 mod program;
@@ -84,7 +84,7 @@ pub(super) struct Probe {
 }
 
 impl Probed {
-    /// Whose pod listens at an address.
+    /// The cluster whose pod listens at an address.
     pub(super) fn listener(&self, address: IpAddr) -> Option<&str> {
         let listens = |probe: &Probe| probe.listens.as_ref().is_ok_and(|all| all.contains(&address));
         self.clusters.iter().find(|(_, probe)| listens(probe)).map(|(name, _)| name.as_str())

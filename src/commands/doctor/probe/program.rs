@@ -102,7 +102,7 @@ pub(super) async fn attempt(targets: Vec<(SocketAddr, String)>, name: Option<&st
 async fn connect(address: SocketAddr, word: &str, patience: Duration) -> Outcome {
     let mut outcome = Outcome::TimedOut;
     for _ in 0..ATTEMPTS {
-        outcome = match timeout(patience, hear(address, word.len())).await {
+        outcome = match timeout(patience, receive(address, word.len())).await {
             // As slow as this is nothing that only needs a moment.
             Err(_) => return Outcome::TimedOut,
             Ok(Ok(heard)) if heard == word => return Outcome::Answered,
@@ -114,7 +114,7 @@ async fn connect(address: SocketAddr, word: &str, patience: Duration) -> Outcome
     outcome
 }
 
-async fn hear(address: SocketAddr, length: usize) -> std::io::Result<String> {
+async fn receive(address: SocketAddr, length: usize) -> std::io::Result<String> {
     let mut heard = Vec::new();
     let stream = TcpStream::connect(address).await?;
     if length > 0 {

@@ -11,7 +11,7 @@ use crate::{
 };
 use api::ServiceExport;
 use cli::{Cli, Command, StatusArgs};
-use cloudmap::{CloudMap, NamespaceKind, attributes, fake::Fake};
+use cloudmap::{NamespaceKind, attributes, fake::Fake};
 use cluster::{
     fake_api::FakeApi,
     rbac::{granted, manifest, needed},
@@ -23,7 +23,11 @@ fn arguments() -> StatusArgs {
     args
 }
 
-fn observer<'a>(api: &FakeApi, args: &'a StatusArgs, cloudmap: Result<Arc<dyn CloudMap>, String>) -> Observer<'a> {
+fn observer<'a>(
+    api: &FakeApi,
+    args: &'a StatusArgs,
+    cloudmap: Result<Arc<dyn cloudmap::Read>, String>,
+) -> Observer<'a> {
     Observer { client: api.client(), place: &args.place, cloudmap }
 }
 
@@ -110,7 +114,7 @@ async fn a_lease_and_heads_are_judged_by_the_clock_of_the_api_server() {
     let (api, args, fake) = (FakeApi::default(), arguments(), Fake::new());
     let _blue = purge::tests::member(&fake, "blue", "blue").await;
     tokio::time::sleep(Duration::from_secs(30)).await;
-    api.says_the_time("Mon, 01 Jan 2001 10:02:00 GMT");
+    api.answers_with_date("Mon, 01 Jan 2001 10:02:00 GMT");
     // In whichever order the parts are read, each finds in it what it needs.
     let spec = json!({"holderIdentity": "pod-a_1", "renewTime": "2001-01-01T10:01:58.000000Z"});
     let answer = json!({"metadata": {"name": "any", "uid": "uid"}, "spec": spec, "items": [],

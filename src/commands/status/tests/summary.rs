@@ -17,7 +17,7 @@ fn who_is_connected_is_what_the_leader_said_lately() {
     Arc::make_mut(deaf.head.as_mut().unwrap()).addresses = Arc::default();
     assert_eq!(overview::stream(&seen, &deaf), None, "its leader does not listen");
     let silent = [
-        with(&|leader| leader.streams = None),
+        with(&|leader| leader.peers.connected = None),
         with(&|leader| leader.holder = None),
         with(&|leader| leader.renewed = Some(ago(31))),
         Cluster { lease: Ok(None), ..cluster() },

@@ -1,6 +1,7 @@
 //! Rates, quotas, and the number of calls.
 
 use super::*;
+use cloudmap::{Write as _, fake::permit};
 
 #[tokio::test(start_paused = true)]
 async fn a_full_service_is_reported_and_affects_no_other() {
@@ -62,8 +63,15 @@ async fn ten_thousand_instances_never_delay_the_ledger() {
     let shared = Arc::new(Limited::new(fake.clone(), limits));
     let (desired, receiver) = watch::channel(Desired::new());
     let settings = SyncSettings::new(identity("uid-1"));
-    let handle =
-        spawn(settings, shared.clone(), Arc::new(StoredHidden::default()), receiver, permit(), std::future::pending());
+    let handle = spawn(
+        settings,
+        shared.clone(),
+        Listings::new(shared.clone()),
+        Arc::new(StoredHidden::default()),
+        receiver,
+        authority(),
+        std::future::pending(),
+    );
     let services: Vec<_> = (0..100).map(|i| format!("s-{i}")).collect();
     let wanted = services.iter().map(|s| (target("shop", s), active(specs("uid-1", s, 1..=100, "a"))));
     desired.send_replace(targets(wanted));
@@ -75,7 +83,7 @@ async fn ten_thousand_instances_never_delay_the_ledger() {
         sleep(Duration::from_secs(3)).await;
         let since = Instant::now();
         let instance = Instance { id: "c1".into(), attributes: [("seq".to_owned(), "1".to_owned())].into() };
-        shared.register_instance(&head, &instance, Lane::Ledger).await.unwrap();
+        shared.register_instance(&permit(), &head, &instance, Lane::Ledger).await.unwrap();
         worst = worst.max(since.elapsed());
         assert!(started.elapsed() < Duration::from_mins(10), "{:?}", handle.figures().borrow());
     }

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::sync::{
-    call::{Call, Event, Inventory, Performer},
+    call::{Call, Event, Inventory},
     engine::Engine,
-    state::Phase,
+    performer::Performer,
 };
 use cloudmap::{Error, OperationState};
 
@@ -15,8 +15,9 @@ struct Bench {
 
 impl Bench {
     fn new(fake: &Fake) -> Self {
-        let performer =
-            Performer::new(Arc::new(fake.clone()), Arc::new(StoredHidden::default()), identity("uid-1"), permit());
+        let (cloudmap, hidden) = (Arc::new(fake.clone()), Arc::new(StoredHidden::default()));
+        let listings = Listings::new(cloudmap.clone());
+        let performer = Performer::new(cloudmap, listings, hidden, identity("uid-1"), authority());
         let engine = Engine::new(Arc::new(SyncSettings::new(identity("uid-1"))), Instant::now());
         Self { engine, performer: Arc::new(performer) }
     }
@@ -60,20 +61,8 @@ impl Bench {
 
     /// Number of entries in memory.
     fn kept(&self) -> usize {
-        let Engine { targets, namesakes, namespaces: _, services, creating, queues, timers, polls, in_flight, .. } =
-            &self.engine;
-        let listed: usize = services.values().filter_map(|l| l.rows.as_ref()).map(|(_, rows)| 1 + rows.len()).sum();
-        let queued: usize = queues.values().map(std::collections::VecDeque::len).sum();
-        let flying: usize = in_flight.values().sum();
-        targets.len()
-            + namesakes.len()
-            + services.len()
-            + listed
-            + creating.len()
-            + queued
-            + timers.len()
-            + polls.len()
-            + flying
+        let Engine { targets, directory, turns, timers, polls, .. } = &self.engine;
+        targets.len() + directory.kept() + turns.kept() + timers.len() + polls.due.len()
     }
 }
 
@@ -402,8 +391,7 @@ async fn a_reading_in_flight_takes_nothing_over_when_the_permission_goes() {
     bench.desire([(web.clone(), TargetDesired { consent: consent.clone(), ..wanted.clone() })]);
     let reading = bench.run_until(|call| matches!(call, Call::Read { .. })).await;
     let state = bench.engine.targets.get_mut(&web).unwrap();
-    let Phase::Resolved(place) = &mut state.phase else { panic!("it is being read, but was not found") };
-    place.doubtful = true;
+    state.place_mut().expect("it is being read, so it was found").doubtful = true;
     bench.engine.wake_target(&web, Instant::now());
     let look = bench.run_until(|call| matches!(call, Call::Inspect { .. })).await;
     bench.desire([(web.clone(), TargetDesired { consent: Consent { adopt: None, ..consent }, ..wanted })]);

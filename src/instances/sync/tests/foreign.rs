@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::attributes::ServiceTraits;
-use cloudmap::CloudMap;
+use cloudmap::{Write as _, fake::permit};
 
 /// An instance of another cluster, with an id that ours can have, too.
 fn squatter(last: u32) -> Instance {
@@ -63,7 +63,7 @@ async fn an_instance_that_somebody_registers_at_the_same_moment_is_read_before_i
     world.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
     world.registered(&web, 2).await;
     let service = world.service("web").id;
-    fake.register_instance(&service, &squatter(3), Lane::Instances).await.unwrap();
+    fake.register_instance(&permit(), &service, &squatter(3), Lane::Instances).await.unwrap();
     world.desire([(web.clone(), active(specs("uid-1", "web", 1..=4, "a")))]);
     let message = world.refused(&web, Reason::UnfitEndpoints).await;
     assert!(message.contains("1 of 4"), "{message}");
@@ -73,6 +73,7 @@ async fn an_instance_that_somebody_registers_at_the_same_moment_is_read_before_i
 
     // A request of the previous leader is ours, and as desired.
     fake.register_instance(
+        &permit(),
         &service,
         &specs("uid-1", "web", [5], "a")[0].render(ServiceTraits::default()),
         Lane::Instances,

@@ -86,7 +86,7 @@ async fn tasks_are_hidden_as_far_as_the_share_needs_it_and_shown_before_pods_go(
         assert_eq!((world.ours().len(), world.ill(), world.record()), (2, expected.clone(), expected), "{share}");
         let said = world.status(&web).share.unwrap();
         assert_eq!((said.reached.others, said.reached.hidden), (others, usize::try_from(hidden).unwrap()), "{share}");
-        assert!(said.settled && !said.reached.is_limited(), "{share}: {said:?}");
+        assert!(said.complete && !said.reached.is_limited(), "{share}: {said:?}");
     }
     world.desire([(web.clone(), hiding("0%", ready([1, 2])))]);
     sleep(Duration::from_secs(20)).await;
@@ -94,7 +94,7 @@ async fn tasks_are_hidden_as_far_as_the_share_needs_it_and_shown_before_pods_go(
     world.watch(LONG).await;
     assert_eq!((world.ours(), world.ill(), world.record()), (vec![], vec![], vec![]));
     let said = world.status(&web).share.unwrap();
-    assert!(said.settled && said.reached.others == 6, "{said:?}");
+    assert!(said.complete && said.reached.others == 6, "{said:?}");
     let marks = world.marked().len();
     world.watch(Duration::from_mins(20)).await;
     assert_eq!(world.marked().len(), marks, "at rest nothing is marked");
@@ -108,7 +108,7 @@ async fn nothing_is_hidden_that_is_not_recorded_and_the_pods_are_registered_all_
     assert_eq!((world.ours().len(), world.marked().len()), (2, 0));
     let TargetTasks { trouble, to_hide, .. } = world.tasks(&web);
     assert_eq!((trouble.unwrap().0, to_hide), (HidingTrouble::NotRecorded, 3));
-    assert!(world.status(&web).share.unwrap().settled, "the steps go on");
+    assert!(world.status(&web).share.unwrap().complete, "the steps go on");
     world.hidden.1.store(false, Ordering::SeqCst);
     world.watch(LONG).await;
     assert_eq!(world.ill(), [1, 2, 3]);
@@ -151,7 +151,7 @@ async fn without_a_custom_health_check_nothing_is_hidden() {
     world.watch(LONG).await;
     assert_eq!((world.marked().len(), world.record().len(), world.ours().len()), (0, 0, 2));
     assert_eq!(world.tasks(&web).trouble.unwrap().0, HidingTrouble::NoHealthCheck);
-    assert!(world.status(&web).share.unwrap().settled);
+    assert!(world.status(&web).share.unwrap().complete);
 }
 
 #[tokio::test(start_paused = true)]

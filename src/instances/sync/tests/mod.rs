@@ -3,6 +3,7 @@
 mod adopting;
 mod awaited;
 mod cost;
+mod denied;
 mod drift;
 mod engine;
 mod foreign;
@@ -85,8 +86,8 @@ fn lease(held: bool) -> Option<Instant> {
 }
 
 /// To write for ever.
-fn permit() -> Permit {
-    Permit { leadership: Leadership::manual(lease(true)), ledger: None }
+fn authority() -> Authority {
+    Authority { leadership: Leadership::manual(lease(true)), ledger: None }
 }
 
 fn targets(targets: impl IntoIterator<Item = (Target, TargetDesired)>) -> Desired {
@@ -113,11 +114,12 @@ impl World {
         let (desired, receiver) = watch::channel(Desired::new());
         let (shutdown, stopped) = oneshot::channel();
         let (ledger, status) = watch::channel(Arc::new(Status { stage: Stage::Running, ..Status::default() }));
-        let permit = Permit { ledger: Some(status), ..permit() };
-        let leadership = permit.leadership.clone();
-        let limited = Limited::new(fake.clone(), Limits::new(rates, None));
+        let authority = Authority { ledger: Some(status), ..authority() };
+        let leadership = authority.leadership.clone();
+        let limited = Arc::new(Limited::new(fake.clone(), Limits::new(rates, None)));
+        let listings = Listings::new(limited.clone());
         let hidden = Arc::new(StoredHidden::default());
-        let handle = spawn(settings, Arc::new(limited), hidden.clone(), receiver, permit, async {
+        let handle = spawn(settings, limited, listings, hidden.clone(), receiver, authority, async {
             let _ = stopped.await;
         });
         Self { fake, hidden, desired, leadership, ledger, handle, _shutdown: shutdown }

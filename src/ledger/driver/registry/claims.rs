@@ -8,57 +8,13 @@ use crate::{
     service_name,
     trust::SECRET,
 };
-use cloudmap::{CreateService, Lane, Service};
+use cloudmap::{CreateService, Lane, Permit, Read, Service, Write};
 use model::ClusterId;
 
 /// The creator of a service of which AWS does not say who created it.
 const UNKNOWN: &str = "unknown";
 
-impl Registry {
-    /// W0: claims the own exports service, which belongs to its creator. An existing one is looked at, not created
-    /// again. What is known, the record or a listing shows which exist.
-    pub(crate) async fn claim(&self, shard: u32) -> Result<Outcome, Failure> {
-        let Some((cluster, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
-        if shard == 0 && self.recall(cluster, uid).await? {
-            if let Some(old) = self.replaced_key(cluster, uid).await? {
-                return Ok(old);
-            }
-            return Ok(Outcome::Claimed { created: false, shards: self.last_own(cluster, uid).await? + 1 });
-        }
-        let new = shard == 0 && self.is_new(cluster).await?;
-        if !new || self.create_service(CLUSTERS.to_owned(), OWNER).await.is_err() {
-            self.list_services().await?;
-        }
-        if self.known_service(CLUSTERS).await.is_none() {
-            self.create_service(CLUSTERS.to_owned(), OWNER).await?;
-        }
-        let name = service_name(cluster.as_str(), shard);
-        let (created, id, creator) = match self.known_service_details(&name).await? {
-            Some(service) => (false, service.id, service.creator_request_id),
-            None => match self.create_service(name, uid).await? {
-                CreateService::Created(service) => {
-                    (true, service.id, service.creator_request_id.or_else(|| Some(uid.clone())))
-                }
-                CreateService::Exists { id, creator_request_id: Some(creator) } => (false, id, Some(creator)),
-                CreateService::Exists { id, creator_request_id: None } => {
-                    let creator = self.cloudmap.get_service(&id, Lane::Ledger).await?.creator_request_id;
-                    (false, id, creator)
-                }
-            },
-        };
-        if creator.as_ref() != Some(uid) {
-            return Ok(Outcome::Taken { owner: creator.unwrap_or_else(|| UNKNOWN.to_owned()) });
-        }
-        if shard == 0
-            && !created
-            && let Some(old) = self.replaced_key(cluster, uid).await?
-        {
-            return Ok(old);
-        }
-        self.owned.lock().await.insert(id);
-        Ok(Outcome::Claimed { created, shards: self.last_own(cluster, uid).await?.max(shard) + 1 })
-    }
-
+impl<C: Read + ?Sized> Registry<C> {
     /// W0: [`Outcome::OldKey`] if the key of this cluster handed over to another one, which is announced: then the Secret is
     /// older than the rotation. The others believe only the newer key, and with the older one this leader would take the own
     /// last head for a forged one. Only who had the older key can have signed that.
@@ -88,19 +44,6 @@ impl Registry {
             }
         }
         Ok(last)
-    }
-
-    /// Whether an own exports service belongs to another cluster: somebody may have purged it, and another cluster may
-    /// have claimed the id since.
-    pub(super) async fn taken(&self, shard: u32) -> Result<Option<Outcome>, Failure> {
-        let Some((cluster, _)) = &self.me else { return Ok(None) };
-        let _proving = self.proving.lock().await;
-        if let Some(id) = self.known_service(&service_name(cluster.as_str(), shard)).await
-            && self.owned.lock().await.contains(&id)
-        {
-            return Ok(None);
-        }
-        Ok(Some(self.claim(shard).await?).filter(|outcome| matches!(outcome, Outcome::Taken { .. })))
     }
 
     /// Whether a service of a former id belongs to another cluster, which may have claimed a further one there.
@@ -133,7 +76,7 @@ impl Registry {
         let created =
             |service: Service| Some(Created { by: service.creator_request_id?, at: service.created.div_euclid(1_000) });
         if self.known_service(&name).await.is_none()
-            && let Some(service) = self.told(&name).await?
+            && let Some(service) = self.announced_service(&name).await?
         {
             return Ok(created(service));
         }
@@ -141,5 +84,64 @@ impl Registry {
             return Ok(None);
         }
         Ok(self.known_service_details(&name).await?.and_then(created))
+    }
+}
+
+impl<C: Write + ?Sized> Registry<C> {
+    /// W0: claims the own exports service, which belongs to its creator. An existing one is looked at, not created
+    /// again. What is known, the record or a listing shows which exist.
+    pub(crate) async fn claim(&self, permit: &Permit, shard: u32) -> Result<Outcome, Failure> {
+        let Some((cluster, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
+        if shard == 0 && self.recall(cluster, uid).await? {
+            if let Some(old) = self.replaced_key(cluster, uid).await? {
+                return Ok(old);
+            }
+            return Ok(Outcome::Claimed { created: false, shards: self.last_own(cluster, uid).await? + 1 });
+        }
+        let new = shard == 0 && self.is_new(cluster).await?;
+        if !new || self.create_service(permit, CLUSTERS.to_owned(), OWNER).await.is_err() {
+            self.list_services().await?;
+        }
+        if self.known_service(CLUSTERS).await.is_none() {
+            self.create_service(permit, CLUSTERS.to_owned(), OWNER).await?;
+        }
+        let name = service_name(cluster.as_str(), shard);
+        let (created, id, creator) = match self.known_service_details(&name).await? {
+            Some(service) => (false, service.id, service.creator_request_id),
+            None => match self.create_service(permit, name, uid).await? {
+                CreateService::Created(service) => {
+                    (true, service.id, service.creator_request_id.or_else(|| Some(uid.clone())))
+                }
+                CreateService::Exists { id, creator_request_id: Some(creator) } => (false, id, Some(creator)),
+                CreateService::Exists { id, creator_request_id: None } => {
+                    let creator = self.cloudmap.get_service(&id, Lane::Ledger).await?.creator_request_id;
+                    (false, id, creator)
+                }
+            },
+        };
+        if creator.as_ref() != Some(uid) {
+            return Ok(Outcome::Taken { owner: creator.unwrap_or_else(|| UNKNOWN.to_owned()) });
+        }
+        if shard == 0
+            && !created
+            && let Some(old) = self.replaced_key(cluster, uid).await?
+        {
+            return Ok(old);
+        }
+        self.owned.lock().await.insert(id);
+        Ok(Outcome::Claimed { created, shards: self.last_own(cluster, uid).await?.max(shard) + 1 })
+    }
+
+    /// Whether an own exports service belongs to another cluster: somebody may have purged it, and another cluster may
+    /// have claimed the id since.
+    pub(super) async fn taken(&self, permit: &Permit, shard: u32) -> Result<Option<Outcome>, Failure> {
+        let Some((cluster, _)) = &self.me else { return Ok(None) };
+        let _proving = self.proving.lock().await;
+        if let Some(id) = self.known_service(&service_name(cluster.as_str(), shard)).await
+            && self.owned.lock().await.contains(&id)
+        {
+            return Ok(None);
+        }
+        Ok(Some(self.claim(permit, shard).await?).filter(|outcome| matches!(outcome, Outcome::Taken { .. })))
     }
 }

@@ -9,9 +9,9 @@ use crate::{
     service_name,
     trust::{self, Announced, COPY_INSTANCE, KEY_INSTANCE},
 };
-use cloudmap::{Error, ErrorKind, Instance};
+use cloudmap::{Error, ErrorKind, Instance, Permit, Read, Write};
 
-impl Registry {
+impl<C: Read + ?Sized> Registry<C> {
     /// R9: the key that a cluster announces, if it can be read.
     pub(in crate::driver) async fn announced(&self, cluster: &str, uid: &str) -> Result<Option<Announced>, Failure> {
         let found = self.announcement(cluster, KEY_INSTANCE).await?;
@@ -29,16 +29,6 @@ impl Registry {
         Ok(head.map(Arc::new))
     }
 
-    /// Writes the copy of the own head. `Taken` like [`put_head`](Self::put_head).
-    pub(in crate::driver) async fn put_copy(&self, head: &Head) -> Result<Outcome, Failure> {
-        let (Some((cluster, _)), Some(keys)) = (&self.me, &self.keys) else { return Ok(Outcome::Done) };
-        if let Some(taken) = self.taken(0).await? {
-            return Ok(taken);
-        }
-        let signed = trust::sign(head, &keys.current, self.scope(&self.ensure_namespace().await?));
-        self.register(&service_name(cluster.as_str(), 0), &trust::copy(signed), false).await
-    }
-
     /// One of the two instances in a cluster's own service that are no pages.
     async fn announcement(&self, cluster: &str, id: &str) -> Result<Option<Instance>, Failure> {
         let namespace = self.known_namespace().await?;
@@ -48,15 +38,27 @@ impl Registry {
             found => Ok(found?.instances.into_iter().find(|instance| *instance.id == *id)),
         }
     }
+}
+
+impl<C: Write + ?Sized> Registry<C> {
+    /// Writes the copy of the own head. `Taken` like [`put_head`](Self::put_head).
+    pub(in crate::driver) async fn put_copy(&self, permit: &Permit, head: &Head) -> Result<Outcome, Failure> {
+        let (Some((cluster, _)), Some(keys)) = (&self.me, &self.keys) else { return Ok(Outcome::Done) };
+        if let Some(taken) = self.taken(permit, 0).await? {
+            return Ok(taken);
+        }
+        let signed = trust::sign(head, &keys.current, self.scope(&self.ensure_namespace(permit).await?));
+        self.register(permit, &service_name(cluster.as_str(), 0), &trust::copy(signed), false).await
+    }
 
     /// R9: announces the own key, unless it is there. `Taken` like [`put_head`](Self::put_head).
-    pub(in crate::driver) async fn announce(&self) -> Result<Outcome, Failure> {
+    pub(in crate::driver) async fn announce(&self, permit: &Permit) -> Result<Outcome, Failure> {
         let Some((cluster, _)) = &self.me else { return Ok(Outcome::Done) };
-        Ok(self.announce_for(cluster.as_str()).await?.unwrap_or(Outcome::Done))
+        Ok(self.announce_for(permit, cluster.as_str()).await?.unwrap_or(Outcome::Done))
     }
 
     /// The same for the own id or a former one, of which the caller knows whether it was ours. `None` if the key is there.
-    pub(super) async fn announce_for(&self, cluster: &str) -> Result<Option<Outcome>, Failure> {
+    pub(super) async fn announce_for(&self, permit: &Permit, cluster: &str) -> Result<Option<Outcome>, Failure> {
         let (Some((me, _)), Some(keys)) = (&self.me, &self.keys) else { return Ok(None) };
         let mut instance = keys.to_instance();
         if let Some(service) = self.known_service(&service_name(cluster, 0)).await {
@@ -69,10 +71,10 @@ impl Registry {
             return Ok(None);
         }
         if me.as_str() == cluster
-            && let Some(taken) = self.taken(0).await?
+            && let Some(taken) = self.taken(permit, 0).await?
         {
             return Ok(Some(taken));
         }
-        self.register(&service_name(cluster, 0), &instance, false).await.map(Some)
+        self.register(permit, &service_name(cluster, 0), &instance, false).await.map(Some)
     }
 }

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use super::Registry;
 use crate::{CLUSTERS, call::Failure, cluster_of, head::MAX_SHARDS, record::Record, service_name};
-use cloudmap::{ErrorKind, Lane, Namespace, Service};
+use cloudmap::{ErrorKind, Lane, Namespace, Read, Service};
 use model::ClusterId;
 
-impl Registry {
+impl<C: Read + ?Sized> Registry<C> {
     /// Takes note of the services in a record of this membership.
     pub(in crate::driver) async fn remember(&self, record: &Record) {
         let (Some((cluster, _)), Some(member)) = (&self.me, &record.member) else { return };
@@ -66,7 +66,7 @@ impl Registry {
     }
 
     /// R2: the exports service with this name, if its cluster announces the id beside its key.
-    pub(super) async fn told(&self, name: &str) -> Result<Option<Service>, Failure> {
+    pub(super) async fn announced_service(&self, name: &str) -> Result<Option<Service>, Failure> {
         let (namespace, id) = (self.known_namespace().await?, self.announced.lock().await.get(name).cloned());
         let Some(id) = id else { return Ok(None) };
         let service = self.look_at(&namespace, name, &id).await?;

@@ -116,7 +116,7 @@ async fn a_service_that_the_record_lacks_is_found_by_a_listing() {
         let registry = Registry::new(Arc::new(cloudmap.clone()), &"prod".parse().unwrap())
             .owned_by(&"blue".parse().unwrap(), "uid-blue");
         registry.remember(&record).await;
-        registry.claim(0).await.unwrap()
+        registry.claim(&permit(), 0).await.unwrap()
     };
     let claimed = claim().await;
     assert!(matches!(claimed, Outcome::Claimed { created: false, shards: 1 }), "{claimed:?}");
@@ -205,7 +205,7 @@ async fn services_that_nobody_made_yet_are_empty_and_the_last_one_counts() {
     }
     let set = "prod".parse().unwrap();
     let registry = Registry::new(Arc::new(cloudmap), &set).owned_by(&"blue".parse().unwrap(), "uid-blue");
-    let claimed = registry.claim(0).await.unwrap();
+    let claimed = registry.claim(&permit(), 0).await.unwrap();
     assert!(matches!(claimed, Outcome::Claimed { created: false, shards: 6 }), "{claimed:?}");
     let read = registry.read_pages("blue", 3, None).await.unwrap();
     assert!(read.pages.is_empty() && !read.truncated);
@@ -214,10 +214,10 @@ async fn services_that_nobody_made_yet_are_empty_and_the_last_one_counts() {
 #[tokio::test(start_paused = true)]
 async fn a_claim_does_not_wait_with_the_instances_while_aws_throttles() {
     let limits = Limits::new(&Rates::default(), None);
-    let cloudmap: Arc<dyn CloudMap> = Arc::new(Limited::new(Fake::new(), limits.clone()));
+    let cloudmap: Arc<dyn cloudmap::Write> = Arc::new(Limited::new(Fake::new(), limits.clone()));
     let set = "prod".parse().unwrap();
     let registry = |id: &str| Registry::new(Arc::clone(&cloudmap), &set).owned_by(&id.parse().unwrap(), id);
-    registry("blue").claim(0).await.unwrap();
+    registry("blue").claim(&permit(), 0).await.unwrap();
     for _ in 0..5 {
         for operation in [Operation::ListServices, Operation::GetService, Operation::CreateService] {
             limits.throttled(operation);
@@ -227,7 +227,7 @@ async fn a_claim_does_not_wait_with_the_instances_while_aws_throttles() {
     limits.throttled(Operation::ListServices);
     limits.throttled(Operation::CreateService);
     let since = Instant::now();
-    let claimed = registry("green").claim(0).await.unwrap();
+    let claimed = registry("green").claim(&permit(), 0).await.unwrap();
     assert!(matches!(claimed, Outcome::Claimed { created: true, .. }), "{claimed:?}");
     assert!(since.elapsed() <= Duration::from_secs(2), "{:?}", since.elapsed());
 }

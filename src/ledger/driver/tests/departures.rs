@@ -25,7 +25,7 @@ async fn who_changes_its_clusterset_has_left_the_former_one_and_knows_nobody_of_
     let pages = service(&cloudmap, "exports-0.blue");
     drop(blue);
     let settings = LedgerSettings::new("blue".parse().unwrap(), "test".parse().unwrap(), "uid-blue");
-    let port: Arc<dyn CloudMap> = Arc::new(cloudmap.clone());
+    let port: Arc<dyn cloudmap::Write> = Arc::new(cloudmap.clone());
     let blue = spawn(settings, port, blues.clone(), Always, std::future::pending());
     publish(&blue, &state(2)).await;
     assert_eq!(blue.remotes().borrow().clusters.len(), 0);
@@ -115,7 +115,7 @@ async fn a_read_that_does_not_show_the_own_head_ends_no_membership() {
     let head = (service(&cloudmap, CLUSTERS), "blue".into());
     cloudmap.registry().undiscovered.insert(head.clone());
     let from = Member { clusterset: "prod".to_owned(), cluster: "blue".to_owned() };
-    let port: Arc<dyn CloudMap> = Arc::new(cloudmap.clone());
+    let port: Arc<dyn cloudmap::Write> = Arc::new(cloudmap.clone());
     let late = async {
         tokio::time::sleep(Duration::from_secs(10)).await;
         cloudmap.registry().undiscovered.remove(&head);
@@ -156,7 +156,7 @@ async fn who_leaves_a_former_clusterset_deletes_its_pages_there_and_nothing_else
     assert!(kept().len() > 4, "{:?}", kept());
     let from = Member { clusterset: "prod".to_owned(), cluster: "blue".to_owned() };
     let keys = Arc::new(Keys { current: sessions::tests::key(1), former: Vec::new() });
-    let port: Arc<dyn CloudMap> = Arc::new(cloudmap.clone());
+    let port: Arc<dyn cloudmap::Write> = Arc::new(cloudmap.clone());
     depart(&port, &from, "uid-blue", Some(keys), &Always).await.unwrap();
     assert!(!views(&cloudmap).await["blue"].head.as_ref().unwrap().is_live());
     assert_eq!(kept(), [trust::COPY_INSTANCE, trust::KEY_INSTANCE, "stranger"]);
@@ -172,7 +172,7 @@ async fn who_replaces_its_key_while_it_changes_its_clusterset_is_believed_in_the
     drop(blue);
     let keys = replaced_keys();
     let from = Member { clusterset: "prod".to_owned(), cluster: "blue".to_owned() };
-    let port: Arc<dyn CloudMap> = Arc::new(cloudmap.clone());
+    let port: Arc<dyn cloudmap::Write> = Arc::new(cloudmap.clone());
     depart(&port, &from, "uid-blue", Some(keys), &Always).await.unwrap();
     until_left(&green, "blue", Duration::from_mins(2)).await;
 }
@@ -192,7 +192,7 @@ async fn a_farewell_that_somebody_else_wrote_ends_no_membership() {
     cloudmap.registry().instances.insert((heads, id), attributes);
     let from = Member { clusterset: "prod".to_owned(), cluster: "blue".to_owned() };
     let keys = Arc::new(Keys { current: sessions::tests::key(1), former: Vec::new() });
-    let port: Arc<dyn CloudMap> = Arc::new(cloudmap.clone());
+    let port: Arc<dyn cloudmap::Write> = Arc::new(cloudmap.clone());
     depart(&port, &from, "uid-blue", Some(keys), &Always).await.unwrap();
     let registry = Registry::new(port, &"prod".parse().unwrap());
     registry.find_namespace().await.unwrap();
@@ -263,14 +263,14 @@ async fn a_former_id_keeps_its_key_while_its_services_may_not_be_deleted() {
     registry.find_namespace().await.unwrap();
     let denied = || cloudmap.fault(Operation::DeleteService, Fault::Refused(ErrorKind::AccessDenied));
     denied();
-    registry.remove_former("blue").await.unwrap_err();
+    registry.remove_former(&permit(), "blue").await.unwrap_err();
     assert!(cloudmap.registry().services.contains_key(&more));
     assert_eq!(kept(), 2, "the service with the key is the last");
     cloudmap.registry().services.remove(&more);
     denied();
-    registry.remove_former("blue").await.unwrap_err();
+    registry.remove_former(&permit(), "blue").await.unwrap_err();
     assert_eq!(kept(), 2);
-    registry.remove_former("blue").await.unwrap();
+    registry.remove_former(&permit(), "blue").await.unwrap();
     assert!(!cloudmap.registry().services.contains_key(&own));
     assert_eq!(kept(), 0);
 }
@@ -287,9 +287,9 @@ async fn a_further_service_of_another_cluster_under_a_former_id_stays_and_keeps_
     let set = "prod".parse().unwrap();
     let registry = Registry::new(Arc::new(cloudmap.clone()), &set).owned_by(&"navy".parse().unwrap(), "uid-blue");
     registry.find_namespace().await.unwrap();
-    let outcome = registry.delete_page("blue", 1, page).await.unwrap();
+    let outcome = registry.delete_page(&permit(), "blue", 1, page).await.unwrap();
     assert!(matches!(&outcome, Outcome::Taken { owner } if owner == "uid-other"), "{outcome:?}");
-    registry.remove_former("blue").await.unwrap();
+    registry.remove_former(&permit(), "blue").await.unwrap();
     let there = cloudmap.registry();
     assert!(!there.services.contains_key(&own) && there.services.contains_key(&theirs));
     assert!(there.instances.contains_key(&(theirs, page.into())));
@@ -309,7 +309,7 @@ async fn who_replaces_its_key_while_it_changes_its_id_is_believed_under_the_form
     let registry = Registry::new(Arc::new(cloudmap), &set).owned_by(&navy, "uid-blue").signed_with(Some(keys));
     registry.find_namespace().await.unwrap();
     let farewell = Head { presence: Presence::Left { successor: Some("navy".into()) }, ..Head::clone(&last) };
-    registry.put_head(&farewell, false).await.unwrap();
+    registry.put_head(&permit(), &farewell, false).await.unwrap();
     let announced = registry.announced("blue", "uid-blue").await.unwrap().unwrap();
     let former = sessions::tests::key(1).public();
     assert!(announced.key != former && announced.follows(&former), "{announced:?}");

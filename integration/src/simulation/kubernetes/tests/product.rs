@@ -185,7 +185,7 @@ async fn a_renewal_does_not_create_a_lease_that_was_deleted() {
         acquired: Timestamp::UNIX_EPOCH,
         yields: None,
         bid: None,
-        says: lease::Says::default(),
+        peers: lease::PeerReport::default(),
     };
     let version = store.write(&record, None).await.unwrap();
     let version = store.write(&record, Some(&version)).await.unwrap();

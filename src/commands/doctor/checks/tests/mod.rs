@@ -16,7 +16,7 @@ use super::{
         access::{self, Access},
         observe::{Cluster, Controller, Crd, Import, Observation, Seen},
         probe::{Connected, Outcome, Probe, Probed, Tried},
-        registry::{Ledger, Permission, Registry, Wanted},
+        registry::{Ledger, ObservedRegistry, Permission, Wanted},
         report::State,
     },
     cluster::SINCE,
@@ -26,7 +26,7 @@ use crate::{coredns, installed::Settings, status::Leader};
 use cloudmap::{Endpoint, Error, ErrorKind, Operation};
 use cluster::{objects::ClusterProperty, reader::Unread};
 use iam::{
-    Facts, Statement,
+    Scope, Statement,
     harmless::{self, Answer},
     statements,
 };
@@ -91,7 +91,7 @@ fn wanted() -> Wanted {
 }
 
 fn permissions() -> Vec<Permission> {
-    let facts = Facts { clusterset: wanted().clusterset, ..Facts::default() };
+    let facts = Scope { clusterset: wanted().clusterset, ..Scope::default() };
     let statements = statements(&wanted().modes(), &facts).unwrap();
     let answers = |of: Vec<Operation>| of.into_iter().map(|operation| (operation, Answer::Allowed)).collect();
     let of =
@@ -99,9 +99,9 @@ fn permissions() -> Vec<Permission> {
     statements.iter().map(of).collect()
 }
 
-fn registry() -> Registry {
+fn registry() -> ObservedRegistry {
     let head = |uid: &str| (SignedDuration::from_secs(3), uid.to_owned());
-    Registry {
+    ObservedRegistry {
         region: Some("eu-central-1".to_owned()),
         endpoint: Endpoint::default(),
         namespaces: Ok(3),
@@ -172,7 +172,7 @@ fn lease(it: &mut Observation) -> &mut Leader {
     first(it).lease.as_mut().unwrap().as_mut().unwrap()
 }
 
-fn of_registry(it: &mut Observation) -> &mut Registry {
+fn of_registry(it: &mut Observation) -> &mut ObservedRegistry {
     it.registry.as_mut().unwrap().as_mut().unwrap()
 }
 

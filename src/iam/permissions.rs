@@ -1,0 +1,315 @@
+//! The statements of one mode.
+
+use super::{
+    modes::{Mode, Needed},
+    statement::{Scope, Statement, partition},
+};
+use cloudmap::Operation::{
+    self, CreateHttpNamespace, CreateService, DeleteNamespace, DeleteService, DeregisterInstance, DiscoverInstances,
+    GetInstancesHealthStatus, GetNamespace, GetOperation, GetService, ListInstances, ListNamespaces, ListServices,
+    ListTagsForResource, RegisterInstance, TagResource, UpdateInstanceCustomHealthStatus, UpdateService,
+};
+use instances::ownership::OWNER_TAG;
+use ledger::{CLUSTER_TAG, CLUSTERSET_TAG};
+use model::{ClusterId, ClusterSetId};
+
+/// What everybody may look at. `ListInstances` is for `leave` and `forget` in the controller's pod.
+const LOOK: &[Operation] = &[ListNamespaces, ListServices, GetService, GetOperation, ListInstances];
+/// Who owns a service is in its tags and its creator. A listing does not say it if the service has no records.
+const OWNERS: &[Operation] = &[ListTagsForResource];
+/// `UpdateService` is for changes of a TTL, the last two are for services with a health check.
+const INSTANCES: &[Operation] = &[
+    RegisterInstance,
+    DeregisterInstance,
+    DeleteService,
+    UpdateService,
+    GetInstancesHealthStatus,
+    UpdateInstanceCustomHealthStatus,
+];
+
+/// The tag of services that others created and that the controller may write in. An administrator sets it.
+const JOINED_TAG: &str = "joined-by";
+
+/// How the ECS service of a Cloud Map service is found.
+const FIND: &[ecs::Operation] =
+    &[ecs::Operation::ListClusters, ecs::Operation::ListServices, ecs::Operation::DescribeServices];
+
+/// The statements of a mode, without those of the modes that it includes.
+///
+/// # Errors
+/// If the mode lacks a fact.
+pub(crate) fn of_mode(mode: Mode, scope: &Scope) -> Result<Vec<Statement>, Needed> {
+    let permissions = Permissions { mode, scope };
+    match mode {
+        Mode::Ledger => permissions.ledger(),
+        Mode::Instances => permissions.instances(),
+        Mode::Imports => permissions.imports(),
+        Mode::AwsMcs => permissions.aws_mcs(),
+        Mode::Annotated => permissions.annotated(),
+        Mode::Joining => permissions.joining(),
+        Mode::Gates => permissions.gates(),
+        Mode::Hiding => permissions.hiding(),
+        Mode::Dns => permissions.dns(),
+        Mode::Deny => permissions.deny(),
+        Mode::DenyOthers => Ok(permissions.deny_others()),
+        Mode::People => permissions.people(),
+        Mode::Cutover => permissions.cutover(),
+        Mode::AssumeRole => permissions.assume_role(),
+    }
+}
+
+fn requested(key: &str) -> String {
+    format!("aws:RequestTag/{key}")
+}
+
+fn tagged(key: &str) -> String {
+    format!("aws:ResourceTag/{key}")
+}
+
+fn look(sid: &str) -> Statement {
+    Statement::calls(sid, LOOK)
+}
+
+struct Permissions<'a> {
+    mode: Mode,
+    scope: &'a Scope,
+}
+
+impl Permissions<'_> {
+    fn needed(&self, flag: &'static str) -> Needed {
+        Needed { mode: self.mode, flag }
+    }
+
+    fn clusterset(&self) -> Result<&ClusterSetId, Needed> {
+        self.scope.clusterset.as_ref().ok_or(self.needed("--clusterset"))
+    }
+
+    fn several(&self, values: &[String], flag: &'static str) -> Result<Vec<String>, Needed> {
+        if values.is_empty() { Err(self.needed(flag)) } else { Ok(values.to_vec()) }
+    }
+
+    fn ledger(&self) -> Result<Vec<Statement>, Needed> {
+        let services = self.scope.arn("service/*");
+        let id = self.clusterset()?.as_str();
+        let clusters: Vec<_> = self.scope.clusters.iter().map(ClusterId::as_str).collect();
+        Ok(vec![
+            look("Look"),
+            Statement::calls("CreateTheLedger", &[CreateHttpNamespace, CreateService, TagResource])
+                .when("StringEquals", &requested(CLUSTERSET_TAG), [id])
+                .only_with_tag(&requested(CLUSTER_TAG), &clusters),
+            // The service of all heads has no tag of a cluster. A cluster that gets another id deletes the services
+            // of its former id.
+            Statement::calls("WriteTheLedger", &[RegisterInstance, DeregisterInstance, DeleteService])
+                .on([&services])
+                .when("StringEquals", &tagged(CLUSTERSET_TAG), [id])
+                .only_with_tag(&tagged(CLUSTER_TAG), &clusters),
+            // AWS may append a hash to the name by which a namespace is discovered.
+            Statement::calls("ReadTheLedger", &[DiscoverInstances]).when(
+                "StringLike",
+                "servicediscovery:NamespaceName",
+                [format!("{}*", ledger::namespace_name(id))],
+            ),
+        ])
+    }
+
+    fn instances(&self) -> Result<Vec<Statement>, Needed> {
+        let services = self.scope.arn("service/*");
+        let owner = format!("clusterset/{}", self.clusterset()?);
+        Ok(vec![
+            Statement::calls("Look", OWNERS),
+            Statement::calls("Look", &[GetNamespace]),
+            Statement::calls("CreateForInstances", &[CreateHttpNamespace, CreateService, TagResource]).when(
+                "StringEquals",
+                &requested(OWNER_TAG),
+                [&owner],
+            ),
+            Statement::calls("WriteInstances", INSTANCES).on([services]).when(
+                "StringEquals",
+                &tagged(OWNER_TAG),
+                [owner],
+            ),
+        ])
+    }
+
+    fn imports(&self) -> Result<Vec<Statement>, Needed> {
+        let services = self.scope.arn("service/*");
+        let names = self.several(&self.scope.namespaces, "--cloudmap-namespaces")?;
+        Ok(vec![
+            Statement::calls("ReadWhatIsImported", &[DiscoverInstances]).when(
+                "StringEquals",
+                "servicediscovery:NamespaceName",
+                names,
+            ),
+            // For services with more than 1,000 instances, and where discovery lacks instances that are listed.
+            Statement::calls("ReadHealth", &[GetInstancesHealthStatus]).on([services]),
+        ])
+    }
+
+    fn aws_mcs(&self) -> Result<Vec<Statement>, Needed> {
+        let services = self.scope.arn("service/*");
+        let names = self.several(&self.scope.namespaces, "--cloudmap-namespaces")?;
+        let ids = self.several(&self.scope.namespace_ids, "--cloudmap-namespace-ids")?;
+        Ok(vec![
+            Statement::calls("ReadItsExports", &[DiscoverInstances]).when(
+                "StringEquals",
+                "servicediscovery:NamespaceName",
+                names,
+            ),
+            Statement::calls("ReadHealth", &[GetInstancesHealthStatus]).on([&services]),
+            // What it created has no tags: an administrator tags it for the time of the move.
+            Statement::calls("JoinItsServices", &[RegisterInstance, DeregisterInstance]).on([&services]).when(
+                "StringEquals",
+                &tagged(JOINED_TAG),
+                [self.clusterset()?.as_str()],
+            ),
+            // AWS asks for the namespace and for the service that is to be: whoever has only one of them has nothing.
+            Statement::calls("CreateInItsNamespaces", &[CreateService])
+                .on(ids.iter().map(|id| self.scope.arn(&format!("namespace/{id}"))).chain([services])),
+        ])
+    }
+
+    fn annotated(&self) -> Result<Vec<Statement>, Needed> {
+        let services = self.scope.arn("service/*");
+        let uid = self.scope.cluster_uid.as_ref().ok_or(self.needed("--cluster-uid"))?;
+        let owner = format!("cluster/{uid}");
+        Ok(vec![
+            look("Look"),
+            Statement::calls("Look", OWNERS),
+            Statement::calls("CreateForAnnotations", &[CreateService, TagResource]).when(
+                "StringEquals",
+                &requested(OWNER_TAG),
+                [&owner],
+            ),
+            Statement::calls("WriteForAnnotations", INSTANCES).on([services]).when(
+                "StringEquals",
+                &tagged(OWNER_TAG),
+                [owner],
+            ),
+        ])
+    }
+
+    fn joining(&self) -> Result<Vec<Statement>, Needed> {
+        let join = [RegisterInstance, DeregisterInstance, GetInstancesHealthStatus, UpdateInstanceCustomHealthStatus];
+        Ok(vec![
+            look("Look"),
+            Statement::calls("Look", OWNERS),
+            // The TTL of a service that is taken over follows annotations.
+            self.of_others(Statement::calls("JoinServices", &[&join[..], &[UpdateService]].concat()))?,
+        ])
+    }
+
+    fn gates(&self) -> Result<Vec<Statement>, Needed> {
+        let names = self.several(&self.scope.namespaces, "--cloudmap-namespaces")?;
+        Ok(vec![Statement::calls("SeeWhatIsRegistered", &[DiscoverInstances]).when(
+            "StringEquals",
+            "servicediscovery:NamespaceName",
+            names,
+        )])
+    }
+
+    fn hiding(&self) -> Result<Vec<Statement>, Needed> {
+        // No condition covers a single instance: the controller marks only what has the attribute of ECS.
+        let hide = [GetInstancesHealthStatus, UpdateInstanceCustomHealthStatus];
+        Ok(vec![self.of_others(Statement::calls("HideTasks", &hide))?])
+    }
+
+    fn dns(&self) -> Result<Vec<Statement>, Needed> {
+        let zones = self.several(&self.scope.hosted_zones, "--hosted-zones")?;
+        let arn = |zone: &String| format!("arn:{}:route53:::hostedzone/{zone}", partition(&self.scope.region));
+        Ok(vec![
+            Statement::allow("FindZones", ["route53:GetHostedZone", "route53:ListHostedZonesByName"]),
+            Statement::allow("WriteRecords", ["route53:ChangeResourceRecordSets"]).on(zones.iter().map(arn)),
+        ])
+    }
+
+    fn deny(&self) -> Result<Vec<Statement>, Needed> {
+        let services = self.scope.arn("service/*");
+        let change = [UpdateService, UpdateInstanceCustomHealthStatus];
+        let write = [&change[..], &[RegisterInstance, DeregisterInstance, DeleteService]].concat();
+        Ok(vec![
+            Statement::calls("NoOtherLedger", &write)
+                .deny()
+                .on([&services])
+                .when("Null", &tagged(CLUSTERSET_TAG), ["false"])
+                .when("StringNotEquals", &tagged(CLUSTERSET_TAG), [self.clusterset()?.as_str()]),
+            Statement::calls("NoInstanceIsMadeInALedger", &change).deny().on([services]).when(
+                "Null",
+                &tagged(CLUSTERSET_TAG),
+                ["false"],
+            ),
+        ])
+    }
+
+    fn deny_others(&self) -> Vec<Statement> {
+        let services = self.scope.arn("service/*");
+        let write =
+            [RegisterInstance, DeregisterInstance, DeleteService, UpdateService, UpdateInstanceCustomHealthStatus];
+        let tag = ["servicediscovery:TagResource", "servicediscovery:UntagResource"];
+        vec![
+            Statement::calls("NoLedger", &write).deny().on([services]).when("Null", &tagged(CLUSTERSET_TAG), ["false"]),
+            Statement::allow("NoTagOfLedgers", tag).deny().when(
+                "ForAnyValue:StringEquals",
+                "aws:TagKeys",
+                [CLUSTERSET_TAG],
+            ),
+        ]
+    }
+
+    fn people(&self) -> Result<Vec<Statement>, Needed> {
+        let namespaces = self.scope.arn("namespace/*");
+        let services = self.scope.arn("service/*");
+        let id = self.clusterset()?.as_str();
+        Ok(vec![
+            look("Look"),
+            Statement::calls("Look", OWNERS),
+            Statement::calls("Look", &[DiscoverInstances]),
+            Statement::calls("SpeakForADeadCluster", &[RegisterInstance, DeregisterInstance, DeleteService])
+                .on([&services])
+                .when("StringEquals", &tagged(CLUSTERSET_TAG), [id]),
+            Statement::calls("RemoveTheLedger", &[DeleteNamespace]).on([&namespaces]).when(
+                "StringEquals",
+                &tagged(CLUSTERSET_TAG),
+                [id],
+            ),
+            Statement::calls("RemoveWhatIsEmpty", &[DeleteService, DeleteNamespace]).on([&services, &namespaces]).when(
+                "StringEquals",
+                &tagged(OWNER_TAG),
+                [format!("clusterset/{id}")],
+            ),
+            // Without a condition, because instances may be in joined services.
+            Statement::calls("RemoveInstances", &[DeregisterInstance]).on([services]),
+        ])
+    }
+
+    fn cutover(&self) -> Result<Vec<Statement>, Needed> {
+        let clusters = self.several(&self.scope.ecs_clusters, "--ecs-clusters")?;
+        let (partition, region, account) = (partition(&self.scope.region), &self.scope.region, &self.scope.account);
+        let arn = |cluster: &String| format!("arn:{partition}:ecs:{region}:{account}:service/{cluster}/*");
+        Ok(vec![
+            Statement::calls("LookForTasks", &[ListNamespaces, ListServices, DiscoverInstances]),
+            // Listing takes no resource.
+            Statement::allow("LookForEcsServices", FIND.iter().map(|operation| operation.action())),
+            Statement::allow("StopTasks", [ecs::Operation::UpdateService.action()]).on(clusters.iter().map(arn)),
+        ])
+    }
+
+    fn assume_role(&self) -> Result<Vec<Statement>, Needed> {
+        let role = self.scope.role.clone().ok_or(self.needed("--role-arn"))?;
+        // The session tags of EKS Pod Identity go on to the next role.
+        Ok(vec![Statement::allow("UseTheRegistry", ["sts:AssumeRole", "sts:TagSession"]).on([role])])
+    }
+
+    /// Limits a statement to services that others created: those that are named, or all that have the tag.
+    fn of_others(&self, statement: Statement) -> Result<Statement, Needed> {
+        if !self.scope.services.is_empty() {
+            return Ok(statement.on(self.scope.services.iter().map(|id| self.scope.arn(&format!("service/{id}")))));
+        }
+        let clusterset = self.scope.clusterset.as_ref().map(ClusterSetId::as_str);
+        let by = clusterset.or(self.scope.cluster_uid.as_deref()).ok_or(Needed {
+            mode: self.mode,
+            flag: "--services; or --clusterset or --cluster-uid, for all services with the tag joined-by",
+        })?;
+        let tag = format!("aws:ResourceTag/{JOINED_TAG}");
+        Ok(statement.on([self.scope.arn("service/*")]).when("StringEquals", &tag, [by]))
+    }
+}
