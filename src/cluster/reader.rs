@@ -34,6 +34,14 @@ pub enum Unread {
     Failed(String),
 }
 
+impl Unread {
+    /// Whether the next read may have an answer without anybody doing something.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        matches!(self, Self::Failed(_))
+    }
+}
+
 impl From<kube::Error> for Unread {
     fn from(error: kube::Error) -> Self {
         match code(&error) {

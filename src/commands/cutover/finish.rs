@@ -1,5 +1,7 @@
 //! The end of a cutover: whether the pods can take all traffic, and how to stop the tasks.
 
+use std::fmt::Display;
+
 use super::{edit, scale, situation::Situation};
 use api::conditions::{CutoverCondition, HidingReason};
 use cli::shell::quoted;
@@ -17,9 +19,9 @@ pub(super) fn check(situation: &Situation, force: bool) -> Result<(), String> {
     if let Some(why) = situation.there().and_then(edit::taken_back) {
         return Err(format!("{key}: {why}; or use --force"));
     }
-    let unknown = |why: &String| format!("{key}: {why}; look yourself, and use --force");
-    let pods = situation.pods.as_ref().map_err(unknown)?;
-    let registry = situation.registry.as_ref().map_err(unknown)?;
+    let unknown = |why: &dyn Display| format!("{key}: {why}; look yourself, and use --force");
+    let pods = situation.pods.as_ref().map_err(|why| unknown(why))?;
+    let registry = situation.registry.as_ref().map_err(|why| unknown(why))?;
     if situation.counterpart.as_ref().is_ok_and(|counterpart| counterpart.target.is_none()) {
         return Err(format!(
             "{key}: no annotation names its Cloud Map service, so nobody knows how many tasks there are: `cloudmap-mcs cutover \

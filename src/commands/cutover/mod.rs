@@ -266,9 +266,9 @@ async fn finish(args: CutoverFinishArgs) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// Why it is not known.
-async fn time(client: &Client) -> Result<Timestamp, String> {
-    let (_, time) = version(client).await.map_err(|why| why.to_string())?;
-    time.ok_or_else(|| "its answers have no date".to_owned())
+async fn time(client: &Client) -> Result<Timestamp, Unread> {
+    let (_, time) = version(client).await?;
+    time.ok_or_else(|| Unread::Failed("its answers have no date".to_owned()))
 }
 
 /// Stops the tasks of each name as soon as they may be stopped, and waits for them. Waits for `patience` until they may be, and
@@ -348,7 +348,7 @@ async fn stop(
 async fn stoppable(
     observer: &mut Observer,
     situation: &mut Situation,
-    now: Result<Timestamp, &String>,
+    now: Result<Timestamp, &Unread>,
     force: bool,
 ) -> Result<Vec<ecs::Service>, Refusal> {
     situation.cutover = observer.cutover(&situation.key).await;
@@ -361,6 +361,9 @@ async fn stoppable(
         situation.registry = observer.registry(target).await;
     }
     situation.pods = observer.pods_of(&situation.key).await;
+    if let Some(why) = situation.pods.as_ref().err().filter(|why| why.may_pass()) {
+        return Err(scale::unread(&situation.key, why));
+    }
     let services = scale::stoppable(situation, now, force)?;
     if !services.is_empty() {
         finish::check(situation, force)?;

@@ -39,7 +39,7 @@ use api::{
     },
 };
 use cloudmap::{Instance, attributes};
-use cluster::reader::read;
+use cluster::reader::{Unread, read};
 use instances::{Named, Naming, share::Others};
 use model::{ServiceKey, Target};
 
@@ -66,7 +66,7 @@ impl Observer {
     pub(super) async fn observe(&mut self, key: &ServiceKey) -> Situation {
         let cutover = self.cutover(key).await;
         let service = Api::<Service>::namespaced(self.client.clone(), &key.namespace);
-        let service = read(service.get_opt(&key.name)).await.map_err(|why| why.to_string());
+        let service = read(service.get_opt(&key.name)).await;
         let counterpart = self.counterpart(key, service.as_ref()).await;
         let labels = service.as_ref().ok().and_then(|service| service.as_ref()?.spec.as_ref()?.selector.clone());
         let pods = match service {
@@ -98,27 +98,27 @@ impl Observer {
     }
 
     /// The Cutover of a name, as it is now.
-    pub(super) async fn cutover(&self, key: &ServiceKey) -> Result<Option<Cutover>, String> {
+    pub(super) async fn cutover(&self, key: &ServiceKey) -> Result<Option<Cutover>, Unread> {
         let cutovers = Api::<Cutover>::namespaced(self.client.clone(), &key.namespace);
-        read(cutovers.get_opt(&key.name)).await.map_err(|why| why.to_string())
+        read(cutovers.get_opt(&key.name)).await
     }
 
     async fn counterpart(
         &self,
         key: &ServiceKey,
-        service: Result<&Option<Service>, &String>,
+        service: Result<&Option<Service>, &Unread>,
     ) -> Result<Counterpart, String> {
         let exports = Api::<ServiceExport>::namespaced(self.client.clone(), &key.namespace);
         let export = read(exports.get_opt(&key.name)).await.map_err(|why| why.to_string())?;
-        let service = service.map_err(Clone::clone)?.as_ref();
+        let service = service.map_err(ToString::to_string)?.as_ref();
         let naming = self.settings.as_ref().map(Settings::naming).unwrap_or_default();
         Ok(counterpart(export.as_ref(), service, &naming))
     }
 
     /// The pods of a name, as they are now.
-    pub(super) async fn pods_of(&self, key: &ServiceKey) -> Result<Pods, String> {
+    pub(super) async fn pods_of(&self, key: &ServiceKey) -> Result<Pods, Unread> {
         let services = Api::<Service>::namespaced(self.client.clone(), &key.namespace);
-        let service = read(services.get_opt(&key.name)).await.map_err(|why| why.to_string())?;
+        let service = read(services.get_opt(&key.name)).await?;
         let labels = service.and_then(|service| service.spec?.selector);
         Ok(self.pods(key, labels.unwrap_or_default()).await?.0)
     }
@@ -128,14 +128,14 @@ impl Observer {
         &self,
         key: &ServiceKey,
         selector: BTreeMap<String, String>,
-    ) -> Result<(Pods, BTreeMap<String, String>), String> {
+    ) -> Result<(Pods, BTreeMap<String, String>), Unread> {
         if selector.is_empty() {
             return Ok((Pods::default(), BTreeMap::new()));
         }
         let selector: Vec<_> = selector.iter().map(|(key, value)| format!("{key}={value}")).collect();
         let pods = Api::<Pod>::namespaced(self.client.clone(), &key.namespace);
-        let list = read(pods.list(&ListParams::default().labels(&selector.join(",")))).await;
-        let (mut pods, labels) = summed(&list.map_err(|why| why.to_string())?.items);
+        let list = read(pods.list(&ListParams::default().labels(&selector.join(",")))).await?;
+        let (mut pods, labels) = summed(&list.items);
         if let Some(template) = self.template(key, pods.workload.as_deref()).await {
             pods.gates = other_gates(&template).collect();
             pods.template = Some(template.containers.into_iter().map(|container| container.name).collect());

@@ -121,7 +121,7 @@ pub(super) fn plan(situation: &Situation, steps: &[u8]) -> Plan {
     ecs_services::judge(situation, &mut found);
     match (&situation.pods, &situation.registry) {
         (Ok(pods), Ok(registry)) => capacity::judge(situation, pods, registry, &mut found),
-        (Err(why), _) => found.unread("pods", why),
+        (Err(why), _) => found.unread("pods", &why.to_string()),
         (Ok(_), Err(_)) => {}
     }
     if let Ok(registry) = &situation.registry {

@@ -13,6 +13,7 @@ use super::{
     situation::{ASSUMED, CloudMapService, Situation},
 };
 use api::{Cutover, CutoverPhase, conditions::HidingReason};
+use cluster::reader::Unread;
 use cutover::{Settle, hiding::stoppable_after};
 use ecs::{Controller, Ecs, Error, Found, Service};
 use model::ServiceKey;
@@ -46,7 +47,7 @@ const LAG: Duration = Duration::from_secs(30);
 /// Why no task may be stopped, and what to do.
 pub(super) fn stoppable(
     situation: &Situation,
-    now: Result<Timestamp, &String>,
+    now: Result<Timestamp, &Unread>,
     force: bool,
 ) -> Result<Vec<Service>, Refusal> {
     let key = &situation.key;
@@ -123,10 +124,10 @@ fn are_hidden_if_wanted(situation: &Situation, force: bool) -> Result<(), String
 ///
 /// # Errors
 /// Why no task may be stopped, and what to do.
-pub(super) fn is_due(situation: &Situation, now: Result<Timestamp, &String>) -> Result<(), Refusal> {
+pub(super) fn is_due(situation: &Situation, now: Result<Timestamp, &Unread>) -> Result<(), Refusal> {
     let key = &situation.key;
     match &situation.cutover {
-        Err(why) => Err(format!("{key}: no task is stopped: {why}").into()),
+        Err(why) => Err(unread(key, why)),
         Ok(Some(cutover)) if is_finished(cutover) => hidden_for_long_enough(situation, now),
         Ok(Some(cutover)) if finishes(cutover) => {
             Err(Refusal::Later(format!("{key}: no task is stopped before it is Finished")))
@@ -137,6 +138,12 @@ pub(super) fn is_due(situation: &Situation, now: Result<Timestamp, &String>) -> 
         )
         .into()),
     }
+}
+
+/// Why no task is stopped while something is not read.
+pub(super) fn unread(key: &ServiceKey, why: &Unread) -> Refusal {
+    let text = format!("{key}: no task is stopped: {why}");
+    if why.may_pass() { Refusal::Later(text) } else { Refusal::Never(text) }
 }
 
 /// Whether the controller goes on by itself until it is Finished, once all traffic was asked for.
@@ -165,7 +172,7 @@ pub(super) fn wait_until_hidden(key: &ServiceKey) -> String {
 }
 
 /// Whether no client uses the hidden tasks any more.
-fn hidden_for_long_enough(situation: &Situation, now: Result<Timestamp, &String>) -> Result<(), Refusal> {
+fn hidden_for_long_enough(situation: &Situation, now: Result<Timestamp, &Unread>) -> Result<(), Refusal> {
     let Some(cutover) = situation.hides() else { return Ok(()) };
     let (key, status) = (&situation.key, cutover.status.clone().unwrap_or_default());
     let says = |reason: HidingReason| status.conditions.iter().any(|said| reason.row().explains(said));
@@ -193,11 +200,13 @@ fn hidden_for_long_enough(situation: &Situation, now: Result<Timestamp, &String>
     match now {
         Ok(now) if now >= from => Ok(()),
         Ok(_) => Err(Refusal::Later(format!("{waits}, by the API server's clock"))),
-        Err(why) => Err(format!(
-            "{waits}, and the API server does not say what time it is: {why}. Run this again; or stop them yourself then, with \
-             the command that `finish` prints without --scale-ecs"
-        )
-        .into()),
+        Err(why) => {
+            let text = format!(
+                "{waits}, and the API server does not say what time it is: {why}. You may stop them yourself then, with the \
+                 command that `finish` prints without --scale-ecs"
+            );
+            Err(if why.may_pass() { Refusal::Later(text) } else { Refusal::Never(text) })
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use crate::installed::Settings;
 use api::Cutover;
 use cloudmap::{Namespace, RecordType, Service};
+use cluster::reader::Unread;
 use cutover::{Settle, hiding::obstacle};
 use instances::share::Others;
 use model::{ServiceKey, Target};
@@ -19,11 +20,11 @@ use model::{ServiceKey, Target};
 pub(super) struct Situation {
     pub(super) key: ServiceKey,
     /// `None`: there is none. The CRD may be missing, which is an error.
-    pub(super) cutover: Result<Option<Cutover>, String>,
+    pub(super) cutover: Result<Option<Cutover>, Unread>,
     pub(super) counterpart: Result<Counterpart, String>,
     /// What the flags of the controller are set to.
     pub(super) settings: Result<Settings, String>,
-    pub(super) pods: Result<Pods, String>,
+    pub(super) pods: Result<Pods, Unread>,
     pub(super) registry: Result<CloudMapService, String>,
     /// The ECS services that register in the Cloud Map service. `None`: ECS was not asked, because there is no such service or
     /// Cloud Map is an emulator.

@@ -95,7 +95,7 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
     };
     assert_eq!(with(|_| {}), []);
     for (change, expected) in [
-        ((|situation| situation.cutover = Err("no such kind".to_owned())) as fn(&mut Situation), ("cutover", Blocked)),
+        ((|situation| situation.cutover = Err(Unread::NoSuchKind)) as fn(&mut Situation), ("cutover", Blocked)),
         (|situation| situation.counterpart = Err("forbidden".to_owned()), ("counterpart", Warning)),
         (|situation| situation.counterpart.as_mut().unwrap().target = None, ("counterpart", Blocked)),
         (
@@ -159,7 +159,9 @@ fn each_thing_that_is_missing_is_found_with_its_remedy() {
         let found = with(change);
         assert!(found.contains(&expected), "{expected:?} is not in {found:?}");
     }
-    let unread = plan(&Situation { cutover: Err("cutovers are forbidden".to_owned()), ..situation() }, &[]).findings;
+    let unread =
+        plan(&Situation { cutover: Err(Unread::Forbidden("cutovers are forbidden".to_owned())), ..situation() }, &[])
+            .findings;
     let remedy = unread.into_iter().find_map(|finding| finding.remedy.filter(|_| finding.about == "cutover")).unwrap();
     assert!(remedy.contains("cloudmap-mcs-view") && remedy.contains("config/crd"), "{remedy}");
     let unknown = with(|situation| situation.settings = Err("deployments are forbidden".to_owned()));

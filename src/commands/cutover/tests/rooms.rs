@@ -98,7 +98,7 @@ fn a_name_adds_the_pods_that_are_not_registered_yet_and_at_least_as_many_as_it_h
     assert_eq!(more(&situation()), 12);
     // There are none yet, or nobody may read them.
     assert_eq!(more(&Situation { pods: Ok(Pods::default()), ..situation() }), 12);
-    assert_eq!(more(&Situation { pods: Err("forbidden".to_owned()), ..situation() }), 12);
+    assert_eq!(more(&Situation { pods: Err(Unread::Forbidden("forbidden".to_owned())), ..situation() }), 12);
     let several = Pods { ready: 20, unready: 4, ..pods(20) };
     assert_eq!(more(&Situation { pods: Ok(several.clone()), ..situation() }), 24);
     let mut begun = registry(12, 60);

@@ -172,7 +172,7 @@ fn tasks_are_scaled_down_only_when_it_is_finished_and_hidden_ones_are_used_no_mo
         assert_eq!(ready(&situation).is_ok(), may, "{since}: {:?}", ready(&situation));
         assert!(may || later(ready(&situation)).contains("from 2026-11-24T10:02:30Z on, by the API server's clock"));
     }
-    let why = never(scale::stoppable(&situation, Err(&"no answer".to_owned()), false));
+    let why = later(scale::stoppable(&situation, Err(&Unread::Failed("no answer".to_owned())), false));
     assert!(why.contains("from 2026-11-24T10:02:00Z on") && why.contains("no answer"), "{why}");
     // One that began a moment ago.
     let new = Situation { registry: Ok(registry(1, 60)), ..situation.clone() };
@@ -399,6 +399,7 @@ async fn tasks_stop_as_soon_as_time_and_the_controller_allow_it() {
     // 30 s, and 30 s: the service that is read again has no records.
     api.answers_with_date("Wed, 01 Jan 2020 10:01:00 GMT");
     let since = [Some("2020-01-01T10:00:00Z"), Some("2020-01-01T10:00:01Z")];
+    let version = json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"});
     for (phase, reason, since) in [
         ("Shifting", "Hiding", None),
         ("Finished", "Hiding", None),
@@ -406,9 +407,17 @@ async fn tasks_stop_as_soon_as_time_and_the_controller_allow_it() {
         ("Finished", "Hidden", since[1]),
         ("Finished", "Hidden", since[0]),
     ] {
-        api.prepare(200, json!({"major": "1", "minor": "34", "gitVersion": "v1.34.4"}));
+        api.prepare(200, version.clone());
         api.prepare(200, cutover(phase, reason, since));
     }
+    // An API server that restarts is there again in a while.
+    api.refuse(503, "ServiceUnavailable", "the pods are away");
+    api.refuse(503, "ServiceUnavailable", "the clock is away");
+    api.prepare(200, cutover("Finished", "Hidden", since[0]));
+    api.prepare(200, version.clone());
+    api.refuse(503, "ServiceUnavailable", "the Cutover is away");
+    api.prepare(200, version);
+    api.prepare(200, cutover("Finished", "Hidden", since[0]));
     pods_are(&api, &[true; 12]);
     let ecs = fake::FakeEcs::with([ecs_service(12)]);
     let situation = Situation { registry: Ok(registry(0, 0)), ..situation() };
@@ -422,9 +431,14 @@ async fn tasks_stop_as_soon_as_time_and_the_controller_allow_it() {
         errors,
         "shop/orders: no task is stopped before it is Finished: waiting\n\
          shop/orders: its tasks are not hidden yet: waiting\n\
-         shop/orders: its hidden tasks may be stopped from 2020-01-01T10:01:01Z on, by the API server's clock: waiting\n"
+         shop/orders: its hidden tasks may be stopped from 2020-01-01T10:01:01Z on, by the API server's clock: waiting\n\
+         shop/orders: no task is stopped: the pods are away: waiting\n\
+         shop/orders: its hidden tasks may be stopped from 2020-01-01T10:01:00Z on, and the API server does not say what time \
+         it is: the API server answers 503 Service Unavailable. You may stop them yourself then, with the command that `finish` prints without \
+         --scale-ecs: waiting\n\
+         shop/orders: no task is stopped: the Cutover is away: waiting\n"
     );
-    assert!(out.contains("prod/orders has no task any more") && begun.elapsed() >= AGAIN * 4, "{out}");
+    assert!(out.contains("prod/orders has no task any more") && begun.elapsed() >= AGAIN * 7, "{out}");
 }
 
 #[test]
