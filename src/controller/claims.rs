@@ -117,8 +117,8 @@ pub(super) struct Claims {
     by_target: BTreeMap<Target, Claim>,
     /// Those that time alone may change, sorted by when.
     next: BTreeSet<(Duration, Target)>,
-    /// Those that are lost and still kept. Each changed object asks for them, and there may be thousands of others.
-    kept: BTreeSet<Target>,
+    /// Those that are given up, by owner: each changed object asks for its own, and there may be thousands of others.
+    given_up: BTreeSet<(ClaimOwner, Target)>,
 }
 
 impl Claims {
@@ -132,7 +132,7 @@ impl Claims {
     }
 
     fn among(clusters: Clusters) -> Self {
-        Self { clusters, visible: None, by_target: BTreeMap::new(), next: BTreeSet::new(), kept: BTreeSet::new() }
+        Self { clusters, visible: None, by_target: BTreeMap::new(), next: BTreeSet::new(), given_up: BTreeSet::new() }
     }
 
     /// All heads were read. `positions` are those of the other clusters.
@@ -187,9 +187,11 @@ impl Claims {
         self.by_target.iter().filter(move |(_, claim)| waits(claim)).map(|(target, _)| target)
     }
 
-    /// Targets that an owner has lost, or moved away from, and still keeps.
-    pub(super) fn handed_over_by(&self, owner: &ClaimOwner) -> impl Iterator<Item = &Target> {
-        self.kept.iter().filter(move |target| self.acts_for(target) == Some(owner))
+    /// Targets that an owner has lost, or moved away from, and where it may still have instances.
+    pub(super) fn given_up_by(&self, owner: &ClaimOwner) -> impl Iterator<Item = &Target> {
+        let first = (owner.clone(), Target { namespace: "".into(), service: "".into() });
+        let of_owner = self.given_up.range(first..).take_while(move |(by, _)| by == owner);
+        of_owner.map(|(_, target)| target)
     }
 
     /// When the next target must be judged again.
@@ -244,14 +246,18 @@ impl Claims {
         now: Duration,
     ) -> Option<Standing> {
         let own = knowledge.exports().and_then(|exports| exports.registrations().get(target));
-        let before = match own {
-            Some(_) => self.by_target.entry(target.clone()).or_default().due(),
-            None => self.by_target.remove(target).and_then(|claim| claim.due()),
-        };
-        if let Some(at) = before {
-            self.next.remove(&(at, target.clone()));
+        if let Some(claim) = self.by_target.get(target) {
+            if let Some(at) = claim.due() {
+                self.next.remove(&(at, target.clone()));
+            }
+            if let Some(owner) = claim.given_up_by() {
+                self.given_up.remove(&(owner.clone(), target.clone()));
+            }
         }
-        self.kept.remove(target);
+        match own {
+            Some(_) => _ = self.by_target.entry(target.clone()).or_default(),
+            None => _ = self.by_target.remove(target),
+        }
         let (own, claim) = own.zip(self.by_target.get_mut(target))?;
         let first = knowledge.first_claim(target).filter(|(cluster, first)| {
             cluster != knowledge.local() && !first.is_unable() && !first.owner.is_same_service(&own.owner)
@@ -266,8 +272,8 @@ impl Claims {
         if let Some(at) = claim.due() {
             self.next.insert((at, target.clone()));
         }
-        if claim.is_kept() {
-            self.kept.insert(target.clone());
+        if let Some(owner) = claim.given_up_by() {
+            self.given_up.insert((owner.clone(), target.clone()));
         }
         Some(standing)
     }

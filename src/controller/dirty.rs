@@ -135,7 +135,8 @@ pub(super) struct Dirty {
     exports: BTreeSet<ServiceKey>,
     /// Owners that may claim a target.
     claims: BTreeSet<ClaimOwner>,
-    /// Owners in all of whose targets something may be different, once they are planned.
+    /// Owners in all of whose targets something may be different, once they are planned: those that they want, and those
+    /// that they gave up.
     owners: BTreeSet<ClaimOwner>,
     targets: Marked<Target>,
     names: Marked<ServiceKey>,
@@ -285,9 +286,7 @@ impl Core {
             Fact::Answers => dirty,
             Fact::Judged | Fact::Tick => dirty.cutovers(),
             Fact::Pods(key) => dirty.owners([export(key)]),
-            Fact::Planned(owner, targets) => {
-                dirty.targets(targets).owners([owner.clone()]).targets(claims.handed_over_by(owner))
-            }
+            Fact::Planned(owner, targets) => dirty.targets(targets).owners([owner.clone()]),
             Fact::Wants(owner) => dirty.names(own_name(world, owner)).publish(),
             Fact::Claimed(owner) => dirty.owners([owner.clone()]).names(own_name(world, owner)).publish(),
             Fact::Quota(owner) if owner.is_annotated() => dirty.annotated([owner.clone()]).owners([owner.clone()]),
@@ -376,7 +375,11 @@ impl Core {
 
     fn dirty_targets(&mut self) -> BTreeSet<Target> {
         let owners = std::mem::take(&mut self.dirty.owners);
-        let of_owners = owners.iter().flat_map(|owner| self.knowledge.targets_of(owner));
+        let of_owner = |owner| {
+            let given_up = self.claims.given_up_by(owner).cloned();
+            self.knowledge.targets_of(owner).into_iter().chain(given_up)
+        };
+        let of_owners = owners.iter().flat_map(of_owner);
         match std::mem::take(&mut self.dirty.targets) {
             Marked::Some(targets) => targets.into_iter().chain(of_owners).collect(),
             Marked::All => {

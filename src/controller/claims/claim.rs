@@ -122,9 +122,12 @@ impl Claim {
         self.due
     }
 
-    /// Whether instances are kept for a successor, which may be known or not.
-    pub(super) const fn is_kept(&self) -> bool {
-        matches!(self.state, State::Kept(Kept { until: Some(_), .. }))
+    /// Who lost or released it, and may still have instances there.
+    pub(super) const fn given_up_by(&self) -> Option<&ClaimOwner> {
+        match &self.state {
+            State::Kept(Kept { owner, .. }) | State::Withdraws(owner) => Some(owner),
+            _ => None,
+        }
     }
 
     /// To whom the target is handed over, if it is, in another cluster.

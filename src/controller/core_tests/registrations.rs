@@ -148,6 +148,38 @@ fn what_an_export_hands_over_follows_its_endpoints() {
     assert!(registered(&bench.observe(at(24))).unwrap()[&target].retiring);
 }
 
+/// Somebody may still be registered there by what was allowed.
+#[test]
+fn what_an_export_hands_over_follows_its_annotations() {
+    let (mut bench, target, desired) = mk_moved(|bench, service| {
+        bench.export("web", &[("cloudmap-mcs/namespace", "internal"), ("cloudmap-mcs/service", service)]);
+    });
+    assert!(desired[&target].consent.named);
+    bench.export("web", &[("cloudmap-mcs/namespace", "internal"), ("cloudmap-mcs/share-of-traffic", "50%")]);
+    let desired = registered(&bench.observe(at(23))).unwrap();
+    assert!(!desired[&target].consent.named);
+    assert_eq!(bench.core.clone().derive_from_scratch(at(23)).len(), 0);
+}
+
+/// A new leader finds a target on record that is to be withdrawn, before it knows what the annotations of its owner mean.
+#[test]
+fn what_an_annotated_service_gave_up_is_withdrawn_as_soon_as_its_annotations_are_understood() {
+    let mut bench = Bench::new(Mode::Standalone);
+    let target = Target { namespace: "internal".into(), service: "old".into() };
+    let mut left = Exports::resume(&Map::new());
+    left.claim(&ClaimOwner::service(&key("web")), [target.clone()].into(), 1);
+    left.claim(&ClaimOwner::service(&key("web")), BTreeSet::new(), 2);
+    // Only the list of Cloud Map namespaces says where this belongs.
+    bench.put("web", &[("external-dns.alpha.kubernetes.io/hostname", "web.internal")]);
+    bench.observe(at(0));
+    let kept = Kept { map: Some(left.map()), ..Kept::default() };
+    bench.core.handle(Input::Kept(kept), at(1));
+    bench.put("web", &[("cloudmap.controller/namespace", "internal"), ("cloudmap.controller/hostname", "web")]);
+    let desired = registered(&bench.observe(at(2)));
+    assert!(desired.is_some_and(|desired| desired[&target].retiring));
+    assert_eq!(bench.core.clone().derive_from_scratch(at(2)).len(), 0);
+}
+
 #[test]
 fn an_annotated_service_that_is_deleted_takes_along_what_it_hands_over() {
     let (mut bench, target, _) = mk_moved(|bench, service| {
