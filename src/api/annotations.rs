@@ -32,6 +32,10 @@ macro_rules! table {
     };
 }
 
+/// The annotations of a cluster selection, for [`ClusterSelection::read`](crate::selection::ClusterSelection::read).
+pub const CLUSTER_SELECTION: [&str; 3] =
+    [ANNOTATION_CLUSTER_SELECTORS, ANNOTATION_FALLBACK_POLICY, ANNOTATION_MIN_READY];
+
 table! {
     /// What users and administrators set.
     SET;
@@ -57,6 +61,19 @@ table! {
     ANNOTATION_SHARE_OF_TRAFFIC = "cloudmap-mcs/share-of-traffic" on "ServiceExport", "Service", "Ingress":
         "a percentage from `0%` to `100%`, such as `25%`"; "all ready pods are registered"; "register only as many \
         ready pods as have this [share of the traffic](../shares.md) beside the instances of others";
+    /// On a ServiceExport: which clusters serve its name, nearest first, in every importing cluster (KEP-5939, alpha). On a
+    /// Namespace: the same for the imports in it, whatever exports say.
+    ANNOTATION_CLUSTER_SELECTORS = "cloudmap-mcs/cluster-selectors" on "ServiceExport", "Namespace":
+        "`local-first`, `local-only`, `spread`, or a list of selectors"; "`--cluster-selectors`"; "which clusters [serve the \
+        name](../traffic.md), nearest first. On a ServiceExport, for all importing clusters; on a Namespace, for the imports in it, whatever \
+        exports say. Alpha: it follows the draft KEP-5939";
+    /// With [`ANNOTATION_CLUSTER_SELECTORS`]: what becomes of clusters that no selector selects.
+    ANNOTATION_FALLBACK_POLICY = "cloudmap-mcs/cluster-selectors-fallback-policy" on "ServiceExport", "Namespace":
+        "`AllClusters`, `None`"; "`AllClusters`; with `local-only`, `None`"; "whether [clusters that no selector selects](../traffic.md#selectors) serve when no other can. Alpha";
+    /// With [`ANNOTATION_CLUSTER_SELECTORS`]: which share of a tier's endpoints must be ready for it to serve alone.
+    ANNOTATION_MIN_READY = "cloudmap-mcs/min-ready" on "ServiceExport", "Namespace":
+        "`any`, or a percentage from `1%` to `100%`"; "`any`; with `local-first`, `70%`"; "which share of a tier's endpoints must be ready for \
+        it to [serve alone](../traffic.md#failover). Alpha";
     /// On a ServiceExport or an annotated Service: take over the Cloud Map service and the instances of another controller,
     /// `external-dns/<owner id>` or `cloudmap-controller`.
     ANNOTATION_ADOPT = "cloudmap-mcs/adopt" on "ServiceExport", "Service", "Ingress":

@@ -21,11 +21,13 @@ pub enum ExportCondition {
     Conflict,
     /// Of this project: the endpoints are registered as Cloud Map instances.
     Registered,
+    /// Of this project: importing clusters prefer the clusters that the export names. The condition is absent if it names none.
+    ClusterSelection,
 }
 
 impl ExportCondition {
     /// All conditions that this project writes on a ServiceExport.
-    pub const ALL: [Self; 4] = [Self::Valid, Self::Ready, Self::Conflict, Self::Registered];
+    pub const ALL: [Self; 5] = [Self::Valid, Self::Ready, Self::Conflict, Self::Registered, Self::ClusterSelection];
 
     /// The `type` of the condition.
     pub const fn as_str(self) -> &'static str {
@@ -34,6 +36,7 @@ impl ExportCondition {
             Self::Ready => "Ready",
             Self::Conflict => "Conflict",
             Self::Registered => "Registered",
+            Self::ClusterSelection => "ClusterSelection",
         }
     }
 }
@@ -47,6 +50,8 @@ pub enum ImportCondition {
     Stale,
     /// Of this project: the type of the import changes soon. The condition is absent otherwise.
     TypeChanges,
+    /// Of this project: some clusters serve clients in this cluster before others. The condition is absent if all serve alike.
+    ClusterSelection,
 }
 
 impl ImportCondition {
@@ -56,6 +61,7 @@ impl ImportCondition {
             Self::Ready => "Ready",
             Self::Stale => "Stale",
             Self::TypeChanges => "TypeChanges",
+            Self::ClusterSelection => "ClusterSelection",
         }
     }
 }
@@ -209,6 +215,25 @@ condition! {
 }
 
 condition! {
+    /// Reasons of [`ExportCondition::ClusterSelection`].
+    SelectionReason, ExportCondition::ClusterSelection;
+    InForce => True, "InForce", None, "importing clusters prefer clusters as the export says", "",
+        "The message has the [cluster selection](../traffic.md), and the tiers that it makes in this cluster.";
+    InvalidClusterSelector => False, "InvalidClusterSelector", Some(EventReason::InvalidAnnotation),
+        "an annotation of the cluster selection is invalid", "The message says what to write, and where",
+        "The last valid cluster selection stays in force. The reason is that of the draft KEP-5939, which has it in the condition `Valid`.";
+    ClusterSelectorsConflict => False, "ClusterSelectorsConflict", Some(EventReason::Conflict),
+        "exports of this name differ in their cluster selection", "Make the annotations equal; until then the oldest export wins",
+        "An export without these annotations differs, too. The reason is that of the draft KEP-5939, which has it in the condition `Conflict`.";
+    InvalidServiceType => False, "InvalidServiceType", Some(EventReason::InvalidServiceType),
+        "clients of a headless Service choose endpoints by themselves", "Remove the annotation, or export a Service that is not headless",
+        "All endpoints of a headless import stay, because peers of a StatefulSet need each other's names.";
+    UnknownProperty => False, "UnknownProperty", Some(EventReason::UnknownProperty),
+        "a selector names a property that no cluster has", "Create that ClusterProperty in the clusters, or correct its name in the annotation",
+        "The selection is in force all the same. The message names the property.";
+}
+
+condition! {
     /// Reasons of [`ExportCondition::Registered`].
     RegisteredReason, ExportCondition::Registered;
     Registered => True, "Registered", None, "the ready endpoints are instances", "",
@@ -300,6 +325,16 @@ condition! {
         "the clusters named in the message have been silent for 5 minutes or more",
         "Check the controller of the silent cluster and its access to AWS. If the cluster is gone for good, remove it with `cloudmap-mcs forget`",
         "Their endpoints stay, unless `--stale-cluster-ttl` is set. The condition is absent while no cluster is silent.";
+}
+
+condition! {
+    /// Reasons of [`ImportCondition::ClusterSelection`], which is absent while all clusters serve alike.
+    ImportSelectionReason, ImportCondition::ClusterSelection;
+    InForce => True, "InForce", None, "clients in this cluster use the clusters that the message names", "",
+        "The message has the [cluster selection](../traffic.md), the clusters that serve now, and those that would serve next.";
+    NoneAllowed => False, "NoneAllowed", None,
+        "no cluster that the cluster selection allows has a ready endpoint",
+        "Start pods in a cluster that the message names, or allow others to serve: `local-first` instead of `local-only`, or the fallback policy `AllClusters`", "";
 }
 
 condition! {
@@ -416,14 +451,17 @@ pub fn export_rows() -> Vec<Row> {
     let valid = ValidReason::ALL.iter().map(|reason| reason.row());
     let ready = ReadyReason::ALL.iter().map(|reason| reason.row());
     let conflict = ConflictState::ALL.iter().map(|state| state.row());
-    valid.chain(ready).chain(conflict).chain(RegisteredReason::ALL.iter().map(|reason| reason.row())).collect()
+    let selection = SelectionReason::ALL.iter().map(|reason| reason.row());
+    let registered = RegisteredReason::ALL.iter().map(|reason| reason.row());
+    valid.chain(ready).chain(conflict).chain(registered).chain(selection).collect()
 }
 
 /// The rows of a ServiceImport.
 pub fn import_rows() -> Vec<Row> {
     let ready = ImportReadyReason::ALL.iter().map(|reason| reason.row());
     let stale = ImportStaleReason::ALL.iter().map(|reason| reason.row());
-    ready.chain(stale).chain(ImportTypeReason::ALL.iter().map(|reason| reason.row())).collect()
+    let selection = ImportSelectionReason::ALL.iter().map(|reason| reason.row());
+    ready.chain(stale).chain(ImportTypeReason::ALL.iter().map(|reason| reason.row())).chain(selection).collect()
 }
 
 impl Row {

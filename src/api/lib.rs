@@ -15,6 +15,7 @@ pub mod events;
 #[allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a fake fails by panicking")]
 pub mod fixtures;
 pub mod names;
+pub mod selection;
 mod service_export;
 mod service_import;
 

@@ -35,6 +35,9 @@ pub const PROPERTY_CLUSTER_ID: &str = "cluster.clusterset.k8s.io";
 /// Name of the ClusterProperty with the id of the cluster's ClusterSet (KEP-2149).
 pub const PROPERTY_CLUSTERSET_ID: &str = "clusterset.k8s.io";
 
+/// Name of the ClusterProperty with the region of a cluster, as examples of KEP-5939 call it.
+pub const PROPERTY_REGION: &str = "region.topology.k8s.io";
+
 /// Value of [`LABEL_SLICE_MANAGED_BY`] and [`LABEL_MANAGED_BY`] on the objects of this project.
 pub const MANAGED_BY: &str = "cloudmap-mcs";
 

@@ -285,6 +285,7 @@ impl Leader {
             hide_tasks: self.args.hide_tasks,
             settle: self.args.settle,
             type_notice: self.args.type_notice,
+            cluster_selection: self.args.cluster_selectors.clone(),
         }
     }
 

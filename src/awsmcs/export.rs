@@ -59,6 +59,7 @@ fn exported(instances: &[&Registered]) -> Option<Exported> {
             annotations: BTreeMap::new(),
             publish_not_ready_addresses: false,
             target: None,
+            cluster_selection: None,
         },
         endpoints: endpoints.into_values().map(|(instance, ports)| endpoint(instance, ports)).collect(),
     })

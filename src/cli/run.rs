@@ -12,6 +12,7 @@ use super::{
     values::{duration, http_url, parsed},
 };
 use annotations::{Policy, ZoneKind, is_id};
+use api::selection::ClusterSelection;
 use cluster::{LabelKeys, selector::NamespaceSelector};
 use cutover::Settle;
 use discovery::ImportFrom;
@@ -163,6 +164,12 @@ pub struct RunArgs {
     /// export of another cluster causes it while another export still has the former type. Set the same in all clusters.
     #[arg(long, env = "CLOUDMAP_MCS_TYPE_NOTICE", value_name = "DURATION", default_value = "15m", value_parser = duration)]
     pub type_notice: Duration,
+
+    /// Which clusters serve an imported name, nearest first, if neither its exports nor its Namespace here say it with
+    /// annotations: `spread` (all alike), `local-first` (this cluster, then its region, then all), `local-only` (this cluster), or
+    /// a list of selectors. See docs/traffic.md.
+    #[arg(long, env = "CLOUDMAP_MCS_CLUSTER_SELECTORS", value_name = "SELECTORS", default_value = "spread", value_parser = parsed::<ClusterSelection>)]
+    pub cluster_selectors: ClusterSelection,
 
     /// Which heads in the ledger count. With `open`: all heads, whoever wrote them. With `tofu` (trust on first use):
     /// those that are signed with the key with which a cluster was first accepted. With `pinned`: only those that are

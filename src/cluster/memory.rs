@@ -199,6 +199,14 @@ impl MemoryCluster {
         }
     }
 
+    /// Sets a ClusterProperty; `None` removes it.
+    pub fn set_property(&self, name: &str, value: Option<&str>) {
+        let spec = api::ClusterPropertySpec { value: value.unwrap_or_default().to_owned() };
+        let property = api::ClusterProperty::new(name, spec);
+        let event = if value.is_some() { Event::Apply(Ok(property)) } else { Event::Delete(Ok(property)) };
+        self.state().writers.properties.apply(event);
+    }
+
     /// Writes an object as a user would. It needs a namespace and a name, and gets a uid.
     pub fn put_export(&self, mut export: ServiceExport) {
         let mut state = self.state();

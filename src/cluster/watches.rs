@@ -26,12 +26,12 @@ use api::names;
 use base::env;
 
 /// Declares each kind that the controller follows, once: the name of its cache, its type, and which of its objects there are.
-/// Calls the macro `$then` with all of them, and with `$more`.
+/// Calls the macro `$then` with all of them.
 ///
 /// How a kind is watched is said in [`Caches::start`].
 #[macro_export]
 macro_rules! watched_kinds {
-    ($then:ident $(, $($more:tt)*)?) => {
+    ($then:ident) => {
         $then! {
             /// All ServiceExports.
             exports: $crate::objects::ServiceExport,
@@ -53,7 +53,8 @@ macro_rules! watched_kinds {
             gated: $crate::objects::GatedPod,
             /// All Cutovers; none without `--cutovers`.
             cutovers: $crate::objects::Cutover,
-            $($($more)*)?
+            /// The ClusterProperties. Those of the identity also decide what else runs.
+            properties: $crate::objects::ClusterProperty,
         }
     };
 }
@@ -94,11 +95,7 @@ macro_rules! caches {
     };
 }
 
-watched_kinds!(
-    caches,
-    /// The ClusterProperties of the identity, which decides what else runs.
-    properties: crate::objects::ClusterProperty,
-);
+watched_kinds!(caches);
 
 impl Caches {
     /// Starts a task for each watch. The tasks end when the `JoinSet` is dropped. A task that ends before has panicked,

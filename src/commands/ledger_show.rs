@@ -39,6 +39,7 @@ fn tables(views: &[ClusterView]) -> String {
     ]);
     let mut exports = Table::new(["CLUSTER", "NAMESPACE", "NAME", "TYPE", "PORTS", "READY", "TARGET"]);
     let mut claims = Table::new(["CLUSTER", "TARGET", "OWNER", "SINCE", "STATE"]);
+    let mut properties = Table::new(["CLUSTER", "PROPERTY", "VALUE"]);
     for view in views {
         let catalog = &view.catalog;
         clusters.row([
@@ -70,6 +71,9 @@ fn tables(views: &[ClusterView]) -> String {
                 exported.export.target.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string),
             ]);
         }
+        for (name, value) in &catalog.properties {
+            properties.row([view.id.to_string(), name.clone(), value.clone()]);
+        }
         let waiting = catalog.waiting.iter().map(|registration| (registration, true));
         for (registration, waits) in catalog.registrations.values().map(|held| (held, false)).chain(waiting) {
             let Registration { target, owner, claimed, state } = registration;
@@ -82,7 +86,7 @@ fn tables(views: &[ClusterView]) -> String {
             ]);
         }
     }
-    format!("{clusters}\n{exports}\n{claims}")
+    format!("{clusters}\n{exports}\n{claims}\n{properties}")
 }
 
 /// A word for what a claim says of its owner.
@@ -137,6 +141,7 @@ fn cluster_json(view: &ClusterView) -> Value {
                 "ipFamilies": export.ip_families.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "internalTrafficPolicy": export.internal_traffic_policy.to_string(),
                 "trafficDistribution": export.traffic_distribution.as_deref(),
+                "clusterSelection": export.cluster_selection.as_deref(),
                 "labels": export.labels,
                 "annotations": export.annotations,
                 "target": export.target.as_ref().map(ToString::to_string),
@@ -173,6 +178,7 @@ fn cluster_json(view: &ClusterView) -> Value {
         "position": view.head.as_ref().map(|head| json!({ "epoch": head.position.epoch, "seq": head.position.seq })),
         "ageSeconds": view.age.map(|age| age.as_secs_f64()),
         "pages": view.state.as_ref().map(|_| view.pages),
+        "properties": view.catalog.properties,
         "exports": exports,
         "claims": claims,
         "problems": view.problems,
@@ -208,6 +214,8 @@ mod tests {
     /// A cluster that exports shop/web with two endpoints, one of them ready.
     fn view(id: &str, age: Duration) -> ClusterView {
         let mut view = ClusterView { age: Some(age), ..status::tests::view(id) };
+        let region = ("region.topology.k8s.io".to_owned(), "eu-central-1".to_owned());
+        view.catalog.properties.extend([region]);
         for exported in view.catalog.exports.values_mut() {
             let http = ServicePort { name: "http".into(), protocol: Protocol::Tcp, port: 80, app_protocol: None };
             exported.export.ports = vec![http];

@@ -24,7 +24,7 @@ use super::{
     exports::Exporting,
     gate_writer::Openings,
     gates::Gates,
-    imports::Reads,
+    imports::Importing,
     knowledge::Rules,
     membership::Term,
     peers::Peers,
@@ -37,6 +37,7 @@ use super::{
     world::{Batch, World},
 };
 use annotations::Known;
+use api::selection::ClusterSelection;
 use cluster::{events::EventRecord, selector::NamespaceSelector};
 use cutover::guard::{self, Judgements};
 use discovery::Discovered;
@@ -157,6 +158,8 @@ pub(super) struct Settings {
     pub(super) hide_tasks: bool,
     /// `--type-notice`
     pub(super) type_notice: Duration,
+    /// `--cluster-selectors`
+    pub(super) cluster_selection: ClusterSelection,
 }
 
 /// Everything that is known.
@@ -170,7 +173,7 @@ pub(super) struct Core {
     pub(super) claims: Claims,
     pub(super) annotated: Annotated,
     pub(super) instances: Instances,
-    pub(super) reads: Reads,
+    pub(super) importing: Importing,
     pub(super) pods: Pods,
     pub(super) gates: Gates,
     pub(super) cutovers: Cutovers,
@@ -198,13 +201,14 @@ impl Core {
             hide_tasks,
             settle,
             type_notice,
+            cluster_selection,
             ..
         } = settings;
         let rules = Rules { mode, frozen: annotations.dry_run, own_targets: targets.aws_mcs, registration, quota };
         let claims = if mode == Mode::Standalone { Claims::standalone(claim_delay) } else { Claims::new(claim_delay) };
         let peers = Peers::new(targets.aws_mcs && mode == Mode::Member);
         let mut core = Self {
-            settings: Settings { mode, export_namespaces, families, hide_tasks, type_notice },
+            settings: Settings { mode, export_namespaces, families, hide_tasks, type_notice, cluster_selection },
             world: World::new(derived),
             term: Term::new(now.mono),
             knowledge: Knowledge::new(cluster, membership).with(rules),
@@ -212,7 +216,7 @@ impl Core {
             exporting: Exporting::new(targets),
             claims,
             instances: Instances::default(),
-            reads: Reads::new(Subscriptions::new(import), peers),
+            importing: Importing::new(Subscriptions::new(import), peers),
             pods: Pods::default(),
             gates: Gates::new(gate_timeout),
             cutovers: Cutovers::new(settle),
@@ -253,6 +257,9 @@ impl Core {
     /// Takes in changed objects. What Namespaces allow determines everything that follows.
     fn objects_changed(&mut self, batch: &Batch, now: Now) {
         self.world.fold(batch);
+        if !batch.properties.is_empty() {
+            self.changed(Fact::Properties);
+        }
         let rights = self.rights_changed(&batch.namespaces);
         self.slices_changed(&batch.slices);
         self.imported_changed(&batch.imported_slices);
@@ -270,7 +277,7 @@ impl Core {
     pub(super) fn conclude(&mut self, now: Now) -> Vec<Command> {
         self.derive(now);
         let listing = self.annotated.needs_zones() || !self.exporting.named.is_empty();
-        if std::mem::replace(&mut self.reads.listing, listing) != listing {
+        if std::mem::replace(&mut self.importing.listing, listing) != listing {
             self.out.push(Command::List(listing));
         }
         self.out.extend(self.annotated.take_notes().into_iter().map(Command::Emit));
@@ -280,7 +287,13 @@ impl Core {
     /// When time alone changes something next.
     pub(super) fn wake(&self) -> Option<Duration> {
         let membership = self.term.first_reading_ends.into_iter().chain(self.term.worded);
-        self.claims.wake().into_iter().chain(membership).chain(self.exporting.held.values().copied()).min()
+        self.claims
+            .wake()
+            .into_iter()
+            .chain(membership)
+            .chain(self.exporting.held.values().copied())
+            .chain(self.importing.spills.wake())
+            .min()
     }
 
     fn time_passed(&mut self, now: Now) {
@@ -299,6 +312,9 @@ impl Core {
         self.cluster_ips_moved();
         self.withdraw_orphans(now);
         self.look_at_blocked(now);
+        for key in self.importing.spills.step(now.mono) {
+            self.changed(Fact::StepDue(&key));
+        }
     }
 
     pub(super) fn sizes(&self) -> Sizes {
@@ -318,8 +334,8 @@ impl Core {
         let exported = self.knowledge.names().filter(|key| self.is_here(key));
         let mut names: BTreeSet<ServiceKey> = exported.cloned().collect();
         names.extend(self.world.imported.names().cloned());
-        names.extend(self.reads.subscriptions.names());
-        names.extend(self.reads.peers.names());
+        names.extend(self.importing.subscriptions.names());
+        names.extend(self.importing.peers.names());
         names.extend(self.world.imports.values().filter(|import| import.managed).map(|import| import.key.clone()));
         let services = self.world.services.values();
         let derived = services.filter_map(|service| Some((service, service.service_import.as_deref()?)));
@@ -330,7 +346,7 @@ impl Core {
     /// The export of a name by every known cluster, from the ledger or from the instances of its AWS controller.
     pub(super) fn sources(&self, key: &ServiceKey) -> BTreeMap<ClusterId, Arc<Exported>> {
         let mut sources = self.knowledge.sources(key);
-        let of_peers = self.reads.peers.exports_of(key, |cluster| self.knowledge.is_live(cluster));
+        let of_peers = self.importing.peers.exports_of(key, |cluster| self.knowledge.is_live(cluster));
         awsmcs::join(&mut sources, of_peers.exports, |cluster| {
             self.knowledge.is_unread(cluster) || self.knowledge.withdrew(cluster, key)
         });
@@ -340,14 +356,14 @@ impl Core {
     /// The clusters whose export of a name is not known.
     pub(super) fn unknown(&self, key: &ServiceKey) -> Unknown {
         match self.knowledge.unknown() {
-            Unknown::Only(_) if !self.reads.peers.is_complete(key) => Unknown::AllBut(self.knowledge.deciding(key)),
+            Unknown::Only(_) if !self.importing.peers.is_complete(key) => Unknown::AllBut(self.knowledge.deciding(key)),
             unknown => unknown,
         }
     }
 
     /// Whether new imports wait for the first reading.
     pub(super) fn awaits_first_reading(&self) -> bool {
-        self.knowledge.awaits_first_reading() || !self.reads.peers.has_first_reading()
+        self.knowledge.awaits_first_reading() || !self.importing.peers.has_first_reading()
     }
 }
 

@@ -70,6 +70,7 @@ impl Bench {
             hide_tasks: false,
             settle: Settle::default(),
             type_notice: Duration::from_mins(15),
+            cluster_selection: api::selection::ClusterSelection::spread(),
             import: ImportRules::default(),
         };
         let watched = Watched::new(&caches);
@@ -319,7 +320,7 @@ fn what_comes_and_goes_before_it_is_taken_in_is_made_again() {
 #[test]
 fn what_aws_controllers_export_is_imported_into_a_namespace_that_comes_later() {
     let mut bench = Bench::member();
-    bench.core.reads.peers = Peers::new(true);
+    bench.core.importing.peers = Peers::new(true);
     let web = reading(&[instance("c1", "10.0.0.1", &[])]);
     let commands = bench.core.handle(Input::Discovered(found(&[("web", Some(web))], true, None)), at(1));
     assert!(reconciled(&commands).is_empty());

@@ -40,6 +40,8 @@ pub(super) enum Fact<'a> {
     ClusterIps(&'a BTreeSet<IpAddr>),
     /// The ranges of cluster IPs.
     Ranges,
+    /// The properties of this cluster.
+    Properties,
 
     // Cloud Map and the ledger.
     /// The Cloud Map namespaces that take host names.
@@ -102,6 +104,8 @@ pub(super) enum Fact<'a> {
     HoldOver(&'a ServiceKey),
     /// It is time to say again that the import of a name is blocked.
     BlockedAgain(&'a ServiceKey),
+    /// Farther clusters give connections of a name back by another step.
+    StepDue(&'a ServiceKey),
 }
 
 /// Some of a kind, or all of them, whichever these are when it is derived.
@@ -257,12 +261,14 @@ impl Core {
             Fact::Ingress(key) => dirty.annotated([ingress(key)]),
             Fact::Export(key) => dirty.exports([key]).owners([export(key)]).names([key.clone()]),
             Fact::Cutover(key) => dirty.exports([key]).owners(cutovers::owners(key)).names([key.clone()]).cutovers(),
-            Fact::Import(key) | Fact::BlockedAgain(key) | Fact::Published(key) => dirty.names([key.clone()]),
+            Fact::Import(key) | Fact::BlockedAgain(key) | Fact::StepDue(key) | Fact::Published(key) => {
+                dirty.names([key.clone()])
+            }
             Fact::ImportIn(namespace) => dirty.names_in(namespace),
             Fact::Namespace(namespace) => {
                 let allowed: Vec<_> = self.exports_allowed_by(namespace).collect();
                 // Its Cloud Map namespace may have been read before, because another namespace imports from it.
-                let names = knowledge.names_in(namespace).cloned().chain(self.reads.peers.names_in(namespace));
+                let names = knowledge.names_in(namespace).cloned().chain(self.importing.peers.names_in(namespace));
                 dirty.exports(allowed.iter().copied()).owners(allowed.into_iter().map(export)).names(names)
             }
             Fact::Rights(namespaces) => {
@@ -272,9 +278,10 @@ impl Core {
             }
             Fact::ClusterIps(addresses) => dirty.cluster_ips(addresses),
             Fact::Ranges | Fact::Outside => dirty.all_names(),
+            Fact::Properties => dirty.all_names().publish(),
             Fact::Zones => dirty.all_annotated().exports(&self.exporting.named),
             Fact::Membership => dirty.all_targets().all_names().held_up().publish(),
-            Fact::Resumed => dirty.all_annotated().all_targets().publish(),
+            Fact::Resumed => dirty.all_annotated().exports(self.invalid_selections()).all_targets().publish(),
             Fact::Recordable => dirty.held_up(),
             Fact::Remote(key) => dirty.names(self.is_here(key).then(|| key.clone())),
             Fact::Record(target) | Fact::Due(target) => dirty.targets([target]),
@@ -322,6 +329,7 @@ impl Core {
             self.judge_cutovers(now);
         }
         if std::mem::take(&mut self.dirty.publish) {
+            self.publish_properties();
             self.out.extend(self.knowledge.desired().map(Command::Publish));
         }
         let names = self.dirty_names();

@@ -20,7 +20,7 @@ use cluster::{
     Change,
     objects::{Pod, Service, ServiceExport, SourceSlice, TargetId},
 };
-use export::Refusal;
+use export::{Given, Refusal};
 use instances::Traffic;
 use model::{ClaimOwner, Exported, ServiceKey, ServicePort, Target};
 use records::chunks::is_served;
@@ -220,7 +220,8 @@ impl Core {
             Asked::Unknown => return None,
             Asked::None | Asked::Invalid(_) | Asked::Unlisted => None,
         };
-        let plan = export::plan(export, service.as_deref(), slices, target);
+        let given = Given { target, cluster_selection: self.exported_selection(export) };
+        let plan = export::plan(export, service.as_deref(), slices, given);
         let plan = if self.exporting.targets.aws_mcs {
             plan.and_then(|local| export::hand_over(export).map(|()| local))
         } else {

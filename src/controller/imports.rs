@@ -1,6 +1,10 @@
 //! What is imported: exports of other clusters, and discovered instances.
 
-use std::{collections::BTreeSet, net::IpAddr, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use super::{
     Membership, Mode,
@@ -9,9 +13,14 @@ use super::{
     membership::LEAVING,
     orphans::Orphans,
     peers::Peers,
+    spills::Spills,
     subscriptions::{Consequences, Subscriptions, rejection},
 };
-use api::{events::EventReason, names::ANNOTATION_QUOTA};
+use api::{
+    events::EventReason,
+    names::{ANNOTATION_QUOTA, CLUSTER_SELECTION},
+    selection::ClusterSelection,
+};
 use cluster::{
     Change,
     events::{self, EventRecord},
@@ -29,9 +38,9 @@ fn wrong_quota(namespace: &Namespace) -> Option<EventRecord> {
     Some(EventRecord { regarding, reason: EventReason::InvalidAnnotation, action: "Register", text })
 }
 
-/// What is read of Cloud Map beside the ledger.
+/// What imports depend on beside objects and the ledger.
 #[derive(Clone)]
-pub(super) struct Reads {
+pub(super) struct Importing {
     pub(super) subscriptions: Subscriptions,
     pub(super) peers: Peers,
     pub(super) orphans: Orphans,
@@ -39,11 +48,22 @@ pub(super) struct Reads {
     subscribed: Arc<BTreeSet<Arc<str>>>,
     /// Whether the Cloud Map namespaces are listed.
     pub(super) listing: bool,
+    /// The cluster selections of Kubernetes namespaces. One that is invalid leaves the last valid one in force.
+    pub(super) selections: BTreeMap<Arc<str>, Arc<ClusterSelection>>,
+    pub(super) spills: Spills,
 }
 
-impl Reads {
+impl Importing {
     pub(super) fn new(subscriptions: Subscriptions, peers: Peers) -> Self {
-        Self { subscriptions, peers, orphans: Orphans::default(), subscribed: Arc::default(), listing: false }
+        Self {
+            subscriptions,
+            peers,
+            orphans: Orphans::default(),
+            subscribed: Arc::default(),
+            listing: false,
+            selections: BTreeMap::new(),
+            spills: Spills::default(),
+        }
     }
 }
 
@@ -64,10 +84,11 @@ impl Core {
     pub(super) fn namespaces_changed(&mut self, changes: &[Change<Namespace>], rights: &BTreeSet<Arc<str>>) {
         // The subscribed Cloud Map namespaces may change.
         for Change { key, new, .. } in changes {
-            self.reads.peers.namespace_changed(key, new.as_deref());
-            let consequences = self.reads.subscriptions.namespace_changed(key, new.as_deref());
+            self.importing.peers.namespace_changed(key, new.as_deref());
+            let consequences = self.importing.subscriptions.namespace_changed(key, new.as_deref());
             self.follow(consequences);
             self.out.extend(new.as_deref().and_then(wrong_quota).map(Command::Emit));
+            self.select(key, new.as_deref());
         }
         self.subscribe();
         for change in changes {
@@ -75,6 +96,23 @@ impl Core {
         }
         if !rights.is_empty() {
             self.changed(Fact::Rights(rights));
+        }
+    }
+
+    /// Takes in the cluster selection of a Kubernetes namespace.
+    fn select(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) {
+        let annotations = namespace.map(|namespace| namespace.cluster_selection.each_ref().map(Option::as_deref));
+        match ClusterSelection::read(annotations.unwrap_or_default(), CLUSTER_SELECTION) {
+            Ok(Some(selection)) => drop(self.importing.selections.insert(name.clone(), Arc::new(selection))),
+            Ok(None) => drop(self.importing.selections.remove(name)),
+            Err(why) => {
+                let regarding = namespace.map(|namespace| events::namespace(&namespace.name, &namespace.uid));
+                let text =
+                    format!("The last valid cluster selection of the namespace counts, if there was one: {why}.");
+                let (reason, action) = (EventReason::InvalidAnnotation, "Import");
+                let note = regarding.map(|regarding| EventRecord { regarding, reason, action, text });
+                self.out.extend(note.map(Command::Emit));
+            }
         }
     }
 
@@ -89,25 +127,25 @@ impl Core {
     /// because that costs money.
     pub(super) fn check_membership(&mut self) {
         let why = obstacle(self.knowledge.membership(), self.settings.mode);
-        let consequences = self.reads.subscriptions.bar(why);
+        let consequences = self.importing.subscriptions.bar(why);
         self.follow(consequences);
         self.subscribe();
     }
 
     fn subscribe(&mut self) {
-        let mut subscribed = self.reads.subscriptions.subscribed();
-        subscribed.extend(self.reads.peers.subscribed().cloned());
-        if *self.reads.subscribed != subscribed {
-            self.reads.subscribed = Arc::new(subscribed);
-            self.out.push(Command::Subscribe(Arc::clone(&self.reads.subscribed)));
+        let mut subscribed = self.importing.subscriptions.subscribed();
+        subscribed.extend(self.importing.peers.subscribed().cloned());
+        if *self.importing.subscribed != subscribed {
+            self.importing.subscribed = Arc::new(subscribed);
+            self.out.push(Command::Subscribe(Arc::clone(&self.importing.subscribed)));
         }
     }
 
     /// Discovered instances changed.
     pub(super) fn found_changed(&mut self, found: &Arc<Discovered>, now: Now) {
-        let of_peers = self.reads.peers.adopt(Arc::clone(found));
+        let of_peers = self.importing.peers.adopt(Arc::clone(found));
         self.note_orphans(of_peers.names.iter(), now);
-        let of_others = self.reads.subscriptions.adopt(Arc::clone(found));
+        let of_others = self.importing.subscriptions.adopt(Arc::clone(found));
         self.follow(of_peers);
         self.follow(of_others);
     }
@@ -166,8 +204,8 @@ impl Core {
         if !moved.is_empty() {
             let is_here = |namespace: &Arc<str>| self.world.namespaces.contains(namespace);
             let mut names = self.knowledge.names_with(&moved, is_here);
-            names.extend(self.reads.subscriptions.names_with(&moved));
-            names.extend(self.reads.peers.names_with(&moved));
+            names.extend(self.importing.subscriptions.names_with(&moved));
+            names.extend(self.importing.peers.names_with(&moved));
             self.changed_each(&names, Fact::Import);
         }
     }

@@ -30,6 +30,8 @@ mod pods;
 mod registrations;
 mod replay;
 mod runtime;
+mod selection;
+mod spills;
 mod status_writer;
 mod subscriptions;
 mod subset;

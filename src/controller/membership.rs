@@ -172,7 +172,7 @@ impl Core {
         // The instances of a live cluster never bring back what it withdrew. Those of one that has left decide, once
         // they were read.
         self.knowledge.forget_withdrawn(|key, live| {
-            if live { !self.reads.peers.reads(key) } else { self.reads.peers.is_complete(key) }
+            if live { !self.importing.peers.reads(key) } else { self.importing.peers.is_complete(key) }
         });
         let known = waiting(&self.knowledge) != before;
         let others = remotes.clusters.values().any(|remote| !remote.left) || !remotes.unaccepted.is_empty();
@@ -196,7 +196,7 @@ impl Core {
             self.judge_membership(now);
         }
         // Both must be called: what waits for either no longer waits.
-        if self.knowledge.end_first_reading() | self.reads.peers.end_first_reading() {
+        if self.knowledge.end_first_reading() | self.importing.peers.end_first_reading() {
             info!("not all clusters could be read: their objects are kept, new imports wait no longer");
             self.changed(Fact::Unknown);
         }

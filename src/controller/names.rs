@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
-    sync::Arc,
     time::Duration,
 };
 
@@ -25,8 +24,8 @@ use cluster::{
 };
 use discovery::Picture;
 use export::{ExportFacts, Publication, verdicts};
-use import::{DerivedServices, Observed, Plan, Source, There, TypeChange, Unknown};
-use model::{ClusterId, Conflict, ConflictReason, ServiceKey, merge};
+use import::{DerivedServices, Observed, Plan, Selecting, Source, There, TypeChange, Unknown, tiers::Spill};
+use model::{ClusterId, ClusterSetService, Conflict, ConflictReason, ServiceKey, merge};
 
 /// A name is looked at again this much later at the earliest, because dates of conditions have whole seconds.
 const A_MOMENT: Duration = Duration::from_secs(1);
@@ -41,10 +40,11 @@ impl Core {
         let shown = self.world.imports.get(key);
         let (derived, misnamed) = self.world.derived.of(key, &self.world.services, shown.as_deref());
         let (import, there) = self.plan_import(key, derived, now);
-        let change = match &import {
-            Plan::Want(wanted) => wanted.change.clone(),
-            _ => None,
+        let (change, spill) = match &import {
+            Plan::Want(wanted) => (wanted.change.clone(), wanted.spill),
+            Plan::Keep | Plan::Remove | Plan::Blocked(_) => (None, Spill::Settled),
         };
+        self.importing.spills.note(key, spill, now.mono);
         if let Some(rest) =
             change.as_ref().and_then(|change| Duration::try_from(change.at.duration_since(now.wall)).ok())
         {
@@ -101,13 +101,13 @@ impl Core {
             Membership::Leaving => true,
             _ if self.term.outside => true,
             Membership::Member { .. } | Membership::Joining(_) | Membership::Failing(_) => {
-                self.reads.subscriptions.refuses(key)
+                self.importing.subscriptions.refuses(key)
             }
         };
         let (sources, unknown, discovered) = if nothing {
             (BTreeMap::new(), Unknown::Only(BTreeSet::new()), Picture::nothing())
         } else {
-            (self.sources(key), self.unknown(key), self.reads.subscriptions.picture(key))
+            (self.sources(key), self.unknown(key), self.importing.subscriptions.picture(key))
         };
         let sources: BTreeMap<ClusterId, Source<'_>> = sources
             .iter()
@@ -115,6 +115,8 @@ impl Core {
             .collect();
         let (silent, unheard) = (self.knowledge.silent(), self.knowledge.unheard());
         let namespace = self.world.namespaces.get(&key.namespace);
+        let of_namespace = self.importing.selections.get(&key.namespace).map(AsRef::as_ref);
+        let properties = self.properties_of(&sources, of_namespace);
         let observed = Observed {
             key,
             local: self.knowledge.local(),
@@ -129,6 +131,12 @@ impl Core {
             import: there.import.as_deref(),
             derived: &there.derived,
             slices: &there.slices,
+            selecting: Selecting {
+                of_namespace,
+                default: &self.settings.cluster_selection,
+                properties: &properties,
+                step: self.importing.spills.taken(key),
+            },
             notice: self.settings.type_notice,
             now: now.wall,
         };
@@ -136,10 +144,16 @@ impl Core {
         (plan, there)
     }
 
+    /// What all known exports of a name make of it.
+    fn merged(&self, key: &ServiceKey) -> Option<ClusterSetService> {
+        let sources = self.sources(key);
+        merge(&sources.iter().map(|(id, local)| (id.clone(), &local.export)).collect())
+    }
+
     /// The Event for an export that no cluster may import, on the own ServiceExport or on the namespace.
     fn refused(&mut self, key: &ServiceKey) -> Option<EventRecord> {
-        if !self.reads.subscriptions.refuses(key)
-            || self.sources(key).is_empty() && !self.reads.subscriptions.picture(key).exists
+        if !self.importing.subscriptions.refuses(key)
+            || self.sources(key).is_empty() && !self.importing.subscriptions.picture(key).exists
         {
             return None;
         }
@@ -194,11 +208,13 @@ impl Core {
             self.out.push(Command::ReconcileIn(key.clone(), rest));
             return None;
         }
+        let merged = self.merged(key);
+        let selection = self.report_selection(&export, merged.as_ref());
         let conflicts = match self.unknown(key) {
             Unknown::All => None,
             unknown => {
                 // An unknown cluster may disagree. Meanwhile what was reported stays.
-                Some(conflicts(&self.sources(key), change)).filter(|known| unknown.is_none() || !known.is_empty())
+                Some(conflicts(merged, change)).filter(|known| unknown.is_none() || !known.is_empty())
             }
         };
         let publication = match self.knowledge.publication(key) {
@@ -240,6 +256,7 @@ impl Core {
             publication,
             conflicts: conflicts.as_deref(),
             registered,
+            selection,
         });
         let conflict = ExportCondition::Conflict.as_str();
         let unsaid = export.conditions.iter().filter(|there| {
@@ -278,9 +295,8 @@ fn with_unserved(said: (RegisteredReason, String), unserved: Option<&str>) -> (R
 }
 
 /// The conflicts among all known exports of a name.
-fn conflicts(sources: &BTreeMap<ClusterId, Arc<model::Exported>>, change: Option<&TypeChange>) -> Vec<Conflict> {
-    let exports = sources.iter().map(|(id, local)| (id.clone(), &local.export)).collect();
-    let mut conflicts = merge(&exports).map(|service| service.conflicts).unwrap_or_default();
+fn conflicts(merged: Option<ClusterSetService>, change: Option<&TypeChange>) -> Vec<Conflict> {
+    let mut conflicts = merged.map(|service| service.conflicts).unwrap_or_default();
     for conflict in conflicts.iter_mut().filter(|conflict| conflict.reason == ConflictReason::Type) {
         let said = change.map(|change| format!(" {}", change.text()));
         conflict.summary.push_str(&said.unwrap_or_default());

@@ -32,20 +32,20 @@ impl Core {
     /// These names were read anew, or their exports changed.
     pub(super) fn note_orphans<'a>(&mut self, names: impl Iterator<Item = &'a ServiceKey>, now: Now) {
         for key in names {
-            if self.reads.peers.remains(key).is_none() || self.world.exports.contains(key) {
-                self.reads.orphans.due.remove(key);
-            } else if self.reads.orphans.due.get(key).is_none_or(Option::is_none) {
-                self.reads.orphans.due.insert(key.clone(), Some(now.mono + SEEN));
+            if self.importing.peers.remains(key).is_none() || self.world.exports.contains(key) {
+                self.importing.orphans.due.remove(key);
+            } else if self.importing.orphans.due.get(key).is_none_or(Option::is_none) {
+                self.importing.orphans.due.insert(key.clone(), Some(now.mono + SEEN));
             }
         }
     }
 
     /// Withdraws instances without a record that have been there for a while.
     pub(super) fn withdraw_orphans(&mut self, now: Now) {
-        let due = self.reads.orphans.due.iter().filter(|(_, at)| at.is_some_and(|at| at <= now.mono));
+        let due = self.importing.orphans.due.iter().filter(|(_, at)| at.is_some_and(|at| at <= now.mono));
         for key in due.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             let again = self.withdraw_orphan(&key, now);
-            self.reads.orphans.due.insert(key, again.then_some(now.mono + SEEN));
+            self.importing.orphans.due.insert(key, again.then_some(now.mono + SEEN));
         }
     }
 
@@ -57,7 +57,7 @@ impl Core {
         if known != Some(false) {
             return true;
         }
-        match self.reads.peers.remains(key) {
+        match self.importing.peers.remains(key) {
             Some(remains) if !remains.ours.is_empty() => {
                 self.knowledge.retire(&target, &ClaimOwner::export(key), now.seconds());
                 self.changed(Fact::Retired(&target));

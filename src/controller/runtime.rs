@@ -29,6 +29,7 @@ use super::{
     work::{Part, Work},
 };
 use annotations::Directory;
+use api::selection::ClusterSelection;
 use base::{
     env,
     queue::{Queue, Turn},
@@ -86,6 +87,8 @@ pub struct ControllerSettings {
     pub settle: Settle,
     /// How long a change of an import's type is said before it is done.
     pub type_notice: Duration,
+    /// Which clusters serve a name of which nobody says it.
+    pub cluster_selection: ClusterSelection,
 }
 
 /// Where the records of this cluster are stored, which follows from its [`Mode`].

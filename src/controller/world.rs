@@ -10,7 +10,8 @@ use cluster::{
     Change,
     cache::Narrow,
     objects::{
-        Cutover, GatedPod, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport, SourceSlice,
+        ClusterProperty, Cutover, GatedPod, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport,
+        SourceSlice,
     },
     watched_kinds,
 };
@@ -89,6 +90,7 @@ pub(super) struct World {
     pub(super) pods: Objects<Pod>,
     pub(super) gated: Objects<GatedPod>,
     pub(super) cutovers: Objects<Cutover>,
+    pub(super) properties: Objects<ClusterProperty>,
     /// EndpointSlices by Service, and those of this project by import.
     pub(super) slices: SliceIndex<SourceSlice>,
     pub(super) imported: SliceIndex<OwnSlice>,
@@ -111,6 +113,7 @@ impl World {
             pods: Objects::default(),
             gated: Objects::default(),
             cutovers: Objects::default(),
+            properties: Objects::default(),
             slices: SliceIndex::new(|slice| slice.service.clone()),
             imported: SliceIndex::new(import_of),
             derived: Derived::new(naming),
@@ -131,6 +134,7 @@ impl World {
             pods,
             gated,
             cutovers,
+            properties,
             slices: _,
             imported_slices: _,
         } = batch;
@@ -142,5 +146,6 @@ impl World {
         self.pods.fold(pods);
         self.gated.fold(gated);
         self.cutovers.fold(cutovers);
+        self.properties.fold(properties);
     }
 }

@@ -89,6 +89,8 @@ pub fn service(backends: &[Backend], present: Option<&Front>) -> Option<ClusterS
     let primary = present.and_then(|front| front.ip_families.first());
     ip_families.sort_by_key(|family| Some(family) != primary);
     Some(ClusterSetService {
+        cluster_selection: None,
+        selection_conflict: None,
         service_type: if number.is_some() { ServiceType::ClusterSetIp } else { ServiceType::Headless },
         ports: number.map(port).into_iter().collect(),
         session_affinity: SessionAffinity::None,

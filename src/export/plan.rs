@@ -11,6 +11,15 @@ use cluster::{
 };
 use model::{Export, Exported, ServiceType, Target};
 
+/// What an export gets that its Service and its annotations do not say.
+#[derive(Debug, Clone, Default)]
+pub struct Given {
+    /// Where its instances belong, if anywhere.
+    pub target: Option<Target>,
+    /// The cluster selection that is in force, as it is published.
+    pub cluster_selection: Option<Arc<str>>,
+}
+
 /// Why a ServiceExport exports nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Refusal {
@@ -26,7 +35,7 @@ pub enum Refusal {
 }
 
 /// Plans what `request` exports. `slices` are the EndpointSlices of the Service, no matter who writes them in this
-/// cluster. `target` is where its instances belong, if anywhere.
+/// cluster.
 ///
 /// # Errors
 /// KEP-1645: the Service must exist, and Services of type ExternalName cannot be exported. Nor can derived Services.
@@ -34,7 +43,7 @@ pub fn plan(
     request: &ServiceExport,
     service: Option<&Service>,
     slices: &[Arc<SourceSlice>],
-    target: Option<Target>,
+    Given { target, cluster_selection }: Given,
 ) -> Result<Exported, Refusal> {
     let Some(service) = service.filter(|service| !service.deleting) else {
         let key = &request.key;
@@ -85,6 +94,7 @@ pub fn plan(
         annotations: request.exported_annotations.iter().filter(admitted_annotation).map(owned).collect(),
         publish_not_ready_addresses: service.publish_not_ready_addresses,
         target,
+        cluster_selection,
     };
     Ok(Exported { export, endpoints: endpoints::join(slices) })
 }

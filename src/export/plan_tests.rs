@@ -25,7 +25,7 @@ fn mk_service(spec: &serde_json::Value) -> Service {
 }
 
 fn planned(export: &ServiceExport, service: &serde_json::Value) -> Result<Exported, Refusal> {
-    plan(export, Some(&mk_service(service)), &[], None)
+    plan(export, Some(&mk_service(service)), &[], Given::default())
 }
 
 #[test]
@@ -52,7 +52,9 @@ fn a_service_that_is_being_deleted_is_not_exported_and_not_called_missing() {
     let export = mk_export(&json!({}));
     let going = Service { deleting: true, ..mk_service(&json!({"clusterIP": "10.0.0.1"})) };
     for (service, says) in [(None, "no Service shop/web"), (Some(&going), "Service shop/web is being deleted")] {
-        let Err(Refusal::Invalid { reason, message }) = plan(&export, service, &[], None) else { panic!("{says}") };
+        let Err(Refusal::Invalid { reason, message }) = plan(&export, service, &[], Given::default()) else {
+            panic!("{says}")
+        };
         assert_eq!((reason, message.contains(says)), (ValidReason::NoService, true), "{message}");
     }
 }
@@ -61,7 +63,8 @@ fn a_service_that_is_being_deleted_is_not_exported_and_not_called_missing() {
 fn a_derived_service_is_not_exported_again() {
     let derived =
         Service { service_import: Some("api".into()), managed: true, ..mk_service(&json!({"clusterIP": "10.0.0.1"})) };
-    let Err(Refusal::Invalid { reason, message }) = plan(&mk_export(&json!({})), Some(&derived), &[], None) else {
+    let Err(Refusal::Invalid { reason, message }) = plan(&mk_export(&json!({})), Some(&derived), &[], Given::default())
+    else {
         panic!("exported")
     };
     assert_eq!(reason, ValidReason::InvalidServiceType);

@@ -1,7 +1,7 @@
 //! The conditions of a ServiceExport.
 
 use super::Refusal;
-use api::conditions::{ConflictState, ReadyReason, RegisteredReason, ValidReason, Verdict};
+use api::conditions::{ConflictState, ReadyReason, RegisteredReason, SelectionReason, ValidReason, Verdict};
 use model::{ClusterId, Conflict};
 
 /// What is known about a ServiceExport.
@@ -19,6 +19,8 @@ pub struct ExportFacts<'a> {
     pub conflicts: Option<&'a [Conflict]>,
     /// State of the instances as reason and message; `None` leaves the condition out.
     pub registered: Option<(RegisteredReason, String)>,
+    /// State of the cluster selection as reason and message; `None` leaves the condition out.
+    pub selection: Option<(SelectionReason, String)>,
 }
 
 /// How far an export has come.
@@ -34,9 +36,9 @@ pub enum Publication {
     Failed(String),
 }
 
-/// The conditions: those of KEP-1645 with its reasons, and this project's own `Registered`.
+/// The conditions: those of KEP-1645 with its reasons, and this project's own ones.
 pub fn verdicts(facts: &ExportFacts<'_>) -> Vec<Verdict> {
-    let mut verdicts = Vec::with_capacity(4);
+    let mut verdicts = Vec::with_capacity(5);
     verdicts.push(match facts.refusal {
         Some(Refusal::Invalid { reason, message }) => Verdict::new(*reason, message),
         None | Some(Refusal::NotAllowed(_)) => {
@@ -62,6 +64,7 @@ pub fn verdicts(facts: &ExportFacts<'_>) -> Vec<Verdict> {
     if facts.refusal.is_none() {
         verdicts.extend(facts.conflicts.map(|conflicts| conflict(conflicts, facts.local)));
         verdicts.extend(facts.registered.clone().map(|(reason, message)| Verdict::new(reason, message)));
+        verdicts.extend(facts.selection.clone().map(|(reason, message)| Verdict::new(reason, message)));
     }
     verdicts
 }
@@ -95,6 +98,7 @@ mod tests {
             publication: Publication::Published,
             conflicts: Some(&[]),
             registered: None,
+            selection: None,
         };
         change(&mut facts);
         verdicts(&facts)

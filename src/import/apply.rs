@@ -50,7 +50,8 @@ pub enum Extent {
 
 fn facts<'a>(wanted: &'a Wanted, pending: Option<&'a str>, slices: bool) -> ImportFacts<'a> {
     let (silent, change) = (wanted.silent.as_ref(), wanted.change.as_ref());
-    ImportFacts { pending, silent, out_of_reach: &wanted.out_of_reach, slices, change }
+    let selection = wanted.selection.as_ref();
+    ImportFacts { pending, silent, out_of_reach: &wanted.out_of_reach, slices, change, selection }
 }
 
 /// The derived Service that an import names, and the addresses that it shows.

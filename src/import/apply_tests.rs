@@ -37,6 +37,7 @@ fn mk_export(service_type: ServiceType) -> Export {
         annotations: BTreeMap::new(),
         publish_not_ready_addresses: false,
         target: None,
+        cluster_selection: None,
     }
 }
 
@@ -120,6 +121,12 @@ impl Scene {
             import: there.import.as_deref(),
             derived: &there.derived,
             slices: &there.slices,
+            selecting: crate::Selecting {
+                of_namespace: None,
+                default: &api::selection::ClusterSelection::spread(),
+                properties: &BTreeMap::new(),
+                step: 0,
+            },
             notice: std::time::Duration::ZERO,
             now: self.now,
         };

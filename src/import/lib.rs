@@ -11,12 +11,17 @@ mod order;
 mod packing;
 mod plan;
 mod registered;
+mod selecting;
+pub mod tiers;
 mod type_notice;
+mod unknown;
 
 pub use addresses::{Unusable, usable};
 pub use apply::{Extent, There, apply, remove};
 pub use derived::{DerivedNaming, DerivedServices, InvalidDerivedName, hashed, is_shown};
 pub use objects::{derived_service, endpoint_slice, import_status, service_import};
 pub use packing::Former;
-pub use plan::{Observed, Plan, Source, Unknown, Wanted, is_system, plan};
+pub use plan::{Observed, Plan, Source, Wanted, is_system, plan};
+pub use selecting::Selecting;
 pub use type_notice::TypeChange;
+pub use unknown::Unknown;

@@ -19,8 +19,8 @@ use api::{
     ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,
     ServiceImportStatus, ServiceImportType, SessionAffinityConfig,
     conditions::{
-        ImportCondition, ImportReadyReason, ImportStaleReason, ImportTypeReason, SharedCondition, Verdict, conditions,
-        find,
+        ImportCondition, ImportReadyReason, ImportSelectionReason, ImportStaleReason, ImportTypeReason,
+        SharedCondition, Verdict, conditions, find,
     },
     names,
 };
@@ -214,6 +214,8 @@ pub struct ImportFacts<'a> {
     pub slices: bool,
     /// A change of the type that is not made yet.
     pub change: Option<&'a TypeChange>,
+    /// Which clusters serve, if some are preferred: reason and message.
+    pub selection: Option<&'a (ImportSelectionReason, String)>,
 }
 
 /// The status of the import, given the conditions that it has. `service` has the IP families that are served here.
@@ -233,6 +235,7 @@ pub fn import_status(
     }];
     verdicts.extend(facts.silent.and_then(silence));
     verdicts.extend(facts.change.map(|change| Verdict::new(ImportTypeReason::OldestExport, change.text())));
+    verdicts.extend(facts.selection.map(|(reason, message)| Verdict::new(*reason, message)));
     let mut conditions = conditions(current, verdicts, generation, now);
     if facts.silent.is_none() {
         conditions.extend(find(current, ImportCondition::Stale.as_str()).map(Condition::from));
@@ -259,10 +262,11 @@ pub(crate) fn silence_status(
     if stale.first().map(SharedCondition::from).as_ref() == find(current, ImportCondition::Stale.as_str()) {
         return None;
     }
-    let ready = find(current, ImportCondition::Ready.as_str()).map(Condition::from);
+    let stays = [ImportCondition::Ready, ImportCondition::ClusterSelection];
+    let stays = stays.iter().filter_map(|type_| find(current, type_.as_str())).map(Condition::from);
     Some(ServiceImportStatus {
         clusters: clusters.iter().map(|cluster| ClusterStatus { cluster: cluster.to_string() }).collect(),
-        conditions: ready.into_iter().chain(stale).collect(),
+        conditions: stays.chain(stale).collect(),
         endpoint_slice_objects: endpoint_slice_objects.clone(),
     })
 }

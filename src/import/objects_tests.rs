@@ -17,6 +17,8 @@ pub(crate) fn mk_port(name: &str, port: u16) -> ServicePort {
 
 pub(crate) fn mk_service() -> ClusterSetService {
     ClusterSetService {
+        cluster_selection: None,
+        selection_conflict: None,
         service_type: ServiceType::ClusterSetIp,
         ports: vec![mk_port("http", 80), mk_port("admin", 81)],
         session_affinity: SessionAffinity::None,
@@ -238,6 +240,7 @@ fn status_of(
         out_of_reach: &BTreeMap::new(),
         slices: pending.is_none(),
         change: None,
+        selection: None,
     };
     let current: Vec<_> = current.conditions.iter().map(SharedCondition::from).collect();
     import_status(&current, service, import, &facts, Some(3), Timestamp::from_second(now).unwrap())
@@ -250,8 +253,14 @@ fn clusters_that_no_family_here_reaches_are_named() {
         .into();
     let message = |ips: &[IpAddr]| {
         let import = service_import(&key(), Some(DERIVED), &mk_service(), ips);
-        let facts =
-            ImportFacts { pending: None, silent: None, out_of_reach: &out_of_reach, slices: true, change: None };
+        let facts = ImportFacts {
+            pending: None,
+            silent: None,
+            out_of_reach: &out_of_reach,
+            slices: true,
+            change: None,
+            selection: None,
+        };
         let status = import_status(&[], &mk_service(), &import, &facts, None, Timestamp::UNIX_EPOCH);
         status.conditions[0].message.clone()
     };
@@ -301,7 +310,14 @@ fn what_was_said_of_silence_stays_while_it_is_not_known() {
     let silent = [("blue", 1_700_000_000_000)];
     let stale = status_of(&ServiceImportStatus::default(), &mk_service(), &import, None, &silent, 10);
     let current: Vec<_> = stale.conditions.iter().map(SharedCondition::from).collect();
-    let facts = ImportFacts { pending: None, silent: None, out_of_reach: &BTreeMap::new(), slices: true, change: None };
+    let facts = ImportFacts {
+        pending: None,
+        silent: None,
+        out_of_reach: &BTreeMap::new(),
+        slices: true,
+        change: None,
+        selection: None,
+    };
     let now = Timestamp::from_second(20).unwrap();
     assert_eq!(import_status(&current, &mk_service(), &import, &facts, Some(3), now), stale);
 }

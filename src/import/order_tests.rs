@@ -62,6 +62,8 @@ impl Form {
 
     fn service(&self) -> ClusterSetService {
         ClusterSetService {
+            cluster_selection: None,
+            selection_conflict: None,
             service_type: if self.headless { ServiceType::Headless } else { ServiceType::ClusterSetIp },
             ports: self.ports().into_iter().zip(80..).map(|(name, port)| mk_port(name, port)).collect(),
             clusters: BTreeMap::new(),

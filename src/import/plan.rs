@@ -14,10 +14,13 @@ use super::{
     derived::DerivedServices,
     packing::{Former, Packing},
     registered,
+    selecting::{Selecting, selected},
+    tiers::Spill,
     type_notice::{self, TypeChange},
+    unknown::{Unknown, concerns_unknown, import_concerns_unknown},
 };
 use api::{
-    conditions::{ImportCondition, find},
+    conditions::{ImportCondition, ImportSelectionReason, find},
     names,
 };
 use cluster::objects::{AddressType, Endpoint as Row, ImportSpec, OwnSlice, ServiceImport};
@@ -66,38 +69,12 @@ pub struct Observed<'a> {
     pub derived: &'a DerivedServices,
     /// The EndpointSlices of this project for the name.
     pub slices: &'a [Arc<OwnSlice>],
+    /// Which clusters this cluster prefers.
+    pub selecting: Selecting<'a>,
     /// How long a change of type is said before it is done.
     pub notice: Duration,
     /// The time, by which that is measured.
     pub now: Timestamp,
-}
-
-/// Clusters whose state is not known (yet).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unknown {
-    /// The registry has not been read at all, so any cluster may export anything.
-    All,
-    /// Only these clusters are unknown.
-    Only(BTreeSet<ClusterId>),
-    /// Only these clusters are known; any other may export the name as well, no matter whether it is in the ledger.
-    AllBut(BTreeSet<ClusterId>),
-}
-
-impl Unknown {
-    /// Whether a cluster is unknown. A source of discovered instances never is: the ledger says nothing of it.
-    pub fn contains(&self, cluster: &str) -> bool {
-        let among = |clusters: &BTreeSet<ClusterId>| clusters.iter().any(|one| one.as_str() == cluster);
-        match self {
-            Self::All => !ClusterId::is_discovered(cluster),
-            Self::Only(clusters) => among(clusters),
-            Self::AllBut(clusters) => !ClusterId::is_discovered(cluster) && !among(clusters),
-        }
-    }
-
-    /// Whether every cluster is known.
-    pub fn is_none(&self) -> bool {
-        matches!(self, Self::Only(clusters) if clusters.is_empty())
-    }
 }
 
 /// What to do with a name.
@@ -143,6 +120,10 @@ pub struct Wanted {
     pub out_of_reach: OutOfReach,
     /// A change of the import's type that is said, and not made yet.
     pub change: Option<TypeChange>,
+    /// How what the slices show differs from what they should show in the end.
+    pub spill: Spill,
+    /// Which clusters serve, if some are preferred: reason and message.
+    pub selection: Option<(ImportSelectionReason, String)>,
     /// Addresses that were left out.
     pub skipped: Vec<(ClusterId, IpAddr, Unusable)>,
 }
@@ -224,6 +205,7 @@ fn plan_import(
     let distribution = present.map_or(&service.traffic_distribution, |spec| &spec.traffic_distribution);
     let proximity = Proximity::of(distribution.as_deref());
     let mut skipped = Vec::new();
+    let mut placed = BTreeMap::new();
     let mut place = |source: &ClusterId, endpoints: &[Endpoint], families: &[IpFamily], carried: &[Arc<str>], kept| {
         let local = source == observed.local;
         let mut packed = packable(endpoints, &Placement { source, local, families, carried, unnamed_alias, proximity });
@@ -233,7 +215,7 @@ fn plan_import(
         if !local {
             leave_out(source, &mut packed, is_cluster_ip, &mut skipped);
         }
-        packing.place(source, &packed);
+        placed.insert(source.clone(), packed);
     };
     for (cluster, source) in observed.sources {
         let carried = service.clusters.get(cluster).map_or(&[][..], Vec::as_slice);
@@ -249,12 +231,22 @@ fn plan_import(
     for (source, rows) in unread {
         place(&source, &[], &[], &[], rows);
     }
+    let selection = observed.selecting.in_force(service.cluster_selection.as_deref());
+    // Peers of a StatefulSet need each other's names, and clients of these names choose by themselves (KEP-5939).
+    let selection = selection.filter(|_| service_type == ServiceType::ClusterSetIp);
+    let (mut spill, mut said) = (Spill::Settled, None);
+    if let Some(selection) = selection {
+        (placed, spill, said) = selected(observed, &selection, placed);
+    }
+    for (source, endpoints) in &placed {
+        packing.place(source, endpoints);
+    }
     skipped.extend(fitted.misfits.into_iter().map(|(source, ip, misfit)| (source, ip, Unusable::Misfit(misfit))));
     let stale = packing.stale();
     let Packing { derived, slices, former, .. } = packing;
     let service = (decided && !is_foreign).then_some(service);
     let lost = lost(observed).filter(|_| !decided);
-    let reports = Wanted { silent, out_of_reach, change, skipped, ..Wanted::default() };
+    let reports = Wanted { silent, out_of_reach, change, skipped, spill, selection: said, ..Wanted::default() };
     Plan::Want(Box::new(Wanted { service, lost, obstacle, derived, slices, former, stale, ..reports }))
 }
 
@@ -361,35 +353,6 @@ fn carried_ports(endpoints: &[Endpoint]) -> Vec<Arc<str>> {
     names.into_iter().cloned().collect()
 }
 
-/// Whether an unknown cluster may still export the name, as far as the objects show.
-fn concerns_unknown(observed: &Observed<'_>) -> bool {
-    import_concerns_unknown(observed)
-        || names_no_cluster(observed) && !observed.unknown.is_none()
-        || observed
-            .slices
-            .iter()
-            .any(|slice| observed.unknown.contains(slice.source_cluster.as_deref().unwrap_or_default()))
-}
-
-/// An import that does not exist yet, or that somebody handed over, waits for the first reading of all clusters,
-/// because one of them may have an older export. It does not wait for a cluster that cannot be read at all: one bad
-/// cluster never stops the others.
-fn import_concerns_unknown(observed: &Observed<'_>) -> bool {
-    match (observed.import.filter(|import| import.managed), observed.unknown) {
-        (_, Unknown::All) => true,
-        (Some(import), unknown) if !names_no_cluster(observed) => {
-            import.status.clusters.iter().any(|cluster| unknown.contains(cluster))
-        }
-        (_, unknown) => observed.first_reading && !unknown.is_none(),
-    }
-}
-
-/// Whether the import exists but does not name its clusters: another controller created it, and somebody gave it this
-/// project's label.
-fn names_no_cluster(observed: &Observed<'_>) -> bool {
-    observed.import.is_some_and(|import| import.managed && import.status.clusters.is_empty())
-}
-
 /// The type of an import.
 pub(super) fn type_of(spec: &ImportSpec) -> ServiceType {
     if spec.headless { ServiceType::Headless } else { ServiceType::ClusterSetIp }
@@ -403,6 +366,8 @@ fn lost(observed: &Observed<'_>) -> Option<ClusterSetService> {
     let service_type = type_of(spec);
     let is_gone = observed.derived.there.is_none() && observed.derived.former.is_empty();
     (is_gone && observed.derived.serves(service_type)).then(|| ClusterSetService {
+        cluster_selection: None,
+        selection_conflict: None,
         service_type,
         ports: spec.ports.to_vec(),
         session_affinity: spec.session_affinity,

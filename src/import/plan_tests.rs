@@ -1,13 +1,18 @@
 #[path = "plan_tests/foreign.rs"]
 mod foreign;
+#[path = "plan_tests/selection.rs"]
+mod selection;
 #[path = "plan_tests/unknown.rs"]
 mod unknown;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 
 use super::*;
-use crate::{derived_service, objects::tests::mk_service};
-use api::{ServiceImportPort, ServiceImportSpec};
+use crate::{Selecting, derived_service, objects::tests::mk_service};
+use api::{
+    ServiceImportPort, ServiceImportSpec,
+    selection::{ClusterSelection, Properties},
+};
 use cluster::{
     cache::Narrow,
     objects::{EndpointSlice, ImportStatus, ObjectKey, Service},
@@ -97,6 +102,9 @@ pub(crate) struct Scene {
     derived: Option<Service>,
     former: Vec<Arc<Service>>,
     pub(crate) slices: Vec<Arc<OwnSlice>>,
+    of_namespace: Option<ClusterSelection>,
+    default: ClusterSelection,
+    properties: BTreeMap<ClusterId, Properties>,
     /// In seconds since 1970.
     now: i64,
 }
@@ -121,6 +129,9 @@ impl Scene {
             derived: None,
             former: vec![],
             slices: vec![],
+            of_namespace: None,
+            default: ClusterSelection::spread(),
+            properties: BTreeMap::new(),
             now: 0,
         }
     }
@@ -153,6 +164,12 @@ impl Scene {
                     former: self.former.clone(),
                 },
                 slices: &self.slices,
+                selecting: Selecting {
+                    of_namespace: self.of_namespace.as_ref(),
+                    default: &self.default,
+                    properties: &self.properties,
+                    step: 0,
+                },
                 notice: NOTICE,
                 now: Timestamp::from_second(self.now).unwrap(),
             },

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::addresses::Unusable;
 use super::super::plan::tests::*;
-use super::super::plan::{Plan, Unknown};
+use crate::{Plan, Unknown};
 use cluster::objects::OwnSlice;
 use discovery::{Backend, Picture};
 use model::{ClusterId, IpFamily, Protocol, ServicePort, ServiceType};

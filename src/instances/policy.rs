@@ -215,6 +215,7 @@ pub fn mk_namespace() -> Namespace {
         may_create: None,
         allow_adopt: None,
         quota: None,
+        cluster_selection: Default::default(),
     }
 }
 

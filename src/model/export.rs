@@ -33,6 +33,9 @@ pub struct Export {
     pub publish_not_ready_addresses: bool,
     /// Where the instances of this export are registered, if anywhere.
     pub target: Option<Target>,
+    /// Which clusters serve the name in an importing cluster (KEP-5939), as `api::selection` writes it; `None`: as that cluster
+    /// sees fit.
+    pub cluster_selection: Option<Arc<str>>,
 }
 
 /// An export with its endpoints.

@@ -19,6 +19,7 @@ pub fn mk_export(created: i64) -> Export {
         annotations: BTreeMap::new(),
         publish_not_ready_addresses: false,
         target: None,
+        cluster_selection: None,
     }
 }
 

@@ -32,6 +32,10 @@ pub struct ClusterSetService {
     pub ip_families: Vec<IpFamily>,
     /// IP families that only younger exports have, for clusters that support none of the oldest export's families.
     pub other_families: Vec<IpFamily>,
+    /// Cluster selection of the oldest export.
+    pub cluster_selection: Option<Arc<str>>,
+    /// Exports differ in it. KEP-1645 has no reason for that among those of the condition `Conflict`.
+    pub selection_conflict: Option<Conflict>,
     /// Exported labels of the oldest export.
     pub labels: BTreeMap<String, String>,
     /// Exported annotations of the oldest export.
@@ -99,10 +103,12 @@ pub enum ConflictReason {
     Labels,
     /// The exported annotations differ.
     Annotations,
+    /// The cluster selections differ. The reason is that of KEP-5939, and not of the condition `Conflict`.
+    ClusterSelection,
 }
 
 impl ConflictReason {
-    /// All reasons, in the order in which the condition joins them.
+    /// All reasons of the condition `Conflict`, in the order in which it joins them.
     pub const ALL: [Self; 9] = [
         Self::Type,
         Self::Port,
@@ -127,13 +133,14 @@ impl ConflictReason {
             Self::IpFamily => "IPFamilyConflict",
             Self::Labels => "LabelsConflict",
             Self::Annotations => "AnnotationsConflict",
+            Self::ClusterSelection => "ClusterSelectorsConflict",
         }
     }
 
     /// The kind of object that contains the property.
     const fn object(self) -> &'static str {
         match self {
-            Self::Labels | Self::Annotations => "ServiceExport",
+            Self::Labels | Self::Annotations | Self::ClusterSelection => "ServiceExport",
             _ => "Service",
         }
     }
@@ -176,7 +183,15 @@ pub fn merge(exports: &BTreeMap<ClusterId, &Export>) -> Option<ClusterSetService
         exports.compare(Reason::Annotations, "exportedAnnotations", |e| &e.annotations, |v| map_text(v)),
     ];
 
+    let selection_conflict = exports.compare(
+        Reason::ClusterSelection,
+        "cluster selection",
+        |e| e.cluster_selection.clone(),
+        |v| v.as_deref().unwrap_or("none").to_owned(),
+    );
     Some(ClusterSetService {
+        cluster_selection: oldest.cluster_selection.clone(),
+        selection_conflict,
         service_type: oldest.service_type,
         ports,
         session_affinity: oldest.session_affinity,

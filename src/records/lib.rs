@@ -7,6 +7,7 @@
 //! | `!<id>`, `~<id>` | a claim that holds its target or waits for it, as a [`Registration`]; [`ledger::claims`] has the keys |
 //! | `^<cluster id>` | [`Forgotten`] |
 //! | `+<cluster id>` | who may join; [`ledger::joining`] |
+//! | `@<name>` | the value of a [property](properties) of the cluster |
 //!
 //! Equal records encode to equal bytes. Fields of a newer version are ignored. An unreadable record is skipped and
 //! reported; the others are not affected.
@@ -21,6 +22,7 @@ use std::{
 use prost::Message as _;
 
 pub mod chunks;
+pub mod properties;
 mod received;
 mod show;
 #[cfg(test)]
@@ -82,6 +84,8 @@ pub struct Catalog {
     pub registrations: BTreeMap<Target, Registration>,
     /// Claims that wait for one of these.
     pub waiting: Vec<Registration>,
+    /// The properties of the cluster.
+    pub properties: BTreeMap<String, String>,
     /// Clusters that are gone for good, as this one says.
     pub forgotten: BTreeMap<Arc<str>, Forgotten>,
     /// Entries that cannot be decoded.
@@ -91,7 +95,7 @@ pub struct Catalog {
 impl Catalog {
     /// Decodes all records of a map.
     pub fn decode(map: &Map) -> Self {
-        let mut catalog = Self::default();
+        let mut catalog = Self { properties: properties::read(map), ..Self::default() };
         for (key, value) in map {
             match Key::parse(key) {
                 Some(Key::Export(service)) => {
@@ -115,7 +119,7 @@ impl Catalog {
                     }
                     None => catalog.problems.push(unreadable(key)),
                 },
-                Some(Key::Chunk(_) | Key::Vote) => {}
+                Some(Key::Chunk(_) | Key::Vote | Key::Property) => {}
                 // A kind of record from a newer version.
                 None => catalog.problems.push(Problem { key: key.clone(), message: "unknown kind of record" }),
             }
@@ -138,7 +142,7 @@ impl Catalog {
 pub fn changed_services(old: &Map, new: &Map) -> BTreeSet<ServiceKey> {
     let services = old.difference(new).filter_map(|(key, ..)| match Key::parse(key)? {
         Key::Export(service) | Key::Chunk(service) => Some(service),
-        Key::Registration | Key::Waiting | Key::Forgotten(_) | Key::Vote => None,
+        Key::Registration | Key::Waiting | Key::Forgotten(_) | Key::Vote | Key::Property => None,
     });
     services.collect()
 }
@@ -220,6 +224,7 @@ pub fn encode_export(service: &ServiceKey, export: &Export) -> Result<(Arc<str>,
         annotations,
         publish_not_ready_addresses,
         target,
+        cluster_selection,
     } = export;
     let (affinity, affinity_timeout) = match *session_affinity {
         SessionAffinity::None => (0, None),
@@ -242,6 +247,7 @@ pub fn encode_export(service: &ServiceKey, export: &Export) -> Result<(Arc<str>,
         annotations: annotations.clone(),
         publish_not_ready_addresses: *publish_not_ready_addresses,
         target: target.as_ref().map(write_target),
+        cluster_selection: cluster_selection.as_ref().map(ToString::to_string),
     };
     bounded(export_key(service), message.encode_to_vec())
 }
@@ -336,6 +342,7 @@ enum Key {
     Waiting,
     Forgotten(Arc<str>),
     Vote,
+    Property,
 }
 
 impl Key {
@@ -351,6 +358,9 @@ impl Key {
         }
         if let Some(cluster) = forgotten::cluster_of(key) {
             return Some(Self::Forgotten(cluster.into()));
+        }
+        if key.starts_with(properties::PREFIX) {
+            return Some(Self::Property);
         }
         if joining::cluster_of(key).is_some() {
             return Some(Self::Vote);

@@ -75,6 +75,8 @@ pub(crate) fn export(bytes: &[u8]) -> Option<(Export, Vec<&'static str>)> {
         annotations: message.annotations,
         publish_not_ready_addresses: message.publish_not_ready_addresses,
         target: message.target.as_ref().map(read_target),
+        // What it means is up to the import, which reports what it cannot read.
+        cluster_selection: message.cluster_selection.map(Into::into),
     };
     degraded.sort_unstable();
     degraded.dedup();

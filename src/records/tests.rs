@@ -61,6 +61,7 @@ fn export() -> Export {
         annotations: BTreeMap::from([("c".to_owned(), String::new())]),
         publish_not_ready_addresses: true,
         target: Some(Target { namespace: "ns".into(), service: "web".into() }),
+        cluster_selection: Some("local-first".into()),
     }
 }
 

@@ -38,6 +38,8 @@ pub(crate) struct Export {
     pub publish_not_ready_addresses: bool,
     #[prost(message, optional, tag = "13")]
     pub target: Option<Target>,
+    #[prost(string, optional, tag = "14")]
+    pub cluster_selection: Option<String>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

@@ -16,4 +16,5 @@ mod page;
 mod policies;
 mod replaced;
 mod stream;
+mod traffic;
 mod trust;

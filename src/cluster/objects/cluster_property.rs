@@ -4,9 +4,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::cache::Narrow;
 use api::names;
-use model::intern;
+use model::{intern, labels::is_label_value};
 
-/// One of the two ClusterProperties of a cluster's identity (KEP-2149); all others are ignored.
+/// A ClusterProperty (KEP-2149): one of the two of a cluster's identity, or one that a cluster selection can select by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterProperty {
     /// Name of the property.
@@ -27,8 +27,8 @@ impl Narrow for ClusterProperty {
 
     fn narrow(object: Self::Kind) -> Option<Self> {
         let name = Self::key(&object.metadata)?;
-        [names::PROPERTY_CLUSTER_ID, names::PROPERTY_CLUSTERSET_ID]
-            .contains(&&*name)
-            .then(|| Self { name, value: object.spec.value.into() })
+        let value = object.spec.value;
+        let is_of_identity = [names::PROPERTY_CLUSTER_ID, names::PROPERTY_CLUSTERSET_ID].contains(&&*name);
+        (is_of_identity || is_label_value(&value)).then(|| Self { name, value: value.into() })
     }
 }

@@ -29,6 +29,8 @@ pub struct Namespace {
     pub allow_adopt: Option<Arc<str>>,
     /// The annotation [`names::ANNOTATION_QUOTA`].
     pub quota: Option<Arc<str>>,
+    /// The annotations [`names::CLUSTER_SELECTION`].
+    pub cluster_selection: [Option<Arc<str>>; 3],
 }
 
 impl Narrow for Namespace {
@@ -54,6 +56,7 @@ impl Narrow for Namespace {
             may_create: read(names::ANNOTATION_MAY_CREATE),
             allow_adopt: read(names::ANNOTATION_ALLOW_ADOPT),
             quota: read(names::ANNOTATION_QUOTA),
+            cluster_selection: names::CLUSTER_SELECTION.map(read),
             labels: object.metadata.labels.unwrap_or_default(),
         })
     }

@@ -226,10 +226,14 @@ fn an_export_keeps_its_age_and_its_conditions() {
 }
 
 #[test]
-fn only_the_properties_of_the_identity_are_kept() {
-    let property = |name| narrow::<ClusterProperty>(json!({"metadata": {"name": name}, "spec": {"value": "v"}}));
-    assert!(property("cluster.clusterset.k8s.io").is_some() && property("clusterset.k8s.io").is_some());
-    assert!(property("region.example.com").is_none());
+fn only_properties_that_something_reads_are_kept() {
+    let property =
+        |name, value| narrow::<ClusterProperty>(json!({"metadata": {"name": name}, "spec": {"value": value}}));
+    for name in ["cluster.clusterset.k8s.io", "clusterset.k8s.io", "region.example.com"] {
+        assert!(property(name, "v").is_some(), "{name}");
+    }
+    assert!(property("cluster.clusterset.k8s.io", "a b").is_some(), "it is reported");
+    assert!(property("region.example.com", "a b").is_none(), "no selector can match it");
 }
 
 #[test]

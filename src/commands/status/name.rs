@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::{
     api::{core::v1::Service, discovery::v1::EndpointSlice},
-    apimachinery::pkg::apis::meta::v1::Time,
+    apimachinery::pkg::apis::meta::v1::{Condition, Time},
 };
 use kube::ResourceExt;
 
@@ -19,7 +19,7 @@ use super::{
 };
 use api::{
     ServiceExport, ServiceImportType,
-    conditions::{ImportReadyReason, ValidReason, Verdict, export_rows},
+    conditions::{ImportCondition, ImportReadyReason, ValidReason, Verdict, export_rows},
     names,
 };
 use cli::shell::quoted;
@@ -252,7 +252,8 @@ impl<'a> Follow<'a> {
         let ips = import.spec.ips.join(",");
         let text =
             format!("{} {ips}, {}, {}", import.spec.type_.as_str(), listed("ports", &ports), listed("from", &clusters));
-        vec![Finding::well(ABOUT, text).aged(self.age_of(import))]
+        let selection = self.selection().map(|said| Finding::well("cluster selection", said.message.clone()));
+        [Finding::well(ABOUT, text).aged(self.age_of(import))].into_iter().chain(selection).collect()
     }
 
     fn no_import(&self) -> Finding {
@@ -341,6 +342,9 @@ impl<'a> Follow<'a> {
                 let text = "none: this cluster serves no IP family that the export has";
                 Finding::wrong(about, text, ImportReadyReason::IpFamilyNotSupported.row().remedy)
             }
+            Some(there) if count.ready == 0 && there.ready > 0 && self.prefers_others() => {
+                Finding::well(about, format!("{count}: others serve here by the cluster selection"))
+            }
             Some(there) if count.ready == 0 && there.ready > 0 => {
                 let remedy = format!(
                     "Wait some seconds. Addresses that cannot be endpoints are left out: look at {}",
@@ -355,6 +359,17 @@ impl<'a> Follow<'a> {
             _ => Finding::well(about, count.to_string()),
         };
         finding.aged(self.age_of_slices(slices.iter().copied()))
+    }
+
+    /// Whether the import says that some clusters serve before others.
+    fn selection(&self) -> Option<&Condition> {
+        let import = self.name.import.as_ref().ok()?.as_ref()?;
+        let type_ = ImportCondition::ClusterSelection.as_str();
+        import.status.as_ref()?.conditions.iter().find(|said| said.type_ == type_)
+    }
+
+    fn prefers_others(&self) -> bool {
+        self.selection().is_some()
     }
 
     fn is_out_of_reach(&self, source: &str) -> bool {

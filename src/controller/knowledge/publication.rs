@@ -1,6 +1,9 @@
 //! What the registry has of this cluster's exports and registrations.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{Concerned, Knowledge, Membership};
 use crate::membership::LEAVING;
@@ -9,6 +12,13 @@ use ledger::Map;
 use model::{ClaimOwner, ServiceKey, Target};
 
 impl Knowledge {
+    /// Sets the properties of this cluster, once its own ledger is known.
+    pub fn set_properties(&mut self, properties: &BTreeMap<String, String>) {
+        if let Some(exports) = &mut self.exports {
+            exports.set_properties(properties.iter().map(|(name, value)| (&**name, &**value)));
+        }
+    }
+
     /// Takes in what was published of this cluster.
     pub fn adopt_published(&mut self, published: Option<Arc<Map>>) -> Concerned {
         let after = published.clone().unwrap_or_default();

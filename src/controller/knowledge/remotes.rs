@@ -38,6 +38,12 @@ pub(super) fn claims<'a>(
 }
 
 impl Knowledge {
+    /// The properties of another cluster, as far as they are known.
+    pub fn properties(&self, cluster: &ClusterId) -> BTreeMap<String, String> {
+        let map = self.others.remotes.get(cluster).and_then(|remote| remote.map.as_ref());
+        map.map(|map| records::properties::read(map)).unwrap_or_default()
+    }
+
     /// Takes in the state of the other clusters. Names that wait for a cluster to become known
     /// ([`unknown`](Self::unknown), [`awaits_first_reading`](Self::awaits_first_reading)) are not in the result.
     pub fn adopt_remotes(&mut self, remotes: &Remotes) -> Concerned {
@@ -100,6 +106,9 @@ impl Knowledge {
                 continue;
             }
             let before = entry.map.replace(Arc::clone(&state)).unwrap_or_default();
+            if records::properties::differ(&before, &state) {
+                concerned.names.extend(entry.exports.iter().cloned());
+            }
             let mut problems = Vec::new();
             for key in records::changed_services(&before, &state) {
                 // What is unreadable is reported once, even if nobody here imports it.

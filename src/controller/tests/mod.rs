@@ -18,6 +18,7 @@ mod registered;
 mod replaced;
 mod replayed;
 mod restless;
+mod selection;
 mod shares;
 mod sharing;
 mod succession;

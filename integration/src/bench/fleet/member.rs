@@ -141,6 +141,7 @@ impl Member {
             annotations: BTreeMap::new(),
             publish_not_ready_addresses: false,
             target: Some(target),
+            cluster_selection: None,
         }
     }
 

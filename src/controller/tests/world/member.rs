@@ -128,6 +128,7 @@ impl Cluster {
                 hide_tasks,
                 settle,
                 type_notice: Duration::from_mins(15),
+                cluster_selection: api::selection::ClusterSelection::spread(),
             };
             run(settings, inputs).await;
         })));

@@ -1,0 +1,146 @@
+//! Which clusters serve a name: the properties of this cluster and of the others.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use super::{Mode, core::Core};
+use api::{
+    conditions::SelectionReason,
+    names::{CLUSTER_SELECTION, PROPERTY_CLUSTER_ID, PROPERTY_CLUSTERSET_ID},
+    selection::{ClusterSelection, InvalidSelection, Properties},
+};
+use cluster::objects::ServiceExport;
+use import::Source;
+use model::{ClusterId, ClusterSetService, ServiceKey, ServiceType};
+
+/// The cluster selection that an export names, if it names one.
+///
+/// # Errors
+/// An annotation is invalid.
+pub(super) fn asked(export: &ServiceExport) -> Result<Option<ClusterSelection>, InvalidSelection> {
+    let annotations = CLUSTER_SELECTION.map(|name| export.annotations.get(name));
+    ClusterSelection::read(annotations, CLUSTER_SELECTION)
+}
+
+impl Core {
+    /// The properties by which others prefer this cluster. The two of its identity are not among them: everybody knows its id, and
+    /// all have the same ClusterSet.
+    fn own_properties(&self) -> impl Iterator<Item = (&str, &str)> {
+        let properties = self.world.properties.values().map(|property| (&*property.name, &*property.value));
+        properties.filter(|(name, _)| ![PROPERTY_CLUSTER_ID, PROPERTY_CLUSTERSET_ID].contains(name))
+    }
+
+    /// Puts the properties of this cluster into what it publishes.
+    pub(super) fn publish_properties(&mut self) {
+        if self.settings.mode != Mode::Member {
+            return;
+        }
+        let properties: Properties =
+            self.own_properties().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        self.knowledge.set_properties(&properties);
+    }
+
+    /// The properties of this cluster and of these sources; nothing if no cluster is preferred, so that nobody asks for them.
+    pub(super) fn properties_of(
+        &self,
+        sources: &BTreeMap<ClusterId, Source<'_>>,
+        of_namespace: Option<&ClusterSelection>,
+    ) -> BTreeMap<ClusterId, Properties> {
+        let here = self.knowledge.local();
+        let nobody_asks = of_namespace.unwrap_or(&self.settings.cluster_selection).is_spread()
+            && sources.values().all(|source| source.export.cluster_selection.is_none());
+        if nobody_asks {
+            return BTreeMap::new();
+        }
+        sources.keys().chain([here]).map(|cluster| (cluster.clone(), self.properties(cluster))).collect()
+    }
+
+    /// The properties of a cluster, with its id.
+    fn properties(&self, cluster: &ClusterId) -> Properties {
+        let mut properties = if cluster == self.knowledge.local() {
+            self.own_properties().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+        } else {
+            self.knowledge.properties(cluster)
+        };
+        properties.insert(PROPERTY_CLUSTER_ID.to_owned(), cluster.to_string());
+        properties
+    }
+
+    /// The cluster selection with which an export is published. Instead of an invalid one, the last valid one stays.
+    pub(super) fn exported_selection(&self, export: &ServiceExport) -> Option<Arc<str>> {
+        match asked(export) {
+            Ok(selection) => selection.map(|selection| selection.published()),
+            Err(_) => self.last_selection(&export.key),
+        }
+    }
+
+    /// The cluster selection that was published last.
+    fn last_selection(&self, key: &ServiceKey) -> Option<Arc<str>> {
+        let said = || self.knowledge.exports()?.said(key)?.export.cluster_selection;
+        match self.knowledge.planned(key) {
+            Some(Ok(planned)) if planned.export.cluster_selection.is_some() => planned.export.cluster_selection.clone(),
+            _ => said(),
+        }
+    }
+
+    /// Exports whose cluster selection is invalid: what was published last depends on the own ledger.
+    pub(super) fn invalid_selections(&self) -> impl Iterator<Item = &ServiceKey> {
+        self.world.exports.values().filter(|export| asked(export).is_err()).map(|export| &export.key)
+    }
+
+    /// What the condition `ClusterSelection` of an export says. `merged`: what all known exports of the name make of it.
+    pub(super) fn report_selection(
+        &self,
+        export: &ServiceExport,
+        merged: Option<&ClusterSetService>,
+    ) -> Option<(SelectionReason, String)> {
+        let here = self.knowledge.local();
+        let selection = match asked(export) {
+            Ok(selection) => selection,
+            Err(why) => {
+                let last = self.last_selection(&export.key);
+                let stays = last.map_or_else(
+                    || "Until then there is none.".to_owned(),
+                    |last| format!("Until then, {last} stays in force."),
+                );
+                return Some((SelectionReason::InvalidClusterSelector, format!("The annotation {why}. {stays}")));
+            }
+        };
+        if let Some(conflict) = merged.and_then(|merged| merged.selection_conflict.as_ref()) {
+            return Some((SelectionReason::ClusterSelectorsConflict, conflict.message(here)));
+        }
+        let (selection, merged) = selection.zip(merged)?;
+        if merged.service_type == ServiceType::Headless {
+            let text = "Clients of a headless Service choose endpoints by themselves, so all of them are shown. Remove the annotation, or \
+                        export a Service that is not headless.";
+            return Some((SelectionReason::InvalidServiceType, text.to_owned()));
+        }
+        let clusters = merged.clusters.keys().filter(|cluster| !ClusterId::is_discovered(cluster.as_str()));
+        let properties: BTreeMap<_, _> =
+            clusters.chain([here]).map(|cluster| (cluster, self.properties(cluster))).collect();
+        let has = |name: &str| properties.values().any(|properties| properties.contains_key(name));
+        if selection != ClusterSelection::local_first()
+            && let Some(unknown) = selection.property_names().find(|name| !has(name))
+        {
+            let text = format!(
+                "No cluster that exports this name has the ClusterProperty {unknown}: create it in each of them, or correct its name in the \
+                 annotation."
+            );
+            return Some((SelectionReason::UnknownProperty, text));
+        }
+        let tiers = selection.for_importer(&properties[here]);
+        let mut by_tier = BTreeMap::<Option<usize>, BTreeSet<&str>>::new();
+        for cluster in merged.clusters.keys().filter(|cluster| !ClusterId::is_discovered(cluster.as_str())) {
+            // Those that never serve come last.
+            by_tier.entry(tiers.of(&properties[cluster])).or_default().insert(cluster.as_str());
+        }
+        let never = by_tier.remove(&None);
+        let names = |clusters: &BTreeSet<&str>| clusters.iter().copied().collect::<Vec<_>>().join(", ");
+        let order = by_tier.values().map(names).collect::<Vec<_>>().join("; then ");
+        let order = if order.is_empty() { "no cluster serves".to_owned() } else { order };
+        let never = never.map(|clusters| format!("; never: {}", names(&clusters))).unwrap_or_default();
+        Some((SelectionReason::InForce, format!("By {selection}, clients in this cluster use {order}{never}.")))
+    }
+}

@@ -1,0 +1,73 @@
+//! Which clusters serve, by a cluster selection.
+
+use super::*;
+use api::names::{PROPERTY_CLUSTER_ID, PROPERTY_REGION};
+
+/// `here` and `near` are in one region, and `far` in another one.
+fn scene() -> Scene {
+    let mut scene = Scene::new(&[("far", 1, &["10.2.0.1"]), ("here", 2, &["10.0.0.1"]), ("near", 3, &["10.1.0.1"])]);
+    for (name, region) in [("far", "us-east-1"), ("here", "eu-central-1"), ("near", "eu-central-1")] {
+        let properties = [(PROPERTY_CLUSTER_ID, name), (PROPERTY_REGION, region)];
+        let properties = properties.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        scene.properties.insert(id(name), properties);
+    }
+    scene
+}
+
+/// The clusters that serve.
+fn serving(scene: &Scene) -> Vec<String> {
+    let wanted = scene.wanted();
+    assert_eq!(wanted.service.unwrap().clusters.len(), 3, "the import names every cluster");
+    let serve = |slices: &[Slice]| slices.iter().any(|slice| !slice.endpoints.is_empty());
+    wanted.slices.iter().filter(|(_, slices)| serve(slices)).map(|(cluster, _)| cluster.to_string()).collect()
+}
+
+fn unready(scene: &mut Scene, cluster: &str) {
+    let (_, _, endpoints) = scene.exports.iter_mut().find(|(name, ..)| name.as_str() == cluster).unwrap();
+    endpoints[0].conditions = Conditions { ready: false, serving: false, terminating: false };
+}
+
+#[test]
+fn the_namespace_counts_before_the_oldest_export_and_that_before_the_installation() {
+    let mut scene = scene();
+    assert_eq!(serving(&scene), ["far", "here", "near"]);
+    scene.default = ClusterSelection::local_first();
+    assert_eq!(serving(&scene), ["here"]);
+    let only_far =
+        r#"{"clusterSelectors":[{"propertySelector":{"matchLabels":{"region.topology.k8s.io":"us-east-1"}}}]}"#;
+    scene.exports[0].1.cluster_selection = Some(only_far.into());
+    scene.exports[1].1.cluster_selection = Some("spread".into());
+    assert_eq!(serving(&scene), ["far"], "that of the oldest export");
+    scene.of_namespace = Some(ClusterSelection::spread());
+    assert_eq!(serving(&scene), ["far", "here", "near"]);
+    scene.of_namespace = None;
+    scene.exports[0].1.cluster_selection = Some("{\"of\":\"a newer version\"}".into());
+    assert_eq!(serving(&scene), ["here"], "what cannot be read is none");
+}
+
+#[test]
+fn local_first_goes_on_to_the_region_and_then_everywhere() {
+    let mut scene = Scene { default: ClusterSelection::local_first(), ..scene() };
+    unready(&mut scene, "here");
+    assert_eq!(serving(&scene), ["here", "near"]);
+    unready(&mut scene, "near");
+    assert_eq!(serving(&scene), ["far", "here", "near"]);
+}
+
+#[test]
+fn local_only_serves_nothing_where_the_own_cluster_cannot() {
+    let mut scene = Scene { default: ClusterSelection::local_only(), ..scene() };
+    unready(&mut scene, "here");
+    assert_eq!(serving(&scene), ["here"]);
+    assert!(scene.wanted().slices[&id("near")].is_empty());
+}
+
+/// Peers of a StatefulSet need each other's names.
+#[test]
+fn a_headless_import_has_all_endpoints() {
+    let mut scene = Scene { default: ClusterSelection::local_first(), ..scene() };
+    for (_, export, _) in &mut scene.exports {
+        export.service_type = ServiceType::Headless;
+    }
+    assert_eq!(serving(&scene), ["far", "here", "near"]);
+}

@@ -1,0 +1,118 @@
+//! The cluster selection that is in force for a name, and the tiers that it makes of the name's sources. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    plan::Observed,
+    tiers::{self, Around, Candidates, Spill},
+    unknown::import_concerns_unknown,
+};
+use api::{
+    conditions::ImportSelectionReason,
+    selection::{ClusterSelection, Properties},
+};
+use cluster::objects::OwnSlice;
+use model::{ClusterId, PackedEndpoint};
+
+/// What decides which clusters serve a name in this cluster, beside its exports.
+#[derive(Debug, Clone, Copy)]
+pub struct Selecting<'a> {
+    /// The cluster selection of the Kubernetes namespace in this cluster. It counts instead of what exports say.
+    pub of_namespace: Option<&'a ClusterSelection>,
+    /// The cluster selection of this installation, which counts if nobody says anything.
+    pub default: &'a ClusterSelection,
+    /// The properties of all clusters that export the name, and of this one.
+    pub properties: &'a BTreeMap<ClusterId, Properties>,
+    /// How many steps farther clusters have gone back ([`tiers::STEPS`]).
+    pub step: u8,
+}
+
+impl Selecting<'_> {
+    /// The cluster selection that is in force. `exported`: that of the merged exports. One that cannot be read counts as none:
+    /// a newer version wrote it.
+    pub(super) fn in_force(&self, exported: Option<&str>) -> Option<ClusterSelection> {
+        let of_exports = || exported.and_then(|text| ClusterSelection::from_published(text).ok());
+        let selection = self.of_namespace.cloned().or_else(of_exports).unwrap_or_else(|| self.default.clone());
+        (!selection.is_spread()).then_some(selection)
+    }
+}
+
+/// The endpoints that serve by a cluster selection, and what the import says of it. A source that never serves has none.
+pub(super) fn selected(
+    observed: &Observed<'_>,
+    selection: &ClusterSelection,
+    mut placed: Placed,
+) -> (Placed, Spill, Option<(ImportSelectionReason, String)>) {
+    let (none, Selecting { properties, step, .. }) = (Properties::new(), observed.selecting);
+    let of = |cluster: &ClusterId| properties.get(cluster).unwrap_or(&none);
+    let tiers = selection.for_importer(of(observed.local));
+    let (mut candidates, mut order) = (BTreeMap::new(), Order::default());
+    for (source, endpoints) in &mut placed {
+        let discovered = ClusterId::is_discovered(source.as_str());
+        let endpoints = std::mem::take(endpoints);
+        if let Some(tier) = if discovered { tiers.of_discovered() } else { tiers.of(of(source)) } {
+            order.tiers.entry(tier).or_default().insert(source.clone());
+            candidates.insert(source.clone(), Candidates { tier, endpoints });
+        } else {
+            order.never.insert(source.clone());
+        }
+    }
+    let is_unknown = |slice: &OwnSlice| observed.unknown.contains(slice.source_cluster.as_deref().unwrap_or_default());
+    let serves = || {
+        let mut unknown = observed.slices.iter().filter(|slice| is_unknown(slice));
+        unknown.any(|slice| slice.endpoints.iter().any(|endpoint| endpoint.conditions.ready))
+    };
+    let around = Around {
+        local: observed.local,
+        slices: observed.slices,
+        min_ready: selection.min_ready(),
+        step,
+        unknown: import_concerns_unknown(observed).then(serves),
+    };
+    let (chosen, spill) = tiers::choose(candidates, &around);
+    placed.extend(chosen);
+    let said = order.said(selection, &placed);
+    (placed, spill, Some(said))
+}
+
+/// The endpoints of each source.
+pub(super) type Placed = BTreeMap<ClusterId, Vec<PackedEndpoint>>;
+
+/// The sources of a name, nearest first.
+#[derive(Debug, Default)]
+struct Order {
+    tiers: BTreeMap<usize, BTreeSet<ClusterId>>,
+    /// Those that never serve.
+    never: BTreeSet<ClusterId>,
+}
+
+impl Order {
+    /// What the import says of it. It changes only when other clusters serve, and not with each endpoint.
+    fn said(self, selection: &ClusterSelection, placed: &Placed) -> (ImportSelectionReason, String) {
+        let serves = |source: &ClusterId| placed[source].iter().any(|packed| packed.endpoint.conditions.ready);
+        let names =
+            |sources: &[&ClusterId]| sources.iter().map(|source| source.as_str()).collect::<Vec<_>>().join(", ");
+        let sources = || self.tiers.values().flatten();
+        let serving: Vec<_> = sources().filter(|source| serves(source)).collect();
+        let rest = self.tiers.values().map(|tier| tier.iter().filter(|source| !serves(source)).collect::<Vec<_>>());
+        let rest: Vec<_> = rest.filter(|tier| !tier.is_empty()).map(|tier| names(&tier)).collect();
+        let never = names(&self.never.iter().collect::<Vec<_>>());
+        let never = if never.is_empty() { never } else { format!(" Never: {never}.") };
+        if serving.is_empty() {
+            let allowed = if rest.is_empty() {
+                "It allows none that exports the name.".to_owned()
+            } else {
+                format!("It allows {}.", rest.join(", "))
+            };
+            return (
+                ImportSelectionReason::NoneAllowed,
+                format!(
+                    "By {selection}, no cluster serves: none that it allows has a ready endpoint. {allowed}{never}"
+                ),
+            );
+        }
+        let others =
+            if rest.is_empty() { String::new() } else { format!(" Others in their order: {}.", rest.join("; ")) };
+        (ImportSelectionReason::InForce, format!("By {selection}, these serve: {}.{others}{never}", names(&serving)))
+    }
+}

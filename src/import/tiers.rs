@@ -1,0 +1,266 @@
+//! Which endpoints serve a name in this cluster, if a cluster selection prefers some clusters to others. Pure.
+//!
+//! A tier serves alone while enough of its endpoints are ready. Below that, the next tier gets the rest of the connections, by
+//! how many of its endpoints are shown: kube-proxy gives each endpoint that it knows an equal share, so nothing else is needed.
+//! A farther tier gets its share at once, and gives it back in [`STEPS`] steps, so that a nearer one that comes back is not
+//! overrun. What is shown follows from the endpoints, the EndpointSlices that there are, and the step.
+//!
+//! Each IP family and each port is judged by itself: a port that only a farther cluster serves is served from there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use sha2::{Digest, Sha256};
+
+use api::selection::MinReady;
+use cluster::objects::OwnSlice;
+use model::{ClusterId, Conditions, EndpointPort, PackedEndpoint};
+
+/// In how many steps a farther tier gives its connections back.
+pub const STEPS: u8 = 4;
+
+/// What cluster selection needs to know of one name.
+#[derive(Debug)]
+pub(super) struct Around<'a> {
+    /// This cluster: each cluster chooses other endpoints of a farther tier, so that they do not all choose the same.
+    pub(super) local: &'a ClusterId,
+    /// The EndpointSlices that there are.
+    pub(super) slices: &'a [Arc<OwnSlice>],
+    /// Which share of a tier must be ready for it to serve alone.
+    pub(super) min_ready: MinReady,
+    /// How many steps farther tiers have gone back.
+    pub(super) step: u8,
+    /// Whether a cluster is not known that may serve this name, too.
+    pub(super) unknown: Option<Serving>,
+}
+
+/// Whether slices of a cluster that is not known list a ready endpoint.
+pub(super) type Serving = bool;
+
+/// How what is shown differs from what should be shown in the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Spill {
+    /// Not at all.
+    #[default]
+    Settled,
+    /// A farther tier shows more than it should, and gives it back step by step.
+    Excess,
+    /// A farther tier shows more endpoints from now on than before, so steps begin anew.
+    Rising,
+}
+
+/// The endpoints of one source that may serve.
+#[derive(Debug)]
+pub(super) struct Candidates {
+    /// Its tier; 0 is the nearest one.
+    pub(super) tier: usize,
+    /// Its endpoints.
+    pub(super) endpoints: Vec<PackedEndpoint>,
+}
+
+/// An endpoint in one IP family and on one port.
+#[derive(Debug, Clone, Copy)]
+struct Member<'a> {
+    source: &'a ClusterId,
+    address: IpAddr,
+    conditions: Conditions,
+    /// Whether a slice has it now.
+    shown: bool,
+}
+
+/// What is chosen: of each source the addresses, by the name of the port.
+type Chosen = BTreeSet<(ClusterId, IpAddr, Arc<str>)>;
+
+/// Chooses the endpoints that serve.
+pub(super) fn choose(
+    candidates: BTreeMap<ClusterId, Candidates>,
+    around: &Around<'_>,
+) -> (BTreeMap<ClusterId, Vec<PackedEndpoint>>, Spill) {
+    let mut chosen = Chosen::new();
+    let mut spill = Spill::Settled;
+    for ((_, port), tiers) in groups(&candidates, around) {
+        let (members, spilled) = serving(&tiers, around);
+        spill = spill.max(spilled);
+        chosen.extend(members.into_iter().map(|member| (member.source.clone(), member.address, Arc::clone(&port))));
+    }
+    let chosen = candidates.into_iter().map(|(source, Candidates { endpoints, .. })| {
+        let endpoints = endpoints.into_iter().filter_map(|endpoint| restricted(&source, endpoint, &chosen)).collect();
+        (source, endpoints)
+    });
+    (chosen.collect(), spill)
+}
+
+/// The name of a port, or nothing for an endpoint without ports.
+fn port_names(ports: &[EndpointPort]) -> impl Iterator<Item = Arc<str>> {
+    let without = ports.is_empty().then(Arc::default);
+    ports.iter().map(|port| Arc::clone(&port.name)).chain(without)
+}
+
+/// All endpoints by IP family and port, and in each of these by tier.
+fn groups<'a>(
+    candidates: &'a BTreeMap<ClusterId, Candidates>,
+    around: &Around<'_>,
+) -> BTreeMap<(bool, Arc<str>), BTreeMap<usize, BTreeMap<(&'a ClusterId, IpAddr), Member<'a>>>> {
+    let mut shown = BTreeSet::new();
+    for slice in around.slices.iter().filter(|slice| !slice.deleting) {
+        let Some(source) = slice.source_cluster.as_deref() else { continue };
+        for address in slice.endpoints.iter().filter_map(|endpoint| endpoint.address) {
+            shown.extend(port_names(&slice.ports).map(|port| (source, address, port)));
+        }
+    }
+    let mut groups = BTreeMap::<_, BTreeMap<_, BTreeMap<_, Member<'_>>>>::new();
+    for (source, Candidates { tier, endpoints }) in candidates {
+        for PackedEndpoint { endpoint, ports } in endpoints {
+            for port in port_names(ports) {
+                let shown = shown.contains(&(source.as_str(), endpoint.address, Arc::clone(&port)));
+                let of_tier = groups.entry((endpoint.address.is_ipv4(), port)).or_default().entry(*tier).or_default();
+                let member = Member { source, address: endpoint.address, conditions: endpoint.conditions, shown };
+                // It may be listed several times, with other numbers of its ports.
+                let one = of_tier.entry((source, endpoint.address)).or_insert(member);
+                one.conditions = one.conditions.better(endpoint.conditions);
+            }
+        }
+    }
+    groups
+}
+
+/// The members that serve.
+fn serving<'a>(
+    tiers: &BTreeMap<usize, BTreeMap<(&'a ClusterId, IpAddr), Member<'a>>>,
+    around: &Around<'_>,
+) -> (Vec<Member<'a>>, Spill) {
+    let tiers: Vec<Tier<'a>> =
+        tiers.iter().map(|(number, members)| Tier::of(*number, members.values().copied(), around.local)).collect();
+    // Nobody is ready, so there is nothing to prefer.
+    let Some(first) = tiers.iter().find(|tier| !tier.ready.is_empty()).map(|tier| tier.number) else {
+        return (tiers.into_iter().flat_map(|tier| tier.others).collect(), Spill::Settled);
+    };
+    // Until all clusters are known, farther tiers keep what they show, unless nobody shows anything.
+    let frozen = around.unknown.is_some_and(|serves| serves || tiers.iter().any(|tier| tier.shown > 0));
+    let nearest = if frozen { 0 } else { first };
+    let targets = targets(&tiers, first, around.min_ready);
+    let (mut members, mut spill) = (Vec::new(), Spill::Settled);
+    for (tier, target) in tiers.into_iter().zip(targets) {
+        let Tier { number, mut ready, others, shown } = tier;
+        if number <= nearest {
+            members.extend(ready.into_iter().chain(others));
+            continue;
+        }
+        let (count, spilled) = if frozen {
+            (shown, Spill::Settled)
+        } else if target > shown {
+            (target, Spill::Rising)
+        } else if target < shown {
+            (target.max(shown.min(left_after(ready.len(), around.step))), Spill::Excess)
+        } else {
+            (target, Spill::Settled)
+        };
+        spill = spill.max(spilled);
+        let whole = count > 0 && count == ready.len();
+        ready.truncate(count);
+        members.extend(ready);
+        // What shuts down keeps its connections, and the others of a tier that serves as a whole are listed as always.
+        members.extend(others.into_iter().filter(|member| whole || member.shown && member.conditions.terminating));
+    }
+    (members, spill)
+}
+
+/// How many endpoints of a farther tier of which `ready` are ready may be left after so many steps.
+fn left_after(ready: usize, step: u8) -> usize {
+    (ready * usize::from(STEPS.saturating_sub(step))).div_ceil(usize::from(STEPS))
+}
+
+/// The endpoints of one tier.
+struct Tier<'a> {
+    /// 0 is the nearest one.
+    number: usize,
+    /// Those that are ready, in the order in which this cluster chooses them.
+    ready: Vec<Member<'a>>,
+    others: Vec<Member<'a>>,
+    /// How many of the ready ones slices have now.
+    shown: usize,
+}
+
+impl<'a> Tier<'a> {
+    fn of(number: usize, members: impl Iterator<Item = Member<'a>>, local: &ClusterId) -> Self {
+        let (mut ready, others): (Vec<_>, Vec<_>) = members.partition(|member| member.conditions.ready);
+        ready.sort_by_cached_key(|member| (order(local, member.address), member.address));
+        let shown = ready.iter().filter(|member| member.shown).count();
+        Self { number, ready, others, shown }
+    }
+
+    /// Which part of the connections it can take: 1 while enough of its endpoints are ready. Those that shut down do not
+    /// count: they are wanted no more.
+    fn health(&self, min_ready: MinReady) -> f64 {
+        let ready = self.ready.len();
+        if ready == 0 || min_ready == MinReady::ANY {
+            return if ready == 0 { 0.0 } else { 1.0 };
+        }
+        let listed = ready + self.others.iter().filter(|member| !member.conditions.terminating).count();
+        (small(ready) / small(listed) * 100.0 / f64::from(min_ready.percent())).min(1.0)
+    }
+}
+
+/// How many ready endpoints of each tier should be shown: all of the first one that has any, and of each farther one as many
+/// as give it its part of the connections.
+fn targets(tiers: &[Tier<'_>], first: usize, min_ready: MinReady) -> Vec<usize> {
+    let mut left = 1.0;
+    let parts: Vec<f64> = tiers
+        .iter()
+        .map(|tier| {
+            let part = left * tier.health(min_ready);
+            left -= part;
+            part
+        })
+        .collect();
+    let base = tiers.iter().zip(&parts).find(|(tier, _)| tier.number == first);
+    let per_part = base.map_or(0.0, |(tier, part)| small(tier.ready.len()) / part);
+    let target = |(tier, part): (&Tier<'_>, f64)| {
+        let ready = tier.ready.len();
+        if tier.number <= first {
+            return ready;
+        }
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is bounded, and not negative")]
+        let target = (per_part * part).round().min(small(ready)) as usize;
+        target
+    };
+    tiers.iter().zip(parts).map(target).collect()
+}
+
+/// A number of endpoints. No name has so many that this would be inexact.
+fn small(count: usize) -> f64 {
+    u32::try_from(count).unwrap_or(u32::MAX).into()
+}
+
+/// The place of an address in this cluster's order.
+fn order(local: &ClusterId, address: IpAddr) -> [u8; 8] {
+    let mut hash = Sha256::new();
+    hash.update(local.as_str());
+    match address {
+        IpAddr::V4(address) => hash.update(address.octets()),
+        IpAddr::V6(address) => hash.update(address.octets()),
+    }
+    let digest = hash.finalize();
+    std::array::from_fn(|n| digest[n])
+}
+
+/// The endpoint with the ports for which it is chosen; `None` if there is none.
+fn restricted(source: &ClusterId, endpoint: PackedEndpoint, chosen: &Chosen) -> Option<PackedEndpoint> {
+    let address = endpoint.endpoint.address;
+    let is_chosen = |port: &Arc<str>| chosen.contains(&(source.clone(), address, Arc::clone(port)));
+    if endpoint.ports.is_empty() {
+        return is_chosen(&Arc::default()).then_some(endpoint);
+    }
+    if endpoint.ports.iter().all(|port| is_chosen(&port.name)) {
+        return Some(endpoint);
+    }
+    let ports: Arc<[EndpointPort]> = endpoint.ports.iter().filter(|port| is_chosen(&port.name)).cloned().collect();
+    (!ports.is_empty()).then_some(PackedEndpoint { ports, ..endpoint })
+}
+
+#[cfg(test)]
+#[path = "tiers_tests.rs"]
+mod tests;
