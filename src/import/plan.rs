@@ -234,6 +234,8 @@ fn plan_import(
     let selection = observed.selecting.in_force(service.cluster_selection.as_deref());
     // Peers of a StatefulSet need each other's names, and clients of these names choose by themselves (KEP-5939).
     let selection = selection.filter(|_| service_type == ServiceType::ClusterSetIp);
+    // Of what no cluster exports, no cluster is preferred.
+    let selection = selection.filter(|_| is_exported || import_concerns_unknown(observed));
     let (mut spill, mut said) = (Spill::Settled, None);
     if let Some(selection) = selection {
         (placed, spill, said) = selected(observed, &selection, placed);

@@ -15,6 +15,8 @@ use model::{
 
 /// Longest name of a Node: a DNS subdomain.
 const MAX_NODE: usize = 253;
+/// Longest cluster selection, in bytes: `api::selection` writes no longer one, and reads no longer one.
+const MAX_SELECTION: usize = 1_000;
 /// The timeouts that a session affinity by client IP may have, in seconds: up to a day (`validateClientIPAffinityConfig` of
 /// Kubernetes).
 const TIMEOUTS: std::ops::RangeInclusive<u32> = 1..=86_400;
@@ -62,6 +64,13 @@ pub(crate) fn export(bytes: &[u8]) -> Option<(Export, Vec<&'static str>)> {
             TrafficPolicy::Cluster
         }
     };
+    let cluster_selection = message.cluster_selection.filter(|text| {
+        let fits = text.len() <= MAX_SELECTION && !text.chars().any(char::is_control);
+        if !fits {
+            degraded.push("a cluster selection that nobody can have written is left out");
+        }
+        fits
+    });
     let export = Export {
         uid: message.uid.into(),
         created: message.created,
@@ -75,8 +84,7 @@ pub(crate) fn export(bytes: &[u8]) -> Option<(Export, Vec<&'static str>)> {
         annotations: message.annotations,
         publish_not_ready_addresses: message.publish_not_ready_addresses,
         target: message.target.as_ref().map(read_target),
-        // What it means is up to the import, which reports what it cannot read.
-        cluster_selection: message.cluster_selection.map(Into::into),
+        cluster_selection: cluster_selection.map(Into::into),
     };
     degraded.sort_unstable();
     degraded.dedup();
@@ -179,13 +187,15 @@ mod tests {
             affinity: 1,
             affinity_timeout: Some(86_401),
             families: vec![4, 4, 5, 6],
+            cluster_selection: Some("local-first\n".to_owned()),
             ..Default::default()
         };
         let (export, degraded) = decoded(&bad);
         assert!(export.ports.iter().all(|port| port.app_protocol.is_none()) && export.ports.len() == 2);
         assert_eq!(export.session_affinity, SessionAffinity::ClientIp { timeout: None });
         assert_eq!(export.ip_families, [IpFamily::V4, IpFamily::V6]);
-        for text in ["appProtocol", "86400", "IP family"] {
+        assert_eq!(export.cluster_selection, None);
+        for text in ["appProtocol", "86400", "IP family", "cluster selection"] {
             assert_eq!(degraded.iter().filter(|said| said.contains(text)).count(), 1, "{text}: {degraded:?}");
         }
         let day = wire::Export { affinity: 1, affinity_timeout: Some(86_400), ..Default::default() };

@@ -212,6 +212,19 @@ pub(super) fn in_record(object: &Value) -> BTreeSet<(String, String)> {
     services.into_iter().flat_map(|(service, ids)| ids.into_iter().map(move |id| (service.clone(), id))).collect()
 }
 
+/// Whether a Service has a ready endpoint in its own cluster.
+fn has_ready_pods(cluster: &Cluster, name: &Name) -> bool {
+    cluster.api.list("endpointslices").into_iter().any(|((namespace, _), slice)| {
+        namespace == name.0
+            && slice["metadata"]["labels"]["kubernetes.io/service-name"] == *name.1
+            && slice["endpoints"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .any(|endpoint| endpoint["conditions"]["ready"] == true)
+    })
+}
+
 /// A Cutover that is not where its spec sends it, or tasks that stay hidden without one.
 pub(crate) fn under_way(world: &World) -> Option<String> {
     if let Some(hidden) = hidden(world) {
@@ -236,8 +249,7 @@ pub(crate) fn under_way(world: &World) -> Option<String> {
             }
             None => {
                 // A guard has nothing to probe then, and holds the step before that is said.
-                let message = status["conditions"][0]["message"].as_str().unwrap_or_default();
-                let no_pods = reason == "PodsNotReady" || reason == "GuardUnclear" && message.contains("no ready pod");
+                let no_pods = reason == "PodsNotReady" || reason == "GuardUnclear" && !has_ready_pods(cluster, &name);
                 phase == "Finished" || spec["paused"] == true && phase == "Paused" || no_pods
             }
         };

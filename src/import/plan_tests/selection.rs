@@ -2,6 +2,7 @@
 
 use super::*;
 use api::names::{PROPERTY_CLUSTER_ID, PROPERTY_REGION};
+use discovery::Backend;
 
 /// `here` and `near` are in one region, and `far` in another one.
 fn scene() -> Scene {
@@ -70,4 +71,25 @@ fn a_headless_import_has_all_endpoints() {
         export.service_type = ServiceType::Headless;
     }
     assert_eq!(serving(&scene), ["far", "here", "near"]);
+}
+
+/// Or an installation with `local-only` would import no ECS service.
+#[test]
+fn what_no_cluster_exports_has_no_tiers() {
+    let backend = Backend {
+        source: ClusterId::discovered("ecs-prod").unwrap(),
+        ipv4: Some("10.3.0.1".parse().unwrap()),
+        ipv6: None,
+        port: Some(8080),
+        dynamic: false,
+        zone: None,
+        healthy: true,
+    };
+    let discovered = Picture { backends: vec![backend], exists: true, ..Picture::nothing() };
+    let mut scene = Scene { exports: vec![], discovered, default: ClusterSelection::local_only(), ..scene() };
+    let wanted = scene.wanted();
+    assert_eq!((wanted.slices.values().flatten().count(), wanted.selection), (1, None));
+    scene.exports = self::scene().exports;
+    let wanted = scene.wanted();
+    assert!(wanted.slices.iter().all(|(source, slices)| *source == id("here") || slices.is_empty()));
 }
