@@ -90,6 +90,7 @@ pub enum FallbackPolicy {
 }
 
 impl FallbackPolicy {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -113,6 +114,7 @@ impl MinReady {
         self.0
     }
 
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
     fn is_default(&self) -> bool {
         *self == Self::default()
     }
@@ -167,8 +169,11 @@ impl fmt::Display for InvalidSelection {
 
 impl std::error::Error for InvalidSelection {}
 
+/// A short form, and what it stands for.
+type Short = (&'static str, fn() -> ClusterSelection);
+
 /// The short forms.
-const SHORT: [(&str, fn() -> ClusterSelection); 3] = [
+const SHORT: [Short; 3] = [
     ("spread", ClusterSelection::spread),
     ("local-first", ClusterSelection::local_first),
     ("local-only", ClusterSelection::local_only),

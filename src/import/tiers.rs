@@ -71,6 +71,9 @@ struct Member<'a> {
     shown: bool,
 }
 
+/// The endpoints of one tier.
+type Members<'a> = BTreeMap<(&'a ClusterId, IpAddr), Member<'a>>;
+
 /// What is chosen: of each source the addresses, by the name of the port.
 type Chosen = BTreeSet<(ClusterId, IpAddr, Arc<str>)>;
 
@@ -103,7 +106,7 @@ fn port_names(ports: &[EndpointPort]) -> impl Iterator<Item = Arc<str>> {
 fn groups<'a>(
     candidates: &'a BTreeMap<ClusterId, Candidates>,
     around: &Around<'_>,
-) -> BTreeMap<(bool, Arc<str>), BTreeMap<usize, BTreeMap<(&'a ClusterId, IpAddr), Member<'a>>>> {
+) -> BTreeMap<(bool, Arc<str>), BTreeMap<usize, Members<'a>>> {
     let mut shown = BTreeSet::new();
     for slice in around.slices.iter().filter(|slice| !slice.deleting) {
         let Some(source) = slice.source_cluster.as_deref() else { continue };
@@ -111,7 +114,7 @@ fn groups<'a>(
             shown.extend(port_names(&slice.ports).map(|port| (source, address, port)));
         }
     }
-    let mut groups = BTreeMap::<_, BTreeMap<_, BTreeMap<_, Member<'_>>>>::new();
+    let mut groups = BTreeMap::<_, BTreeMap<_, Members<'_>>>::new();
     for (source, Candidates { tier, endpoints }) in candidates {
         for PackedEndpoint { endpoint, ports } in endpoints {
             for port in port_names(ports) {
@@ -128,10 +131,7 @@ fn groups<'a>(
 }
 
 /// The members that serve.
-fn serving<'a>(
-    tiers: &BTreeMap<usize, BTreeMap<(&'a ClusterId, IpAddr), Member<'a>>>,
-    around: &Around<'_>,
-) -> (Vec<Member<'a>>, Spill) {
+fn serving<'a>(tiers: &BTreeMap<usize, Members<'a>>, around: &Around<'_>) -> (Vec<Member<'a>>, Spill) {
     let tiers: Vec<Tier<'a>> =
         tiers.iter().map(|(number, members)| Tier::of(*number, members.values().copied(), around.local)).collect();
     // Nobody is ready, so there is nothing to prefer.
@@ -173,7 +173,7 @@ fn left_after(ready: usize, step: u8) -> usize {
     (ready * usize::from(STEPS.saturating_sub(step))).div_ceil(usize::from(STEPS))
 }
 
-/// The endpoints of one tier.
+/// A tier with its endpoints in order.
 struct Tier<'a> {
     /// 0 is the nearest one.
     number: usize,

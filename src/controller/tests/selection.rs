@@ -105,7 +105,7 @@ async fn what_is_wrong_is_said_on_the_export_and_the_last_valid_selection_stays(
     // A new leader knows it from the ledger.
     blue.kill();
     blue.lead();
-    always("it stays", Duration::from_secs(60), || blue.imported("web").len() == 2).await;
+    always("it stays", Duration::from_mins(1), || blue.imported("web").len() == 2).await;
 
     blue.put_export("web", &[(SELECTORS, "local-first")]);
     green.put_export("web", &[(SELECTORS, "spread")]);
