@@ -66,7 +66,26 @@ pub(crate) fn exports(clusters: &[Cluster], here: &Cluster) -> BTreeMap<Name, Ve
 /// What all names should be in a cluster.
 pub(crate) fn merged(clusters: &[Cluster], here: &Cluster) -> Merged {
     let exports = exports(clusters, here).into_iter();
-    exports.filter_map(|(name, exports)| Some((name, merge(exports, here.site)?))).collect()
+    let merged = exports.filter_map(|(name, exports)| Some((name, merge(exports, here.site)?)));
+    let nearest = merged.map(|(name, (mut import, conflicts))| {
+        if here.site.prefers_itself() && import.type_ == "ClusterSetIP" && import.clusters.contains(&here.id) {
+            use_own_endpoints(&mut import, &live(&here.api, &name));
+        }
+        (name, (import, conflicts))
+    });
+    nearest.collect()
+}
+
+/// Leaves out what others have, on each port and in each IP family in which the cluster itself has a ready endpoint.
+fn use_own_endpoints(import: &mut Imported, own: &BTreeSet<String>) {
+    for addresses in import.endpoints.values_mut() {
+        for is_v6 in [false, true] {
+            let of_family = |address: &String| address.contains(':') == is_v6;
+            if addresses.iter().any(|address| of_family(address) && own.contains(address)) {
+                addresses.retain(|address| !of_family(address) || own.contains(address));
+            }
+        }
+    }
 }
 
 /// The EndpointSlices of a Service of the cluster itself.

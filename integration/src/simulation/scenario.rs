@@ -110,6 +110,11 @@ impl Site {
         self.flags.iter().any(|flag| flag.starts_with("--derived-name"))
     }
 
+    /// Whether its clients use its own endpoints as long as one is ready.
+    pub(crate) fn prefers_itself(&self) -> bool {
+        self.flags.iter().any(|flag| flag.starts_with("--cluster-selectors"))
+    }
+
     /// How long the endpoints of a cluster stay that is silent; `None`: until it is forgotten.
     pub(crate) fn stale_ttl(&self) -> Option<Duration> {
         self.flags.contains(&"--stale-cluster-ttl=6m").then_some(Duration::from_mins(6))
@@ -127,6 +132,13 @@ const GATED: Site = Site { flags: &["--readiness-gates", "--gate-timeout=90s"], 
 const MOVING: Site = Site { flags: &["--cutovers", "--hide-tasks"], ..USUAL };
 /// The endpoints of a cluster that is silent for six minutes are withdrawn.
 const EXPIRING: Site = Site { flags: &["--stale-cluster-ttl=6m"], ..USUAL };
+/// Clients use the cluster's own endpoints as long as one is ready, and then all others.
+const NEAREST: Site = Site {
+    flags: &[
+        "--cluster-selectors=[{propertySelector: {matchLabels: {cluster.clusterset.k8s.io: \"@SameAsImporter@\"}}}]",
+    ],
+    ..USUAL
+};
 const V4: Site = Site { families: &["IPv4"], ..USUAL };
 const V6: Site = Site { families: &["IPv6"], ..USUAL };
 /// In another ClusterSet of the same account.
@@ -355,6 +367,13 @@ pub static SCENARIOS: &[Scenario] = &[
         clusters: TWO,
         kinds: &[Endpoints, Exports, Foreigners, Kills],
         steps: 16,
+    },
+    Scenario {
+        name: "nearest",
+        about: "clients use their own cluster first, and others when that has no ready endpoint",
+        clusters: &[NEAREST, NEAREST, USUAL],
+        kinds: &[Endpoints, Endpoints, Exports, Services, Kills, Stops, Lag, Kubernetes, Registry],
+        steps: 24,
     },
     Scenario {
         name: "families",
