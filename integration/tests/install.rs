@@ -152,7 +152,7 @@ fn every_flag_reaches_the_controller() {
     // These two exclude each other.
     config["awsMcsCompat"] = true.into();
     let without = config.as_object_mut().unwrap().remove("instancesNamespace").unwrap();
-    for (config, count) in [(&config, 42), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
+    for (config, count) in [(&config, 43), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
         let Some(objects) = rendered(&json!({"config": config})) else { return };
         let data = &find(&objects, "ConfigMap", "cloudmap-mcs-config").unwrap()["data"];
         let flags: Vec<_> = data.as_object().unwrap().iter().collect();
