@@ -360,7 +360,7 @@ within "cluster 2 has neither ServiceImport nor EndpointSlices" nothing two -n "
 within "cluster 2 has no Service in $NAMESPACE" nothing two -n "$NAMESPACE" get services -o name
 ok "cluster 2 has nothing of it any more, $(since "$DELETED") s after the order"
 show_two -n "$NAMESPACE" get serviceimports,services,endpointslices
-grep -qx 'No resources found in .* namespace.' <<<"$SHOWN" || fail "cluster 2 has something of it again"
+[ -z "$SHOWN" ] || fail "cluster 2 has something of it again"
 # Not the absence of an answer: a server that fails prints none, either.
 unknown() {
 	local answer

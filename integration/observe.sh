@@ -4,10 +4,14 @@
 
 # show CMD...: prints a command, runs it, prints its output indented, and leaves the output in SHOWN.
 show() {
-	local status=0
+	local status=0 errors
+	errors=$(mktemp)
 	printf '\n%s$ %s%s\n' "$DIM" "$(quoted "$@")" "$PLAIN"
-	SHOWN=$("$@" 2>&1) || status=$?
+	# kubectl warns on the standard error of what it does itself, and then there is an answer all the same.
+	SHOWN=$("$@" 2>"$errors") || status=$?
 	[ -z "$SHOWN" ] || awk '{ print "    " $0 }' <<<"$SHOWN"
+	awk '{ print "    " $0 }' "$errors"
+	rm -f "$errors"
 	return "$status"
 }
 
