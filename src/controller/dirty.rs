@@ -150,6 +150,8 @@ pub(super) struct Dirty {
     cluster_ips: BTreeSet<IpAddr>,
     /// What is said on annotated objects for which nothing can be registered.
     held_up: bool,
+    /// The properties of this cluster in the map to publish.
+    properties: bool,
     /// The map to publish.
     publish: bool,
     gates: bool,
@@ -218,6 +220,11 @@ impl Dirty {
         self
     }
 
+    const fn properties(&mut self) -> &mut Self {
+        self.properties = true;
+        self
+    }
+
     const fn publish(&mut self) -> &mut Self {
         self.publish = true;
         self
@@ -278,10 +285,12 @@ impl Core {
             }
             Fact::ClusterIps(addresses) => dirty.cluster_ips(addresses),
             Fact::Ranges | Fact::Outside => dirty.all_names(),
-            Fact::Properties => dirty.all_names().publish(),
+            Fact::Properties => dirty.properties().all_names().publish(),
             Fact::Zones => dirty.all_annotated().exports(&self.exporting.named),
             Fact::Membership => dirty.all_targets().all_names().held_up().publish(),
-            Fact::Resumed => dirty.all_annotated().exports(self.invalid_selections()).all_targets().publish(),
+            Fact::Resumed => {
+                dirty.all_annotated().exports(self.invalid_selections()).all_targets().properties().publish()
+            }
             Fact::Recordable => dirty.held_up(),
             Fact::Remote(key) => dirty.names(self.is_here(key).then(|| key.clone())),
             Fact::Record(target) | Fact::Due(target) => dirty.targets([target]),
@@ -328,8 +337,10 @@ impl Core {
         if std::mem::take(&mut self.dirty.cutovers) {
             self.judge_cutovers(now);
         }
+        if std::mem::take(&mut self.dirty.properties) {
+            self.plan_properties();
+        }
         if std::mem::take(&mut self.dirty.publish) {
-            self.publish_properties();
             self.out.extend(self.knowledge.desired().map(Command::Publish));
         }
         let names = self.dirty_names();
@@ -418,7 +429,7 @@ impl Core {
         let objects = services.keys().map(ClaimOwner::service).chain(ingresses.keys().map(ClaimOwner::ingress));
         let exports: BTreeSet<_> = exports.keys().chain(self.knowledge.planned_names()).cloned().collect();
         let objects: BTreeSet<_> = objects.chain(self.annotated.owners()).collect();
-        self.dirty.annotated(objects).exports(&exports).all_targets().held_up();
+        self.dirty.annotated(objects).exports(&exports).all_targets().held_up().properties().publish();
         self.plan_owners(now);
         let mut targets = self.dirty_targets();
         targets.retain(|target| !self.claims.waits(target));

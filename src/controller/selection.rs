@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Mode, core::Core};
+use super::{Mode, core::Core, world::World};
 use api::{
     conditions::SelectionReason,
     names::{CLUSTER_SELECTION, PROPERTY_CLUSTER_ID, PROPERTY_CLUSTERSET_ID},
@@ -24,22 +24,19 @@ pub(super) fn asked(export: &ServiceExport) -> Result<Option<ClusterSelection>, 
     ClusterSelection::read(annotations, CLUSTER_SELECTION)
 }
 
-impl Core {
-    /// The properties by which others prefer this cluster. The two of its identity are not among them: everybody knows its id, and
-    /// all have the same ClusterSet.
-    fn own_properties(&self) -> impl Iterator<Item = (&str, &str)> {
-        let properties = self.world.properties.values().map(|property| (&*property.name, &*property.value));
-        properties.filter(|(name, _)| ![PROPERTY_CLUSTER_ID, PROPERTY_CLUSTERSET_ID].contains(name))
-    }
+/// The properties by which others prefer this cluster. The two of its identity are not among them: everybody knows its id, and
+/// all have the same ClusterSet.
+fn own_properties(world: &World) -> impl Iterator<Item = (&str, &str)> {
+    let properties = world.properties.values().map(|property| (&*property.name, &*property.value));
+    properties.filter(|(name, _)| ![PROPERTY_CLUSTER_ID, PROPERTY_CLUSTERSET_ID].contains(name))
+}
 
-    /// Puts the properties of this cluster into what it publishes.
-    pub(super) fn publish_properties(&mut self) {
-        if self.settings.mode != Mode::Member {
-            return;
+impl Core {
+    /// Puts the properties of this cluster into the map to publish.
+    pub(super) fn plan_properties(&mut self) {
+        if self.settings.mode == Mode::Member {
+            self.knowledge.set_properties(own_properties(&self.world));
         }
-        let properties: Properties =
-            self.own_properties().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        self.knowledge.set_properties(&properties);
     }
 
     /// The properties of this cluster and of these sources; nothing if no cluster is preferred, so that nobody asks for them.
@@ -60,7 +57,7 @@ impl Core {
     /// The properties of a cluster, with its id.
     fn properties(&self, cluster: &ClusterId) -> Properties {
         let mut properties = if cluster == self.knowledge.local() {
-            self.own_properties().map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+            own_properties(&self.world).map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
         } else {
             self.knowledge.properties(cluster)
         };

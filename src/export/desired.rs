@@ -141,19 +141,17 @@ impl Exports {
         std::mem::take(&mut self.retired)
     }
 
-    /// Sets the properties of this cluster. Returns whether the map changed.
-    pub fn set_properties<'a>(&mut self, properties: impl IntoIterator<Item = (&'a str, &'a str)>) -> bool {
+    /// Sets the properties of this cluster. Of one that has no room, nothing is published.
+    pub fn set_properties<'a>(&mut self, properties: impl IntoIterator<Item = (&'a str, &'a str)>) {
         let wanted = records::properties::records(properties);
-        let mut changed = false;
         for stale in records::properties::keys(&self.map) {
-            changed |= !wanted.contains_key(&stale) && self.take_back(&stale);
-        }
-        for (key, value) in wanted {
-            if self.map.get(&key) != Some(&value) {
-                changed |= self.put_record(key, value, Usage::default());
+            if !wanted.contains_key(&stale) {
+                self.take_back(&stale);
             }
         }
-        changed
+        for (key, value) in wanted {
+            self.put_record(key, value, Usage::default());
+        }
     }
 
     /// Every name in the ledger, even if it is no longer exported.

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     check::NEWS,
-    expect::Name,
+    expect::{Name, live},
     kubernetes::Write,
     users::{JOINING, NAMES, PYTHON, Place, annotation, is_terminating},
     world::{Cluster, OWN, World, must},
@@ -212,19 +212,6 @@ pub(super) fn in_record(object: &Value) -> BTreeSet<(String, String)> {
     services.into_iter().flat_map(|(service, ids)| ids.into_iter().map(move |id| (service.clone(), id))).collect()
 }
 
-/// Whether a Service has a ready endpoint in its own cluster.
-fn has_ready_pods(cluster: &Cluster, name: &Name) -> bool {
-    cluster.api.list("endpointslices").into_iter().any(|((namespace, _), slice)| {
-        namespace == name.0
-            && slice["metadata"]["labels"]["kubernetes.io/service-name"] == *name.1
-            && slice["endpoints"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .any(|endpoint| endpoint["conditions"]["ready"] == true)
-    })
-}
-
 /// A Cutover that is not where its spec sends it, or tasks that stay hidden without one.
 pub(crate) fn under_way(world: &World) -> Option<String> {
     if let Some(hidden) = hidden(world) {
@@ -249,7 +236,8 @@ pub(crate) fn under_way(world: &World) -> Option<String> {
             }
             None => {
                 // A guard has nothing to probe then, and holds the step before that is said.
-                let no_pods = reason == "PodsNotReady" || reason == "GuardUnclear" && !has_ready_pods(cluster, &name);
+                let no_pods =
+                    reason == "PodsNotReady" || reason == "GuardUnclear" && live(&cluster.api, &name).is_empty();
                 phase == "Finished" || spec["paused"] == true && phase == "Paused" || no_pods
             }
         };

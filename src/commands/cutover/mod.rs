@@ -362,7 +362,7 @@ async fn stoppable(
     }
     situation.pods = observer.pods_of(&situation.key).await;
     if let Some(why) = situation.pods.as_ref().err().filter(|why| why.may_pass()) {
-        return Err(scale::unread(&situation.key, why));
+        return Err(Refusal::of_unread(why, format!("{}: no task is stopped: {why}", situation.key)));
     }
     let services = scale::stoppable(situation, now, force)?;
     if !services.is_empty() {

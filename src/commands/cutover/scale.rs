@@ -29,6 +29,13 @@ pub(super) enum Refusal {
     Never(String),
 }
 
+impl Refusal {
+    /// Why no task is stopped while something is not read.
+    pub(super) fn of_unread(why: &Unread, text: String) -> Self {
+        if why.may_pass() { Self::Later(text) } else { Self::Never(text) }
+    }
+}
+
 impl From<String> for Refusal {
     fn from(why: String) -> Self {
         Self::Never(why)
@@ -127,7 +134,7 @@ fn are_hidden_if_wanted(situation: &Situation, force: bool) -> Result<(), String
 pub(super) fn is_due(situation: &Situation, now: Result<Timestamp, &Unread>) -> Result<(), Refusal> {
     let key = &situation.key;
     match &situation.cutover {
-        Err(why) => Err(unread(key, why)),
+        Err(why) => Err(Refusal::of_unread(why, format!("{key}: no task is stopped: {why}"))),
         Ok(Some(cutover)) if is_finished(cutover) => hidden_for_long_enough(situation, now),
         Ok(Some(cutover)) if finishes(cutover) => {
             Err(Refusal::Later(format!("{key}: no task is stopped before it is Finished")))
@@ -138,12 +145,6 @@ pub(super) fn is_due(situation: &Situation, now: Result<Timestamp, &Unread>) -> 
         )
         .into()),
     }
-}
-
-/// Why no task is stopped while something is not read.
-pub(super) fn unread(key: &ServiceKey, why: &Unread) -> Refusal {
-    let text = format!("{key}: no task is stopped: {why}");
-    if why.may_pass() { Refusal::Later(text) } else { Refusal::Never(text) }
 }
 
 /// Whether the controller goes on by itself until it is Finished, once all traffic was asked for.
@@ -205,7 +206,7 @@ fn hidden_for_long_enough(situation: &Situation, now: Result<Timestamp, &Unread>
                 "{waits}, and the API server does not say what time it is: {why}. You may stop them yourself then, with the \
                  command that `finish` prints without --scale-ecs"
             );
-            Err(if why.may_pass() { Refusal::Later(text) } else { Refusal::Never(text) })
+            Err(Refusal::of_unread(why, text))
         }
     }
 }

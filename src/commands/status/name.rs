@@ -342,7 +342,7 @@ impl<'a> Follow<'a> {
                 let text = "none: this cluster serves no IP family that the export has";
                 Finding::wrong(about, text, ImportReadyReason::IpFamilyNotSupported.row().remedy)
             }
-            Some(there) if count.ready == 0 && there.ready > 0 && self.prefers_others() => {
+            Some(there) if count.ready == 0 && there.ready > 0 && self.selection().is_some() => {
                 Finding::well(about, format!("{count}: others serve here by the cluster selection"))
             }
             Some(there) if count.ready == 0 && there.ready > 0 => {
@@ -361,15 +361,11 @@ impl<'a> Follow<'a> {
         finding.aged(self.age_of_slices(slices.iter().copied()))
     }
 
-    /// Whether the import says that some clusters serve before others.
+    /// What the import says of which clusters serve before others; `None`: all serve alike.
     fn selection(&self) -> Option<&Condition> {
         let import = self.name.import.as_ref().ok()?.as_ref()?;
         let type_ = ImportCondition::ClusterSelection.as_str();
         import.status.as_ref()?.conditions.iter().find(|said| said.type_ == type_)
-    }
-
-    fn prefers_others(&self) -> bool {
-        self.selection().is_some()
     }
 
     fn is_out_of_reach(&self, source: &str) -> bool {

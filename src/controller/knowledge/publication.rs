@@ -1,9 +1,6 @@
 //! What the registry has of this cluster's exports and registrations.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
 use super::{Concerned, Knowledge, Membership};
 use crate::membership::LEAVING;
@@ -13,9 +10,9 @@ use model::{ClaimOwner, ServiceKey, Target};
 
 impl Knowledge {
     /// Sets the properties of this cluster, once its own ledger is known.
-    pub fn set_properties(&mut self, properties: &BTreeMap<String, String>) {
+    pub fn set_properties<'a>(&mut self, properties: impl Iterator<Item = (&'a str, &'a str)>) {
         if let Some(exports) = &mut self.exports {
-            exports.set_properties(properties.iter().map(|(name, value)| (&**name, &**value)));
+            exports.set_properties(properties);
         }
     }
 
