@@ -36,6 +36,9 @@ macro_rules! table {
 pub const CLUSTER_SELECTION: [&str; 3] =
     [ANNOTATION_CLUSTER_SELECTORS, ANNOTATION_FALLBACK_POLICY, ANNOTATION_MIN_READY];
 
+/// The annotations that ask for a drain, for [`drain::read`](crate::drain::read).
+pub const DRAIN: [&str; 2] = [ANNOTATION_DRAIN, ANNOTATION_DRAIN_MIN_READY];
+
 table! {
     /// What users and administrators set.
     SET;
@@ -74,6 +77,14 @@ table! {
     ANNOTATION_MIN_READY = "cloudmap-mcs/min-ready" on "ServiceExport", "Namespace":
         "`any`, or a percentage from `1%` to `100%`"; "`any`; with `local-first`, `70%`"; "which share of a tier's endpoints must be ready for \
         it to [serve alone](../traffic.md#failover). Alpha";
+    /// On a ServiceExport: the endpoints of this cluster leave the name, as far as other clusters can serve it.
+    ANNOTATION_DRAIN = "cloudmap-mcs/drain" on "ServiceExport":
+        "`true`, `false`"; "`false`, or what the ClusterProperty `drain.cloudmap-mcs.io` says"; "take the endpoints of this cluster [out of the \
+        name](../upgrading-a-cluster.md) in all clusters, step by step, as far as others can serve it. `cloudmap-mcs drain NAME` sets it";
+    /// With [`ANNOTATION_DRAIN`]: which share of the endpoints elsewhere must be ready.
+    ANNOTATION_DRAIN_MIN_READY = "cloudmap-mcs/drain-min-ready" on "ServiceExport":
+        "`any`, or a percentage from `1%` to `100%`"; "`70%`"; "which share of the endpoints elsewhere must be ready for all endpoints of this cluster \
+        to [leave](../upgrading-a-cluster.md#what-stays)";
     /// On a ServiceExport or an annotated Service: take over the Cloud Map service and the instances of another controller,
     /// `external-dns/<owner id>` or `cloudmap-controller`.
     ANNOTATION_ADOPT = "cloudmap-mcs/adopt" on "ServiceExport", "Service", "Ingress":

@@ -117,6 +117,7 @@ events! {
     Throttled => "Throttled", Warning, ["ServiceExport", "Service", "Ingress"], "AWS has throttled calls for some time";
     NoNamespace => "NoNamespace", Warning, ["ServiceExport", "Service", "Ingress", "Namespace"], "a Cloud Map namespace does not exist. On a Namespace, it is one that it imports from; see [ecs.md](../ecs.md#what-to-look-at)";
     UnknownProperty => "UnknownProperty", Warning, ["ServiceExport"], "a selector of the cluster selection names a property that no cluster has";
+    DrainStays => "DrainStays", Warning, ["ServiceExport"], "this cluster is [drained](../upgrading-a-cluster.md), and endpoints of it stay because nobody else can serve the name well enough; the message says why";
     InvalidAnnotation => "InvalidAnnotation", Warning, ["ServiceExport", "Service", "Ingress", "Namespace"], "an annotation is invalid or not allowed. The message says what to write, and where";
     ForeignOwner => "ForeignOwner", Warning, ["ServiceExport", "Service", "Ingress"], "the Cloud Map service belongs to somebody else";
     QuotaExceeded => "QuotaExceeded", Warning, ["ServiceExport", "Service", "Ingress"], "the Kubernetes namespace has used up its [quota](../operations.md#quotas-of-namespaces), the object has too many host names, or the cluster has no room for more records. Something of the object is left out";

@@ -10,6 +10,7 @@ mod cluster_property;
 pub mod conditions;
 mod crds;
 mod cutover;
+pub mod drain;
 pub mod events;
 #[cfg(any(test, feature = "testing"))]
 #[allow(clippy::unwrap_used, clippy::missing_panics_doc, reason = "a fake fails by panicking")]

@@ -38,6 +38,16 @@ pub const PROPERTY_CLUSTERSET_ID: &str = "clusterset.k8s.io";
 /// Name of the ClusterProperty with the region of a cluster, as examples of KEP-5939 call it.
 pub const PROPERTY_REGION: &str = "region.topology.k8s.io";
 
+/// The ClusterProperties that have a meaning for this project, and are not just there to be selected by.
+pub const PROPERTIES: [&str; 4] =
+    [PROPERTY_CLUSTER_ID, PROPERTY_CLUSTERSET_ID, PROPERTY_DRAIN, PROPERTY_DRAIN_MIN_READY];
+
+/// Name of the ClusterProperty with which a cluster is drained: `true`. It is published as [`model::Drain`] writes it.
+pub const PROPERTY_DRAIN: &str = "drain.cloudmap-mcs.io";
+
+/// Name of the ClusterProperty that says which share of the endpoints elsewhere must be ready for a drain.
+pub const PROPERTY_DRAIN_MIN_READY: &str = "drain-min-ready.cloudmap-mcs.io";
+
 /// Value of [`LABEL_SLICE_MANAGED_BY`] and [`LABEL_MANAGED_BY`] on the objects of this project.
 pub const MANAGED_BY: &str = "cloudmap-mcs";
 
@@ -82,6 +92,8 @@ pub enum FieldManager {
     CutoverHold,
     /// Writes what `cloudmap-mcs coredns` writes.
     CoreDns,
+    /// Writes what `cloudmap-mcs drain` writes.
+    Drain,
 }
 
 impl FieldManager {
@@ -97,6 +109,7 @@ impl FieldManager {
             Self::CutoverCourse => "cloudmap-mcs-cutover",
             Self::CutoverHold => "cloudmap-mcs-cutover-hold",
             Self::CoreDns => "cloudmap-mcs-coredns",
+            Self::Drain => "cloudmap-mcs-drain",
         }
     }
 }

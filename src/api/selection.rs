@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::names::{PROPERTY_CLUSTER_ID, PROPERTY_REGION};
 use model::{
-    Excerpt,
+    Excerpt, MinReady, NoMinReady,
     labels::{is_label_key, is_label_value},
 };
 
@@ -37,7 +37,7 @@ pub struct ClusterSelection {
     #[serde(default, skip_serializing_if = "FallbackPolicy::is_default")]
     cluster_selectors_fallback_policy: FallbackPolicy,
     /// See [`ClusterSelection::min_ready`].
-    #[serde(default, skip_serializing_if = "MinReady::is_default")]
+    #[serde(default, skip_serializing_if = "is_any")]
     min_ready: MinReady,
 }
 
@@ -79,6 +79,11 @@ enum Operator {
     DoesNotExist,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_any(share: &MinReady) -> bool {
+    *share == MinReady::ANY
+}
+
 /// What becomes of the clusters that no selector selects (KEP-5939).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub enum FallbackPolicy {
@@ -96,78 +101,10 @@ impl FallbackPolicy {
     }
 }
 
-/// Which share of a tier's endpoints must be ready for the tier to serve alone, in percent; 0 means any ready endpoint, as in
-/// KEP-5939.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct MinReady(u8);
-
-impl MinReady {
-    /// Any ready endpoint.
-    pub const ANY: Self = Self(0);
-    /// That of `local-first`: as many as a proxy may lose before it prefers farther endpoints (1/1.4).
-    pub const LOCAL_FIRST: Self = Self(70);
-
-    /// The share in percent.
-    #[must_use]
-    pub const fn percent(self) -> u8 {
-        self.0
-    }
-
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-impl FromStr for MinReady {
-    type Err = InvalidSelection;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        if text == "any" {
-            return Ok(Self::ANY);
-        }
-        let percent = text.strip_suffix('%').and_then(|number| number.parse().ok());
-        percent.filter(|percent| (1..=100).contains(percent)).map(Self).ok_or_else(|| {
-            InvalidSelection(format!(
-                "{} is no share: write \"any\", or a whole percentage from \"1%\" to \"100%\"",
-                Excerpt(text)
-            ))
-        })
-    }
-}
-
-impl fmt::Display for MinReady {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if *self == Self::ANY { f.write_str("any") } else { write!(f, "{}%", self.0) }
-    }
-}
-
-impl TryFrom<String> for MinReady {
-    type Error = InvalidSelection;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<MinReady> for String {
-    fn from(share: MinReady) -> Self {
-        share.to_string()
-    }
-}
-
 /// A cluster selection is refused. The message says what to write.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct InvalidSelection(String);
-
-impl fmt::Display for InvalidSelection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for InvalidSelection {}
 
 /// A short form, and what it stands for.
 type Short = (&'static str, fn() -> ClusterSelection);
@@ -194,7 +131,7 @@ impl ClusterSelection {
     #[must_use]
     pub fn local_first() -> Self {
         let selectors = [PROPERTY_CLUSTER_ID, PROPERTY_REGION].map(ClusterSelector::same);
-        Self { cluster_selectors: selectors.into(), min_ready: MinReady::LOCAL_FIRST, ..Self::default() }
+        Self { cluster_selectors: selectors.into(), min_ready: MinReady::MOST, ..Self::default() }
     }
 
     /// `local-only`: the own cluster, and no other.
@@ -240,7 +177,8 @@ impl ClusterSelection {
             };
         }
         if let Some(text) = min_ready.map(str::trim) {
-            selection.min_ready = text.parse().map_err(of(min_ready_name))?;
+            let invalid = |error: NoMinReady| InvalidSelection(format!("{min_ready_name}: {error}"));
+            selection.min_ready = text.parse().map_err(invalid)?;
         }
         if selection.cluster_selectors.is_empty() && selection != Self::spread() {
             return Err(InvalidSelection(format!(
@@ -416,10 +354,12 @@ impl Tiers {
         first.or_else(|| (self.fallback == FallbackPolicy::AllClusters).then_some(self.selectors.len()))
     }
 
-    /// The tier of ECS tasks and other discovered instances, which belong to no cluster; `None` if they never serve.
+    /// The tier of ECS tasks and other discovered instances, which belong to no cluster: that of all if all serve alike, else
+    /// the last one; `None` if they never serve.
     #[must_use]
     pub fn of_discovered(&self) -> Option<usize> {
-        (self.fallback == FallbackPolicy::AllClusters).then_some(self.selectors.len() + 1)
+        let last = if self.selectors.is_empty() { 0 } else { self.selectors.len() + 1 };
+        (self.fallback == FallbackPolicy::AllClusters).then_some(last)
     }
 }
 

@@ -60,6 +60,7 @@ fn exported(instances: &[&Registered]) -> Option<Exported> {
             publish_not_ready_addresses: false,
             target: None,
             cluster_selection: None,
+            drain: None,
         },
         endpoints: endpoints.into_values().map(|(instance, ports)| endpoint(instance, ports)).collect(),
     })

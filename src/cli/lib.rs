@@ -6,6 +6,7 @@
 mod coredns;
 mod cutover;
 mod doctor;
+mod drain;
 mod gather;
 mod iam;
 mod page;
@@ -39,6 +40,7 @@ pub use self::{
         CutoverShiftArgs, CutoverStartArgs, CutoverStatusArgs, CutoverWriteArgs, EcsArgs,
     },
     doctor::{DoctorArgs, ProbeArgs, ProbeCommand},
+    drain::DrainArgs,
     gather::GatherArgs,
     iam::{IamArgs, IamCommand, IamFormat, PolicyArgs, TrustArgs, Trusted},
     page::PageArgs,
@@ -100,6 +102,12 @@ pub enum Command {
     /// Move the traffic of a Cloud Map service from ECS tasks to pods, step by step and back.
     #[command(subcommand)]
     Cutover(Box<CutoverCommand>),
+    /// Take the endpoints of this cluster out of all names that others can serve, such as before an upgrade, and bring them
+    /// back. Says when the cluster may be upgraded.
+    #[command(
+        after_help = "Exit status: 0 if all is done, 1 if names stay that nobody else can serve, or if something failed."
+    )]
+    Drain(DrainArgs),
     /// Serve a page that shows what `status` says, for a browser on this machine.
     Page(PageArgs),
     /// Write a bundle for a bug report: the controller, its logs, objects and status. Secrets are left out.

@@ -6,6 +6,7 @@ mod asking;
 mod coredns;
 mod cutover;
 mod doctor;
+mod drain;
 mod forget;
 mod gather;
 mod iam;
@@ -56,6 +57,7 @@ async fn complete(command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(args) => return status::status(args).await,
         Command::Doctor(args) => return Box::pin(doctor::doctor(*args)).await,
         Command::Cutover(command) => return Box::pin(cutover::cutover(*command)).await,
+        Command::Drain(args) => return Box::pin(drain::drain(args)).await,
         Command::Users(args) => return Box::pin(users::users(*args)).await,
         Command::Probe(command) => doctor::probe(command).await,
         Command::Gather(args) => Box::pin(gather::gather(args)).await,

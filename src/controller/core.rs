@@ -259,6 +259,7 @@ impl Core {
         self.world.fold(batch);
         if !batch.properties.is_empty() {
             self.changed(Fact::Properties);
+            self.drain_cluster(now);
         }
         let rights = self.rights_changed(&batch.namespaces);
         self.slices_changed(&batch.slices);
@@ -293,6 +294,7 @@ impl Core {
             .chain(membership)
             .chain(self.exporting.held.values().copied())
             .chain(self.importing.spills.wake())
+            .chain(self.exporting.drains.wake())
             .min()
     }
 
@@ -312,6 +314,7 @@ impl Core {
         self.cluster_ips_moved();
         self.withdraw_orphans(now);
         self.look_at_blocked(now);
+        self.step_back(now);
         for key in self.importing.spills.step(now.mono) {
             self.changed(Fact::StepDue(&key));
         }

@@ -42,6 +42,8 @@ pub(super) enum Fact<'a> {
     Ranges,
     /// The properties of this cluster.
     Properties,
+    /// The drain of this cluster.
+    Drained,
 
     // Cloud Map and the ledger.
     /// The Cloud Map namespaces that take host names.
@@ -106,6 +108,8 @@ pub(super) enum Fact<'a> {
     BlockedAgain(&'a ServiceKey),
     /// Farther clusters give connections of a name back by another step.
     StepDue(&'a ServiceKey),
+    /// Endpoints of this cluster come back to a name by another step.
+    DrainStep(&'a ServiceKey),
 }
 
 /// Some of a kind, or all of them, whichever these are when it is derived.
@@ -263,7 +267,7 @@ impl Core {
         let (export, service, ingress) = (ClaimOwner::export, ClaimOwner::service, ClaimOwner::ingress);
         match fact {
             Fact::Endpoints(key) if annotated.concerns(key) => dirty.annotated([service(key)]).exports([key]),
-            Fact::Endpoints(key) | Fact::HoldOver(key) => dirty.exports([key]),
+            Fact::Endpoints(key) | Fact::HoldOver(key) | Fact::DrainStep(key) => dirty.exports([key]),
             Fact::Service(key) => dirty.annotated([service(key)]).exports([key]),
             Fact::Ingress(key) => dirty.annotated([ingress(key)]),
             Fact::Export(key) => dirty.exports([key]).owners([export(key)]).names([key.clone()]),
@@ -286,6 +290,7 @@ impl Core {
             Fact::ClusterIps(addresses) => dirty.cluster_ips(addresses),
             Fact::Ranges | Fact::Outside => dirty.all_names(),
             Fact::Properties => dirty.properties().all_names().publish(),
+            Fact::Drained => dirty.properties().all_targets().all_names().publish(),
             Fact::Zones => dirty.all_annotated().exports(&self.exporting.named),
             Fact::Membership => dirty.all_targets().all_names().held_up().publish(),
             Fact::Resumed => {

@@ -12,6 +12,7 @@ use super::{
     core::{Command, Core, Now},
     cutovers,
     dirty::Fact,
+    drains::Drains,
     idle_shares, pods,
     subset::Subset,
     targets::{Asked, Targets},
@@ -37,11 +38,12 @@ pub(super) struct Exporting {
     pub(super) held: BTreeMap<ServiceKey, Duration>,
     /// Exports whose targets follow from the list of Cloud Map namespaces.
     pub(super) named: BTreeSet<ServiceKey>,
+    pub(super) drains: Drains,
 }
 
 impl Exporting {
-    pub(super) const fn new(targets: Targets) -> Self {
-        Self { targets, held: BTreeMap::new(), named: BTreeSet::new() }
+    pub(super) fn new(targets: Targets) -> Self {
+        Self { targets, held: BTreeMap::new(), named: BTreeSet::new(), drains: Drains::default() }
     }
 }
 
@@ -107,6 +109,7 @@ impl Core {
         let slices = self.world.slices.get(key);
         let notes = self.reports.left_out.update(key, export.as_deref(), &slices);
         self.out.extend(notes.into_iter().map(Command::Emit));
+        self.drain_name(key, export.as_deref(), now);
         let plan = export.as_ref().and_then(|export| self.export_of(export, &slices));
         let plan = self.hold(key, plan, now);
         let owner = ClaimOwner::export(key);
@@ -203,7 +206,7 @@ impl Core {
     }
 
     /// The addresses of own ready endpoints that the import of a name in this cluster has.
-    fn imported_from_here(&self, key: &ServiceKey) -> BTreeSet<IpAddr> {
+    pub(super) fn imported_from_here(&self, key: &ServiceKey) -> BTreeSet<IpAddr> {
         let local = self.knowledge.local().as_str();
         let slices = self.world.imported.get(key);
         let own = slices.iter().filter(|slice| slice.source_cluster.as_deref() == Some(local));
@@ -220,7 +223,8 @@ impl Core {
             Asked::Unknown => return None,
             Asked::None | Asked::Invalid(_) | Asked::Unlisted => None,
         };
-        let given = Given { target, cluster_selection: self.exported_selection(export) };
+        let given =
+            Given { target, cluster_selection: self.exported_selection(export), drain: self.name_drain(&export.key) };
         let plan = export::plan(export, service.as_deref(), slices, given);
         let plan = if self.exporting.targets.aws_mcs {
             plan.and_then(|local| export::hand_over(export).map(|()| local))

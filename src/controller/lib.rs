@@ -11,6 +11,7 @@ mod cutover_writer;
 mod cutovers;
 mod derived;
 mod dirty;
+mod drains;
 mod exports;
 mod gate_writer;
 mod gates;

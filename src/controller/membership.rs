@@ -128,6 +128,7 @@ impl Core {
         self.claims.inherit(records::registrations(map).values(), written);
         self.knowledge.not_before(heard);
         self.knowledge.resume(map, now.seconds());
+        self.resume_drains(map, now);
         // Now it is known what is on record, and so who gets what.
         self.changed(Fact::Resumed);
     }

@@ -117,6 +117,10 @@ impl Core {
         let namespace = self.world.namespaces.get(&key.namespace);
         let of_namespace = self.importing.selections.get(&key.namespace).map(AsRef::as_ref);
         let properties = self.properties_of(&sources, of_namespace);
+        let drain = |(cluster, source): (&ClusterId, &Source<'_>)| {
+            Some((cluster.clone(), self.drain_of(cluster, source.export)?))
+        };
+        let drains = sources.iter().filter_map(drain).collect();
         let observed = Observed {
             key,
             local: self.knowledge.local(),
@@ -135,6 +139,7 @@ impl Core {
                 of_namespace,
                 default: &self.settings.cluster_selection,
                 properties: &properties,
+                drains: &drains,
                 step: self.importing.spills.taken(key),
             },
             notice: self.settings.type_notice,
@@ -210,6 +215,7 @@ impl Core {
         }
         let merged = self.merged(key);
         let selection = self.report_selection(&export, merged.as_ref());
+        let drained = self.report_drain(&export);
         let conflicts = match self.unknown(key) {
             Unknown::All => None,
             unknown => {
@@ -224,7 +230,8 @@ impl Core {
         };
         let unserved = self.unserved(key, &export, now);
         let refusal = self.knowledge.planned(key)?.as_ref().err();
-        let traffic = self.traffic(&export);
+        let drain = self.cluster_drain().max(self.name_drain(key));
+        let traffic = Self::drained_traffic(drain, self.traffic(&export));
         let (knowledge, targets) = (&self.knowledge, &self.exporting.targets);
         // What was registered is withdrawn, or nobody keeps it up to date.
         let ended = match &publication {
@@ -257,6 +264,7 @@ impl Core {
             conflicts: conflicts.as_deref(),
             registered,
             selection,
+            drained,
         });
         let conflict = ExportCondition::Conflict.as_str();
         let unsaid = export.conditions.iter().filter(|there| {

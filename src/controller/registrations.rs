@@ -235,13 +235,15 @@ impl Core {
         let Self { knowledge, claims, annotated, exporting, world, .. } = self;
         let in_force = |key: &ServiceKey, asked| cutovers::in_force(&world.cutovers, key, asked);
         let (owner, standing) = claims.acts_for(target).zip(standing)?;
+        let of_cluster = self.cluster_drain();
         let desired = if owner.is_annotated() {
+            let in_force = |key: &ServiceKey, asked| Self::drained_traffic(of_cluster, in_force(key, asked));
             annotated.desired(knowledge, target, (owner, standing), in_force)?
         } else {
             let export = |key: &ServiceKey| {
                 let export = world.exports.get(key)?;
                 let traffic = in_force(key, Traffic::read(&export.annotations).0);
-                Some((export, traffic))
+                Some((export, Self::drained_traffic(of_cluster.max(self.name_drain(key)), traffic)))
             };
             exporting.targets.desired(knowledge, target, (owner, standing), export, &self.pods)
         };

@@ -8,7 +8,7 @@ use std::{
 use super::{Mode, core::Core, world::World};
 use api::{
     conditions::SelectionReason,
-    names::{CLUSTER_SELECTION, PROPERTY_CLUSTER_ID, PROPERTY_CLUSTERSET_ID},
+    names::{CLUSTER_SELECTION, PROPERTIES, PROPERTY_CLUSTER_ID, PROPERTY_DRAIN},
     selection::{ClusterSelection, InvalidSelection, Properties},
 };
 use cluster::objects::ServiceExport;
@@ -25,17 +25,19 @@ pub(super) fn asked(export: &ServiceExport) -> Result<Option<ClusterSelection>, 
 }
 
 /// The properties by which others prefer this cluster. The two of its identity are not among them: everybody knows its id, and
-/// all have the same ClusterSet.
+/// all have the same ClusterSet. Nor are those of a drain, which is published as far as it is in force.
 fn own_properties(world: &World) -> impl Iterator<Item = (&str, &str)> {
     let properties = world.properties.values().map(|property| (&*property.name, &*property.value));
-    properties.filter(|(name, _)| ![PROPERTY_CLUSTER_ID, PROPERTY_CLUSTERSET_ID].contains(name))
+    properties.filter(|(name, _)| !PROPERTIES.contains(name))
 }
 
 impl Core {
     /// Puts the properties of this cluster into the map to publish.
     pub(super) fn plan_properties(&mut self) {
         if self.settings.mode == Mode::Member {
-            self.knowledge.set_properties(own_properties(&self.world));
+            let drain = self.cluster_drain().map(|drain| drain.to_string());
+            let drain = drain.as_deref().map(|drain| (PROPERTY_DRAIN, drain));
+            self.knowledge.set_properties(own_properties(&self.world).chain(drain));
         }
     }
 

@@ -2,8 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use import::tiers::{STEPS, Spill};
-use model::ServiceKey;
+use import::tiers::Spill;
+use model::{ServiceKey, drain::STEPS};
 
 /// How long a step lasts.
 pub(super) const HOLD: Duration = Duration::from_secs(30);
@@ -25,6 +25,11 @@ impl Spills {
     /// How many steps farther clusters have gone back under a name.
     pub(super) fn taken(&self, key: &ServiceKey) -> u8 {
         self.0.get(key).map_or(0, |step| step.taken)
+    }
+
+    /// Whether farther clusters show more than they should under a name.
+    pub(super) fn is_any(&self, key: &ServiceKey) -> bool {
+        self.0.contains_key(key)
     }
 
     /// Takes in what the plan of a name shows.

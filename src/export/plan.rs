@@ -9,7 +9,7 @@ use cluster::{
     objects::{Namespace, Service, ServiceExport, ServiceKind, SourceSlice},
     selector::NamespaceSelector,
 };
-use model::{Export, Exported, ServiceType, Target};
+use model::{Drain, Export, Exported, ServiceType, Target};
 
 /// What an export gets that its Service and its annotations do not say.
 #[derive(Debug, Clone, Default)]
@@ -18,6 +18,8 @@ pub struct Given {
     pub target: Option<Target>,
     /// The cluster selection that is in force, as it is published.
     pub cluster_selection: Option<Arc<str>>,
+    /// Which part of its endpoints leaves the name, if any.
+    pub drain: Option<Drain>,
 }
 
 /// Why a ServiceExport exports nothing.
@@ -43,7 +45,7 @@ pub fn plan(
     request: &ServiceExport,
     service: Option<&Service>,
     slices: &[Arc<SourceSlice>],
-    Given { target, cluster_selection }: Given,
+    Given { target, cluster_selection, drain }: Given,
 ) -> Result<Exported, Refusal> {
     let Some(service) = service.filter(|service| !service.deleting) else {
         let key = &request.key;
@@ -95,6 +97,7 @@ pub fn plan(
         publish_not_ready_addresses: service.publish_not_ready_addresses,
         target,
         cluster_selection,
+        drain,
     };
     Ok(Exported { export, endpoints: endpoints::join(slices) })
 }

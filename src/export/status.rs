@@ -1,7 +1,9 @@
 //! The conditions of a ServiceExport.
 
 use super::Refusal;
-use api::conditions::{ConflictState, ReadyReason, RegisteredReason, SelectionReason, ValidReason, Verdict};
+use api::conditions::{
+    ConflictState, DrainReason, ReadyReason, RegisteredReason, SelectionReason, ValidReason, Verdict,
+};
 use model::{ClusterId, Conflict};
 
 /// What is known about a ServiceExport.
@@ -21,6 +23,8 @@ pub struct ExportFacts<'a> {
     pub registered: Option<(RegisteredReason, String)>,
     /// State of the cluster selection as reason and message; `None` leaves the condition out.
     pub selection: Option<(SelectionReason, String)>,
+    /// State of the drain as reason and message; `None` leaves the condition out.
+    pub drained: Option<(DrainReason, String)>,
 }
 
 /// How far an export has come.
@@ -38,7 +42,7 @@ pub enum Publication {
 
 /// The conditions: those of KEP-1645 with its reasons, and this project's own ones.
 pub fn verdicts(facts: &ExportFacts<'_>) -> Vec<Verdict> {
-    let mut verdicts = Vec::with_capacity(5);
+    let mut verdicts = Vec::with_capacity(6);
     verdicts.push(match facts.refusal {
         Some(Refusal::Invalid { reason, message }) => Verdict::new(*reason, message),
         None | Some(Refusal::NotAllowed(_)) => {
@@ -65,6 +69,7 @@ pub fn verdicts(facts: &ExportFacts<'_>) -> Vec<Verdict> {
         verdicts.extend(facts.conflicts.map(|conflicts| conflict(conflicts, facts.local)));
         verdicts.extend(facts.registered.clone().map(|(reason, message)| Verdict::new(reason, message)));
         verdicts.extend(facts.selection.clone().map(|(reason, message)| Verdict::new(reason, message)));
+        verdicts.extend(facts.drained.clone().map(|(reason, message)| Verdict::new(reason, message)));
     }
     verdicts
 }
@@ -99,6 +104,7 @@ mod tests {
             conflicts: Some(&[]),
             registered: None,
             selection: None,
+            drained: None,
         };
         change(&mut facts);
         verdicts(&facts)

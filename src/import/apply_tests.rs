@@ -38,6 +38,7 @@ fn mk_export(service_type: ServiceType) -> Export {
         publish_not_ready_addresses: false,
         target: None,
         cluster_selection: None,
+        drain: None,
     }
 }
 
@@ -125,6 +126,7 @@ impl Scene {
                 of_namespace: None,
                 default: &api::selection::ClusterSelection::spread(),
                 properties: &BTreeMap::new(),
+                drains: &BTreeMap::new(),
                 step: 0,
             },
             notice: std::time::Duration::ZERO,

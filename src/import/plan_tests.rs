@@ -18,8 +18,8 @@ use cluster::{
     objects::{EndpointSlice, ImportStatus, ObjectKey, Service},
 };
 use model::{
-    Conditions, EndpointPort, Pairs, Protocol, ServicePort, SessionAffinity, TrafficPolicy, addresses::Forbidden,
-    fixtures,
+    Conditions, Drain, EndpointPort, Pairs, Protocol, ServicePort, SessionAffinity, TrafficPolicy,
+    addresses::Forbidden, fixtures,
 };
 
 fn key() -> ServiceKey {
@@ -105,6 +105,7 @@ pub(crate) struct Scene {
     of_namespace: Option<ClusterSelection>,
     default: ClusterSelection,
     properties: BTreeMap<ClusterId, Properties>,
+    drains: BTreeMap<ClusterId, Drain>,
     /// In seconds since 1970.
     now: i64,
 }
@@ -132,6 +133,7 @@ impl Scene {
             of_namespace: None,
             default: ClusterSelection::spread(),
             properties: BTreeMap::new(),
+            drains: BTreeMap::new(),
             now: 0,
         }
     }
@@ -168,6 +170,7 @@ impl Scene {
                     of_namespace: self.of_namespace.as_ref(),
                     default: &self.default,
                     properties: &self.properties,
+                    drains: &self.drains,
                     step: 0,
                 },
                 notice: NOTICE,

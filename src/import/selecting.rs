@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     plan::Observed,
-    tiers::{self, Around, Candidates, Spill},
+    tiers::{self, Around, Candidates, Rank, Spill},
     unknown::import_concerns_unknown,
 };
 use api::{
@@ -12,7 +12,7 @@ use api::{
     selection::{ClusterSelection, Properties},
 };
 use cluster::objects::OwnSlice;
-use model::{ClusterId, PackedEndpoint};
+use model::{ClusterId, Drain, PackedEndpoint};
 
 /// What decides which clusters serve a name in this cluster, beside its exports.
 #[derive(Debug, Clone, Copy)]
@@ -23,17 +23,19 @@ pub struct Selecting<'a> {
     pub default: &'a ClusterSelection,
     /// The properties of all clusters that export the name, and of this one.
     pub properties: &'a BTreeMap<ClusterId, Properties>,
-    /// How many steps farther clusters have gone back ([`tiers::STEPS`]).
+    /// The clusters that are drained, as far as they export the name.
+    pub drains: &'a BTreeMap<ClusterId, Drain>,
+    /// How many steps farther clusters have gone back ([`STEPS`](model::drain::STEPS)).
     pub step: u8,
 }
 
 impl Selecting<'_> {
-    /// The cluster selection that is in force. `exported`: that of the merged exports. One that cannot be read counts as none:
-    /// a newer version wrote it.
+    /// The cluster selection that is in force; `None` if all clusters serve alike, and none is drained. `exported`: that of the
+    /// merged exports. One that cannot be read counts as none: a newer version wrote it.
     pub(super) fn in_force(&self, exported: Option<&str>) -> Option<ClusterSelection> {
         let of_exports = || exported.and_then(|text| ClusterSelection::from_published(text).ok());
         let selection = self.of_namespace.cloned().or_else(of_exports).unwrap_or_else(|| self.default.clone());
-        (!selection.is_spread()).then_some(selection)
+        (!selection.is_spread() || !self.drains.is_empty()).then_some(selection)
     }
 }
 
@@ -43,7 +45,7 @@ pub(super) fn selected(
     selection: &ClusterSelection,
     mut placed: Placed,
 ) -> (Placed, Spill, Option<(ImportSelectionReason, String)>) {
-    let (none, Selecting { properties, step, .. }) = (Properties::new(), observed.selecting);
+    let (none, Selecting { properties, drains, step, .. }) = (Properties::new(), observed.selecting);
     let of = |cluster: &ClusterId| properties.get(cluster).unwrap_or(&none);
     let tiers = selection.for_importer(of(observed.local));
     let (mut candidates, mut order) = (BTreeMap::new(), Order::default());
@@ -51,8 +53,10 @@ pub(super) fn selected(
         let discovered = ClusterId::is_discovered(source.as_str());
         let endpoints = std::mem::take(endpoints);
         if let Some(tier) = if discovered { tiers.of_discovered() } else { tiers.of(of(source)) } {
-            order.tiers.entry(tier).or_default().insert(source.clone());
-            candidates.insert(source.clone(), Candidates { tier, endpoints });
+            let drain = drains.get(source).copied();
+            let drained = drain.is_some_and(Drain::is_whole);
+            order.ranks.entry(Rank { drained, tier }).or_default().insert(source.clone());
+            candidates.insert(source.clone(), Candidates { tier, drain, endpoints });
         } else {
             order.never.insert(source.clone());
         }
@@ -71,7 +75,7 @@ pub(super) fn selected(
     };
     let (chosen, spill) = tiers::choose(candidates, &around);
     placed.extend(chosen);
-    let said = order.said(selection, &placed);
+    let said = order.said(selection, &placed, drains);
     (placed, spill, Some(said))
 }
 
@@ -81,23 +85,32 @@ pub(super) type Placed = BTreeMap<ClusterId, Vec<PackedEndpoint>>;
 /// The sources of a name, nearest first.
 #[derive(Debug, Default)]
 struct Order {
-    tiers: BTreeMap<usize, BTreeSet<ClusterId>>,
+    ranks: BTreeMap<Rank, BTreeSet<ClusterId>>,
     /// Those that never serve.
     never: BTreeSet<ClusterId>,
 }
 
 impl Order {
     /// What the import says of it. It changes only when other clusters serve, and not with each endpoint.
-    fn said(self, selection: &ClusterSelection, placed: &Placed) -> (ImportSelectionReason, String) {
+    fn said(
+        self,
+        selection: &ClusterSelection,
+        placed: &Placed,
+        drains: &BTreeMap<ClusterId, Drain>,
+    ) -> (ImportSelectionReason, String) {
         let serves = |source: &ClusterId| placed[source].iter().any(|packed| packed.endpoint.conditions.ready);
         let names =
             |sources: &[&ClusterId]| sources.iter().map(|source| source.as_str()).collect::<Vec<_>>().join(", ");
-        let sources = || self.tiers.values().flatten();
+        let sources = || self.ranks.values().flatten();
         let serving: Vec<_> = sources().filter(|source| serves(source)).collect();
-        let rest = self.tiers.values().map(|tier| tier.iter().filter(|source| !serves(source)).collect::<Vec<_>>());
+        let rest = self.ranks.values().map(|tier| tier.iter().filter(|source| !serves(source)).collect::<Vec<_>>());
         let rest: Vec<_> = rest.filter(|tier| !tier.is_empty()).map(|tier| names(&tier)).collect();
-        let never = names(&self.never.iter().collect::<Vec<_>>());
-        let never = if never.is_empty() { never } else { format!(" Never: {never}.") };
+        let sentence = |what: &str, sources: &[&ClusterId]| {
+            if sources.is_empty() { String::new() } else { format!(" {what}: {}.", names(sources)) }
+        };
+        let never = sentence("Never", &self.never.iter().collect::<Vec<_>>());
+        let (drained, returning): (Vec<_>, Vec<_>) = drains.keys().partition(|cluster| drains[*cluster].is_whole());
+        let drained = sentence("Drained", &drained) + &sentence("Coming back", &returning);
         if serving.is_empty() {
             let allowed = if rest.is_empty() {
                 "It allows none that exports the name.".to_owned()
@@ -107,12 +120,15 @@ impl Order {
             return (
                 ImportSelectionReason::NoneAllowed,
                 format!(
-                    "By {selection}, no cluster serves: none that it allows has a ready endpoint. {allowed}{never}"
+                    "By {selection}, no cluster serves: none that it allows has a ready endpoint. {allowed}{never}{drained}"
                 ),
             );
         }
         let others =
             if rest.is_empty() { String::new() } else { format!(" Others in their order: {}.", rest.join("; ")) };
-        (ImportSelectionReason::InForce, format!("By {selection}, these serve: {}.{others}{never}", names(&serving)))
+        (
+            ImportSelectionReason::InForce,
+            format!("By {selection}, these serve: {}.{others}{never}{drained}", names(&serving)),
+        )
     }
 }

@@ -1,9 +1,13 @@
-//! Which endpoints serve a name in this cluster, if a cluster selection prefers some clusters to others. Pure.
+//! Which endpoints serve a name in this cluster, if a cluster selection prefers some clusters to others, or one is drained.
+//! Pure.
 //!
 //! A tier serves alone while enough of its endpoints are ready. Below that, the next tier gets the rest of the connections, by
 //! how many of its endpoints are shown: kube-proxy gives each endpoint that it knows an equal share, so nothing else is needed.
 //! A farther tier gets its share at once, and gives it back in [`STEPS`] steps, so that a nearer one that comes back is not
 //! overrun. What is shown follows from the endpoints, the EndpointSlices that there are, and the step.
+//!
+//! Endpoints that are drained come after all others, whatever their tier. So they leave as farther endpoints do, and come back
+//! as their cluster publishes a smaller [`Drain`].
 //!
 //! Each IP family and each port is judged by itself: a port that only a farther cluster serves is served from there.
 
@@ -15,12 +19,8 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
-use api::selection::MinReady;
 use cluster::objects::OwnSlice;
-use model::{ClusterId, Conditions, EndpointPort, PackedEndpoint};
-
-/// In how many steps a farther tier gives its connections back.
-pub const STEPS: u8 = 4;
+use model::{ClusterId, Conditions, Drain, EndpointPort, MinReady, PackedEndpoint, drain::STEPS};
 
 /// What cluster selection needs to know of one name.
 #[derive(Debug)]
@@ -52,11 +52,26 @@ pub enum Spill {
     Rising,
 }
 
+/// The place of endpoints in the order in which they serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rank {
+    /// Those that are drained come last.
+    pub(super) drained: bool,
+    /// The tier; 0 is the nearest one.
+    pub(super) tier: usize,
+}
+
+impl Rank {
+    const FIRST: Self = Self { drained: false, tier: 0 };
+}
+
 /// The endpoints of one source that may serve.
 #[derive(Debug)]
 pub(super) struct Candidates {
     /// Its tier; 0 is the nearest one.
     pub(super) tier: usize,
+    /// Which part of its endpoints leaves.
+    pub(super) drain: Option<Drain>,
     /// Its endpoints.
     pub(super) endpoints: Vec<PackedEndpoint>,
 }
@@ -71,7 +86,7 @@ struct Member<'a> {
     shown: bool,
 }
 
-/// The endpoints of one tier.
+/// The endpoints of one rank.
 type Members<'a> = BTreeMap<(&'a ClusterId, IpAddr), Member<'a>>;
 
 /// What is chosen: of each source the addresses, by the name of the port.
@@ -84,8 +99,9 @@ pub(super) fn choose(
 ) -> (BTreeMap<ClusterId, Vec<PackedEndpoint>>, Spill) {
     let mut chosen = Chosen::new();
     let mut spill = Spill::Settled;
-    for ((_, port), tiers) in groups(&candidates, around) {
-        let (members, spilled) = serving(&tiers, around);
+    let leave_if = candidates.values().filter_map(|of| of.drain).map(Drain::min_ready).max().unwrap_or_default();
+    for ((_, port), ranks) in groups(&candidates, around) {
+        let (members, spilled) = serving(&ranks, around, leave_if);
         spill = spill.max(spilled);
         chosen.extend(members.into_iter().map(|member| (member.source.clone(), member.address, Arc::clone(&port))));
     }
@@ -102,11 +118,14 @@ fn port_names(ports: &[EndpointPort]) -> impl Iterator<Item = Arc<str>> {
     ports.iter().map(|port| Arc::clone(&port.name)).chain(without)
 }
 
-/// All endpoints by IP family and port, and in each of these by tier.
+/// An IP family (whether it is IPv4) and the name of a port.
+type Group = (bool, Arc<str>);
+
+/// All endpoints by IP family and port, and in each of these by rank.
 fn groups<'a>(
     candidates: &'a BTreeMap<ClusterId, Candidates>,
     around: &Around<'_>,
-) -> BTreeMap<(bool, Arc<str>), BTreeMap<usize, Members<'a>>> {
+) -> BTreeMap<Group, BTreeMap<Rank, Members<'a>>> {
     let mut shown = BTreeSet::new();
     for slice in around.slices.iter().filter(|slice| !slice.deleting) {
         let Some(source) = slice.source_cluster.as_deref() else { continue };
@@ -114,38 +133,73 @@ fn groups<'a>(
             shown.extend(port_names(&slice.ports).map(|port| (source, address, port)));
         }
     }
-    let mut groups = BTreeMap::<_, BTreeMap<_, Members<'_>>>::new();
-    for (source, Candidates { tier, endpoints }) in candidates {
+    let mut sources = BTreeMap::<Group, BTreeMap<&ClusterId, BTreeMap<IpAddr, Member<'_>>>>::new();
+    for (source, Candidates { endpoints, .. }) in candidates {
         for PackedEndpoint { endpoint, ports } in endpoints {
             for port in port_names(ports) {
                 let shown = shown.contains(&(source.as_str(), endpoint.address, Arc::clone(&port)));
-                let of_tier = groups.entry((endpoint.address.is_ipv4(), port)).or_default().entry(*tier).or_default();
+                let group = sources.entry((endpoint.address.is_ipv4(), port)).or_default();
                 let member = Member { source, address: endpoint.address, conditions: endpoint.conditions, shown };
                 // It may be listed several times, with other numbers of its ports.
-                let one = of_tier.entry((source, endpoint.address)).or_insert(member);
+                let one = group.entry(source).or_default().entry(endpoint.address).or_insert(member);
                 one.conditions = one.conditions.better(endpoint.conditions);
             }
         }
     }
-    groups
+    sources.into_iter().map(|(group, sources)| (group, ranked(sources, candidates, around.local))).collect()
 }
 
-/// The members that serve.
-fn serving<'a>(tiers: &BTreeMap<usize, Members<'a>>, around: &Around<'_>) -> (Vec<Member<'a>>, Spill) {
+/// The endpoints of one IP family and port by rank.
+fn ranked<'a>(
+    sources: BTreeMap<&'a ClusterId, BTreeMap<IpAddr, Member<'a>>>,
+    candidates: &BTreeMap<ClusterId, Candidates>,
+    local: &ClusterId,
+) -> BTreeMap<Rank, Members<'a>> {
+    let is_ready = |members: &BTreeMap<IpAddr, Member<'_>>| members.values().any(|member| member.conditions.ready);
+    // Who comes back takes its time only where somebody else serves meanwhile.
+    let others_serve = sources.iter().any(|(source, of)| candidates[*source].drain.is_none() && is_ready(of));
+    let mut ranks = BTreeMap::<Rank, Members<'_>>::new();
+    for (source, members) in sources {
+        let Candidates { tier, drain, .. } = candidates[source];
+        let drain = drain.filter(|drain| drain.is_whole() || others_serve);
+        let staying = drain.map(|drain| staying(&members, drain, local));
+        for (address, member) in members {
+            let drained = staying.as_ref().is_some_and(|staying| !staying.contains(&address));
+            ranks.entry(Rank { drained, tier }).or_default().insert((source, address), member);
+        }
+    }
+    ranks
+}
+
+/// Which endpoints of a source stay while the others leave.
+fn staying(members: &BTreeMap<IpAddr, Member<'_>>, drain: Drain, local: &ClusterId) -> BTreeSet<IpAddr> {
+    let ready = members.values().filter(|member| member.conditions.ready).map(|member| member.address);
+    let mut ready: Vec<_> = ready.collect();
+    ready.sort_by_cached_key(|address| (order(local, *address), *address));
+    ready.truncate(drain.staying(ready.len()));
+    ready.into_iter().collect()
+}
+
+/// The members that serve. `leave_if`: which share of the endpoints that are not drained must be ready for the others to leave.
+fn serving<'a>(
+    ranks: &BTreeMap<Rank, Members<'a>>,
+    around: &Around<'_>,
+    leave_if: MinReady,
+) -> (Vec<Member<'a>>, Spill) {
     let tiers: Vec<Tier<'a>> =
-        tiers.iter().map(|(number, members)| Tier::of(*number, members.values().copied(), around.local)).collect();
+        ranks.iter().map(|(rank, members)| Tier::of(*rank, members.values().copied(), around.local)).collect();
     // Nobody is ready, so there is nothing to prefer.
-    let Some(first) = tiers.iter().find(|tier| !tier.ready.is_empty()).map(|tier| tier.number) else {
+    let Some(first) = tiers.iter().find(|tier| !tier.ready.is_empty()).map(|tier| tier.rank) else {
         return (tiers.into_iter().flat_map(|tier| tier.others).collect(), Spill::Settled);
     };
     // Until all clusters are known, farther tiers keep what they show, unless nobody shows anything.
     let frozen = around.unknown.is_some_and(|serves| serves || tiers.iter().any(|tier| tier.shown > 0));
-    let nearest = if frozen { 0 } else { first };
-    let targets = targets(&tiers, first, around.min_ready);
+    let nearest = if frozen { Rank::FIRST } else { first };
+    let targets = targets(&tiers, first, around.min_ready, leave_if);
     let (mut members, mut spill) = (Vec::new(), Spill::Settled);
     for (tier, target) in tiers.into_iter().zip(targets) {
-        let Tier { number, mut ready, others, shown } = tier;
-        if number <= nearest {
+        let Tier { rank, mut ready, others, shown } = tier;
+        if rank <= nearest {
             members.extend(ready.into_iter().chain(others));
             continue;
         }
@@ -173,10 +227,9 @@ fn left_after(ready: usize, step: u8) -> usize {
     (ready * usize::from(STEPS.saturating_sub(step))).div_ceil(usize::from(STEPS))
 }
 
-/// A tier with its endpoints in order.
+/// A tier, or the drained part of one, with its endpoints in order.
 struct Tier<'a> {
-    /// 0 is the nearest one.
-    number: usize,
+    rank: Rank,
     /// Those that are ready, in the order in which this cluster chooses them.
     ready: Vec<Member<'a>>,
     others: Vec<Member<'a>>,
@@ -185,49 +238,68 @@ struct Tier<'a> {
 }
 
 impl<'a> Tier<'a> {
-    fn of(number: usize, members: impl Iterator<Item = Member<'a>>, local: &ClusterId) -> Self {
+    fn of(rank: Rank, members: impl Iterator<Item = Member<'a>>, local: &ClusterId) -> Self {
         let (mut ready, others): (Vec<_>, Vec<_>) = members.partition(|member| member.conditions.ready);
         ready.sort_by_cached_key(|member| (order(local, member.address), member.address));
         let shown = ready.iter().filter(|member| member.shown).count();
-        Self { number, ready, others, shown }
+        Self { rank, ready, others, shown }
     }
 
-    /// Which part of the connections it can take: 1 while enough of its endpoints are ready. Those that shut down do not
-    /// count: they are wanted no more.
+    /// Number of endpoints. Those that shut down do not count: they are wanted no more.
+    fn listed(&self) -> usize {
+        self.ready.len() + self.others.iter().filter(|member| !member.conditions.terminating).count()
+    }
+
+    /// Which part of the connections it can take.
     fn health(&self, min_ready: MinReady) -> f64 {
-        let ready = self.ready.len();
-        if ready == 0 || min_ready == MinReady::ANY {
-            return if ready == 0 { 0.0 } else { 1.0 };
-        }
-        let listed = ready + self.others.iter().filter(|member| !member.conditions.terminating).count();
-        (small(ready) / small(listed) * 100.0 / f64::from(min_ready.percent())).min(1.0)
+        min_ready.health(self.ready.len(), self.listed())
     }
 }
 
 /// How many ready endpoints of each tier should be shown: all of the first one that has any, and of each farther one as many
-/// as give it its part of the connections.
-fn targets(tiers: &[Tier<'_>], first: usize, min_ready: MinReady) -> Vec<usize> {
-    let mut left = 1.0;
-    let parts: Vec<f64> = tiers
-        .iter()
-        .map(|tier| {
-            let part = left * tier.health(min_ready);
-            left -= part;
-            part
-        })
-        .collect();
-    let base = tiers.iter().zip(&parts).find(|(tier, _)| tier.number == first);
+/// as give it its part of the connections. What a tier has not, the next one gives.
+fn targets(tiers: &[Tier<'_>], first: Rank, min_ready: MinReady, leave_if: MinReady) -> Vec<usize> {
+    let parts = parts(tiers, min_ready, leave_if);
+    let base = tiers.iter().zip(&parts).find(|(tier, _)| tier.rank == first);
     let per_part = base.map_or(0.0, |(tier, part)| small(tier.ready.len()) / part);
+    let mut lacking = 0.0;
     let target = |(tier, part): (&Tier<'_>, f64)| {
         let ready = tier.ready.len();
-        if tier.number <= first {
+        if tier.rank <= first {
             return ready;
         }
+        let wanted = per_part * part + lacking;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is bounded, and not negative")]
-        let target = (per_part * part).round().min(small(ready)) as usize;
+        let target = wanted.round().min(small(ready)) as usize;
+        lacking = if target == ready { wanted - small(ready) } else { 0.0 };
         target
     };
     tiers.iter().zip(parts).map(target).collect()
+}
+
+/// Which part of the connections each tier should get; 1 is all.
+fn parts(tiers: &[Tier<'_>], min_ready: MinReady, leave_if: MinReady) -> Vec<f64> {
+    let (staying, drained) = tiers.split_at(tiers.partition_point(|tier| !tier.rank.drained));
+    let mut left = 1.0;
+    let of = |tier: &Tier<'_>, left: &mut f64| {
+        let part = *left * tier.health(min_ready);
+        *left -= part;
+        part
+    };
+    let mut parts: Vec<f64> = staying.iter().map(|tier| of(tier, &mut left)).collect();
+    if drained.is_empty() {
+        return parts;
+    }
+    let (ready, listed) = (staying.iter().map(|tier| tier.ready.len()).sum(), staying.iter().map(Tier::listed).sum());
+    let taken = (1.0 - left).min(leave_if.health(ready, listed));
+    if left < 1.0 {
+        for part in &mut parts {
+            *part *= taken / (1.0 - left);
+        }
+    }
+    left = 1.0 - taken;
+    parts.extend(drained.iter().map(|tier| of(tier, &mut left)));
+    parts
 }
 
 /// A number of endpoints. No name has so many that this would be inexact.

@@ -1,6 +1,6 @@
 use std::net::Ipv4Addr;
 
-use proptest::{collection::vec, prelude::*};
+use proptest::{collection::vec, option, prelude::*};
 
 use super::*;
 use crate::plan::tests::{id, mk_slice};
@@ -37,7 +37,8 @@ fn candidates(clusters: &[Cluster<'_>]) -> BTreeMap<ClusterId, Candidates> {
             };
             endpoint(address(n, m), conditions, &["http"])
         };
-        (id(name), Candidates { tier: *tier, endpoints: letters.chars().enumerate().map(endpoint).collect() })
+        let endpoints = letters.chars().enumerate().map(endpoint).collect();
+        (id(name), Candidates { tier: *tier, drain: None, endpoints })
     };
     clusters.iter().enumerate().map(of).collect()
 }
@@ -65,6 +66,7 @@ fn slices(chosen: &BTreeMap<ClusterId, Vec<PackedEndpoint>>) -> Vec<Arc<OwnSlice
 struct Name {
     shown: BTreeMap<ClusterId, Vec<PackedEndpoint>>,
     min_ready: MinReady,
+    drains: BTreeMap<&'static str, Drain>,
     step: u8,
     unknown: Option<Serving>,
     spill: Spill,
@@ -73,7 +75,14 @@ struct Name {
 impl Name {
     fn new(min_ready: &str) -> Self {
         let min_ready = min_ready.parse().unwrap();
-        Self { shown: BTreeMap::new(), min_ready, step: 0, unknown: None, spill: Spill::Settled }
+        Self {
+            shown: BTreeMap::new(),
+            min_ready,
+            drains: BTreeMap::new(),
+            step: 0,
+            unknown: None,
+            spill: Spill::Settled,
+        }
     }
 
     /// How many ready endpoints each cluster shows then.
@@ -81,7 +90,11 @@ impl Name {
         let slices = slices(&self.shown);
         let Self { min_ready, step, unknown, .. } = *self;
         let around = Around { local: &id("here"), slices: &slices, min_ready, step, unknown };
-        (self.shown, self.spill) = choose(candidates(clusters), &around);
+        let mut candidates = candidates(clusters);
+        for (name, drain) in &self.drains {
+            candidates.get_mut(&id(name)).unwrap().drain = Some(*drain);
+        }
+        (self.shown, self.spill) = choose(candidates, &around);
         let ready = |name: &str| {
             let shown = self.shown[&id(name)].iter();
             shown.filter(|packed| packed.endpoint.conditions.ready).count()
@@ -115,8 +128,9 @@ fn the_nearest_tier_serves_alone_while_it_is_well_and_the_next_one_gets_what_it_
         ("100%", [("here", 0, "r........."), ("near", 1, R50), ("far", 2, "rr")], [1, 9, 0]),
         // The draft's rule.
         ("any", [("here", 0, "r........."), ("near", 1, R50), ("far", 2, "rr")], [1, 0, 0]),
-        // The next tier has no more.
-        ("70%", [("here", 0, "r........."), ("near", 1, "rr"), ("far", 2, "rr")], [1, 2, 0]),
+        // The next tier has no more, and the one behind it gives the rest.
+        ("70%", [("here", 0, "r........."), ("near", 1, "rr"), ("far", 2, "r")], [1, 2, 1]),
+        ("70%", [("here", 0, "r........."), ("near", 1, "rr"), ("far", 2, R50)], [1, 2, 4]),
         // It is not well either.
         ("100%", [("here", 0, "rr.."), ("near", 1, "rr.."), ("far", 2, "rr")], [2, 1, 1]),
         // What shuts down is wanted no more.
@@ -199,7 +213,7 @@ fn an_ip_family_that_only_a_farther_cluster_has_is_served_from_there() {
 fn clusters_choose_different_endpoints_of_a_farther_tier() {
     let chosen = |local: &str| {
         let (local, none) = (id(local), []);
-        let around = Around { local: &local, slices: &none, min_ready: MinReady::LOCAL_FIRST, step: 0, unknown: None };
+        let around = Around { local: &local, slices: &none, min_ready: MinReady::MOST, step: 0, unknown: None };
         let (chosen, _) = choose(candidates(&[("here", 0, "r........."), ("near", 1, R50)]), &around);
         chosen[&id("near")].iter().map(|packed| packed.endpoint.address).collect::<BTreeSet<_>>()
     };
@@ -207,6 +221,54 @@ fn clusters_choose_different_endpoints_of_a_farther_tier() {
     assert_eq!(clusters[0], chosen("c0"));
     let all: BTreeSet<_> = clusters.iter().flatten().collect();
     assert!(all.len() > 40, "{} of 50 endpoints are chosen by 20 clusters that choose 6 each", all.len());
+}
+
+#[test]
+fn a_drained_cluster_leaves_step_by_step_and_comes_back_as_it_publishes() {
+    let clusters = [("here", 0, "rrrrrrrr"), ("near", 0, "rr")];
+    let mut name = Name::new("any");
+    assert_eq!(name.with(&clusters), [8, 2]);
+    name.drains.insert("here", "100-70".parse().unwrap());
+    assert_eq!((name.with(&clusters), name.spill), (vec![8, 2], Spill::Excess));
+    assert_eq!(name.steps(&clusters), [[8, 2], [6, 2], [4, 2], [2, 2], [0, 2]].map(Vec::from));
+    assert_eq!((name.with(&clusters), name.spill), (vec![0, 2], Spill::Settled));
+    name.step = 0;
+    for (drain, back) in [("75-70", 2), ("50-70", 4), ("25-70", 6)] {
+        name.drains.insert("here", drain.parse().unwrap());
+        let before: BTreeSet<_> = name.shown[&id("here")].iter().map(|packed| packed.endpoint.address).collect();
+        assert_eq!((name.with(&clusters), name.spill), (vec![back, 2], Spill::Settled), "{drain}");
+        let after: BTreeSet<_> = name.shown[&id("here")].iter().map(|packed| packed.endpoint.address).collect();
+        assert!(before.is_subset(&after), "{before:?} {after:?}");
+    }
+    name.drains.clear();
+    assert_eq!(name.with(&clusters), [8, 2]);
+}
+
+#[test]
+fn a_drained_cluster_serves_what_the_others_cannot() {
+    for (min_ready, drain, clusters, expected) in [
+        // Nearer is less than undrained.
+        ("70%", "100-70", [("here", 0, "rr"), ("near", 1, "rr"), ("far", 2, "rr")], [0, 2, 0]),
+        // Nobody else has a ready endpoint, or one at all.
+        ("any", "100-70", [("here", 0, "rr"), ("near", 1, ".."), ("far", 2, "")], [2, 0, 0]),
+        ("any", "25-70", [("here", 0, "rrrr"), ("near", 1, ".."), ("far", 2, "")], [4, 0, 0]),
+        // By the drain's own share, and not by that of the selection: half of the endpoints take 5/7 of the connections.
+        ("any", "100-70", [("here", 0, R50), ("near", 1, "rrrrr....."), ("far", 1, "")], [2, 5, 0]),
+        ("any", "100-50", [("here", 0, R50), ("near", 1, "rrrrr....."), ("far", 1, "")], [0, 5, 0]),
+        ("any", "100-0", [("here", 0, R50), ("near", 1, "r........."), ("far", 1, "")], [0, 1, 0]),
+        // All that are not drained count together.
+        ("any", "100-70", [("here", 0, R50), ("near", 1, "r..."), ("far", 2, "rrrrrrrrrr")], [0, 1, 0]),
+        ("70%", "100-70", [("here", 0, R50), ("near", 1, "r..."), ("far", 2, "rrrrrrrrrr")], [0, 1, 2]),
+    ] {
+        let mut name = Name::new(min_ready);
+        name.drains.insert("here", drain.parse().unwrap());
+        assert_eq!(name.with(&clusters), expected, "{min_ready} {drain} {clusters:?}");
+    }
+    let mut name = Name::new("any");
+    name.drains = ["here", "near"].map(|cluster| (cluster, "100-70".parse().unwrap())).into();
+    assert_eq!(name.with(&[("here", 0, "rr"), ("near", 0, "r")]), [2, 1], "all are drained");
+    name.drains.insert("near", "75-70".parse().unwrap());
+    assert_eq!(name.with(&[("here", 0, "rr"), ("near", 0, "rrrr")])[1], 4, "nobody else serves while it comes back");
 }
 
 fn any_letters() -> impl Strategy<Value = String> {
@@ -222,8 +284,11 @@ proptest! {
         history in vec(([any_letters(), any_letters(), any_letters()], 0..=STEPS), 1..8),
         tiers in [0..3_usize, 0..3_usize, 0..3_usize],
         min_ready in prop_oneof![Just("any"), Just("1%"), Just("50%"), Just("70%"), Just("100%")],
+        drained in vec(option::of(prop_oneof![Just("100-70"), Just("100-0"), Just("75-70"), Just("50-100")]), 3),
     ) {
         let mut name = Name::new(min_ready);
+        let drained = ["here", "near", "far"].into_iter().zip(drained).filter_map(|(of, drain)| Some((of, drain?.parse().unwrap())));
+        name.drains = drained.collect();
         let names = ["here", "near", "far"];
         let mut last = Vec::new();
         for (letters, step) in &history {
@@ -250,7 +315,9 @@ proptest! {
             };
             for tier in 0..3 {
                 let (was, is) = (of_tier(tier, &|n| ready[n]), of_tier(tier, &|n| next[n]));
-                let most = of_tier(tier, &ready_of).div_ceil(usize::from(STEPS));
+                // Its drained part goes in steps of its own.
+                let rounded = usize::from(!name.drains.is_empty());
+                let most = of_tier(tier, &ready_of).div_ceil(usize::from(STEPS)) + rounded;
                 prop_assert!(is <= was || step == 0, "tier {} rises from {} to {}", tier, was, is);
                 prop_assert!(was.saturating_sub(is) <= most || step == 0, "tier {} falls from {} to {}", tier, was, is);
             }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use super::{Endpoint, Target, is_dns_label};
+use super::{Drain, Endpoint, Target, is_dns_label};
 
 /// One cluster's export of a `<namespace>/<name>`: everything that other clusters need for the conflict rules of
 /// KEP-1645, without the endpoints.
@@ -36,6 +36,8 @@ pub struct Export {
     /// Which clusters serve the name in an importing cluster (KEP-5939), as `api::selection` writes it; `None`: as that cluster
     /// sees fit.
     pub cluster_selection: Option<Arc<str>>,
+    /// Which part of the endpoints leaves the name as far as other clusters can serve it, if any.
+    pub drain: Option<Drain>,
 }
 
 /// An export with its endpoints.

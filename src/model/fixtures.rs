@@ -20,6 +20,7 @@ pub fn mk_export(created: i64) -> Export {
         publish_not_ready_addresses: false,
         target: None,
         cluster_selection: None,
+        drain: None,
     }
 }
 

@@ -4,6 +4,7 @@
 #![warn(missing_docs)]
 
 pub mod addresses;
+pub mod drain;
 mod endpoint;
 mod excerpt;
 mod export;
@@ -15,11 +16,13 @@ mod intern;
 mod keys;
 pub mod labels;
 mod merge;
+mod min_ready;
 mod pairs;
 mod slices;
 mod target;
 mod text;
 
+pub use drain::Drain;
 pub use endpoint::{Conditions, Endpoint, EndpointPort, some_of};
 pub use excerpt::Excerpt;
 pub use export::{
@@ -32,6 +35,7 @@ pub use intern::{MAX_SHARED, Pool};
 pub use intern::{intern, intern_ports};
 pub use keys::{InvalidKey, PublicKey, Signature, SigningKey};
 pub use merge::{ClusterSetService, Conflict, ConflictReason, merge};
+pub use min_ready::{MinReady, NoMinReady};
 pub use pairs::Pairs;
 pub use slices::{
     Hints, MAX_ENDPOINTS, PackedEndpoint, Placement, Proximity, Slice, SliceEndpoint, pack, packable, service_of_slice,

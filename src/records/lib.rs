@@ -39,8 +39,8 @@ use ledger::{
     joining,
 };
 use model::{
-    ClaimOwner, ClaimState, Endpoint, Export, Exported, IpFamily, Protocol, Registration, ServiceKey, ServicePort,
-    ServiceType, SessionAffinity, Target, TrafficPolicy, intern, is_dns_label,
+    ClaimOwner, ClaimState, Drain, Endpoint, Export, Exported, IpFamily, Protocol, Registration, ServiceKey,
+    ServicePort, ServiceType, SessionAffinity, Target, TrafficPolicy, intern, is_dns_label,
 };
 
 /// Maximum length of a key that is read, in bytes. The longest key that is written has a namespace and a name of 63
@@ -176,6 +176,14 @@ pub fn ports(map: &Map, service: &ServiceKey) -> Vec<ServicePort> {
     export.map(|(export, _)| export.ports).unwrap_or_default()
 }
 
+/// The drains in the export records of a map.
+pub fn drains(map: &Map) -> impl Iterator<Item = (ServiceKey, Drain)> {
+    map.into_iter().filter_map(|(key, value)| match Key::parse(key)? {
+        Key::Export(service) => Some((service, received::export(value)?.0.drain?)),
+        _ => None,
+    })
+}
+
 /// In which chunk each endpoint of a service is, for [`chunks::assign`]. Unreadable chunks are left out.
 pub fn places(map: &Map, service: &ServiceKey) -> Places {
     chunks::places(&read_chunks(map, service, &[], &mut Vec::new()))
@@ -225,6 +233,7 @@ pub fn encode_export(service: &ServiceKey, export: &Export) -> Result<(Arc<str>,
         publish_not_ready_addresses,
         target,
         cluster_selection,
+        drain,
     } = export;
     let (affinity, affinity_timeout) = match *session_affinity {
         SessionAffinity::None => (0, None),
@@ -248,6 +257,7 @@ pub fn encode_export(service: &ServiceKey, export: &Export) -> Result<(Arc<str>,
         publish_not_ready_addresses: *publish_not_ready_addresses,
         target: target.as_ref().map(write_target),
         cluster_selection: cluster_selection.as_ref().map(ToString::to_string),
+        drain: drain.as_ref().map(ToString::to_string),
     };
     bounded(export_key(service), message.encode_to_vec())
 }

@@ -40,6 +40,12 @@ pub fn read(map: &Map) -> BTreeMap<String, String> {
     properties.take(MAX_PROPERTIES).collect()
 }
 
+/// The value of a property in a map.
+#[must_use]
+pub fn value<'a>(map: &'a Map, name: &str) -> Option<&'a str> {
+    std::str::from_utf8(map.get(&key(name))?).ok()
+}
+
 /// The keys of all properties in a map, readable or not.
 #[must_use]
 pub fn keys(map: &Map) -> Vec<Arc<str>> {

@@ -71,6 +71,10 @@ pub(crate) fn export(bytes: &[u8]) -> Option<(Export, Vec<&'static str>)> {
         }
         fits
     });
+    let drain = message.drain.as_deref().map(str::parse);
+    if drain.as_ref().is_some_and(Result::is_err) {
+        degraded.push("a drain that this version does not understand is left out");
+    }
     let export = Export {
         uid: message.uid.into(),
         created: message.created,
@@ -85,6 +89,7 @@ pub(crate) fn export(bytes: &[u8]) -> Option<(Export, Vec<&'static str>)> {
         publish_not_ready_addresses: message.publish_not_ready_addresses,
         target: message.target.as_ref().map(read_target),
         cluster_selection: cluster_selection.map(Into::into),
+        drain: drain.and_then(Result::ok),
     };
     degraded.sort_unstable();
     degraded.dedup();
@@ -188,14 +193,15 @@ mod tests {
             affinity_timeout: Some(86_401),
             families: vec![4, 4, 5, 6],
             cluster_selection: Some("local-first\n".to_owned()),
+            drain: Some("101-70".to_owned()),
             ..Default::default()
         };
         let (export, degraded) = decoded(&bad);
         assert!(export.ports.iter().all(|port| port.app_protocol.is_none()) && export.ports.len() == 2);
         assert_eq!(export.session_affinity, SessionAffinity::ClientIp { timeout: None });
         assert_eq!(export.ip_families, [IpFamily::V4, IpFamily::V6]);
-        assert_eq!(export.cluster_selection, None);
-        for text in ["appProtocol", "86400", "IP family", "cluster selection"] {
+        assert_eq!((export.cluster_selection, export.drain), (None, None));
+        for text in ["appProtocol", "86400", "IP family", "cluster selection", "drain"] {
             assert_eq!(degraded.iter().filter(|said| said.contains(text)).count(), 1, "{text}: {degraded:?}");
         }
         let day = wire::Export { affinity: 1, affinity_timeout: Some(86_400), ..Default::default() };

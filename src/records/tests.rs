@@ -62,6 +62,7 @@ fn export() -> Export {
         publish_not_ready_addresses: true,
         target: Some(Target { namespace: "ns".into(), service: "web".into() }),
         cluster_selection: Some("local-first".into()),
+        drain: Some("100-70".parse().unwrap()),
     }
 }
 

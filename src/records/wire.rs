@@ -40,6 +40,8 @@ pub(crate) struct Export {
     pub target: Option<Target>,
     #[prost(string, optional, tag = "14")]
     pub cluster_selection: Option<String>,
+    #[prost(string, optional, tag = "15")]
+    pub drain: Option<String>,
 }
 
 #[derive(Clone, PartialEq, prost::Message)]

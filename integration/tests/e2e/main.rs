@@ -6,6 +6,7 @@ mod chart;
 mod claims;
 mod derived_name;
 mod diagnosis;
+mod drain;
 mod ecs;
 mod families;
 mod gates;

@@ -6,7 +6,7 @@ use crate::cache::Narrow;
 use api::names;
 use model::{intern, labels::is_label_value};
 
-/// A ClusterProperty (KEP-2149): one of the two of a cluster's identity, or one that a cluster selection can select by.
+/// A ClusterProperty (KEP-2149): one that this project reads, or one that a cluster selection can select by.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterProperty {
     /// Name of the property.
@@ -28,7 +28,7 @@ impl Narrow for ClusterProperty {
     fn narrow(object: Self::Kind) -> Option<Self> {
         let name = Self::key(&object.metadata)?;
         let value = object.spec.value;
-        let is_of_identity = [names::PROPERTY_CLUSTER_ID, names::PROPERTY_CLUSTERSET_ID].contains(&&*name);
-        (is_of_identity || is_label_value(&value)).then(|| Self { name, value: value.into() })
+        // What is wrong about these is reported.
+        (names::PROPERTIES.contains(&&*name) || is_label_value(&value)).then(|| Self { name, value: value.into() })
     }
 }

@@ -8,7 +8,7 @@ use model::{ServiceKey, is_dns_label};
 ///
 /// # Errors
 /// An argument that is no name. The text has it.
-pub(super) fn names<'a>(texts: impl IntoIterator<Item = &'a str>, namespace: &str) -> Result<Vec<ServiceKey>, String> {
+pub(crate) fn names<'a>(texts: impl IntoIterator<Item = &'a str>, namespace: &str) -> Result<Vec<ServiceKey>, String> {
     let (mut seen, mut keys) = (BTreeSet::new(), Vec::new());
     for text in texts {
         let (namespace, name) = text.split_once('/').unwrap_or((namespace, text));

@@ -3,7 +3,7 @@
 
 mod back;
 mod capacity;
-mod choice;
+pub(crate) mod choice;
 mod ecs_services;
 mod edit;
 mod finish;

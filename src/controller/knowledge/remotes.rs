@@ -44,6 +44,11 @@ impl Knowledge {
         map.map(|map| records::properties::read(map)).unwrap_or_default()
     }
 
+    /// The property of this name of another cluster.
+    pub fn property(&self, cluster: &ClusterId, name: &str) -> Option<&str> {
+        records::properties::value(self.others.remotes.get(cluster)?.map.as_ref()?, name)
+    }
+
     /// Takes in the state of the other clusters. Names that wait for a cluster to become known
     /// ([`unknown`](Self::unknown), [`awaits_first_reading`](Self::awaits_first_reading)) are not in the result.
     pub fn adopt_remotes(&mut self, remotes: &Remotes) -> Concerned {

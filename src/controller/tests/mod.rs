@@ -5,6 +5,7 @@ mod aws_mcs;
 mod conformance;
 mod cutovers;
 mod discovered;
+mod drains;
 mod faults;
 mod gates;
 mod handover;

@@ -63,6 +63,22 @@ fn local_only_serves_nothing_where_the_own_cluster_cannot() {
     assert!(scene.wanted().slices[&id("near")].is_empty());
 }
 
+/// Without a cluster selection.
+#[test]
+fn a_drained_cluster_leaves_as_far_as_others_serve() {
+    let mut scene = Scene { drains: [(id("near"), "100-70".parse().unwrap())].into(), ..scene() };
+    assert_eq!(serving(&scene), ["far", "here"]);
+    let (_, message) = scene.wanted().selection.unwrap();
+    assert_eq!(message, "By spread, these serve: far, here. Others in their order: near. Drained: near.");
+    unready(&mut scene, "here");
+    unready(&mut scene, "far");
+    assert_eq!(serving(&scene), ["far", "here", "near"], "all that are listed, and who can serve");
+    for (_, export, _) in &mut scene.exports {
+        export.service_type = ServiceType::Headless;
+    }
+    assert_eq!(scene.wanted().selection, None);
+}
+
 /// Peers of a StatefulSet need each other's names.
 #[test]
 fn a_headless_import_has_all_endpoints() {

@@ -33,6 +33,8 @@ pub enum Traffic {
     All,
     /// This share, as nearly as possible and never more.
     Share(Share),
+    /// No traffic as long as others serve, because the cluster is drained. Otherwise every ready pod is registered.
+    Drained,
     /// A share is requested that cannot be read. The last one stays, or else the number of instances.
     Unclear,
 }
@@ -50,6 +52,15 @@ impl Traffic {
             Excerpt(text)
         );
         (Self::Unclear, Some(message))
+    }
+
+    /// The share that is requested, if it is known.
+    pub const fn share(self) -> Option<Share> {
+        match self {
+            Self::Share(share) => Some(share),
+            Self::Drained => Some(Share(0)),
+            Self::All | Self::Unclear => None,
+        }
     }
 
     /// Whether only some of the ready pods may be registered.

@@ -49,9 +49,9 @@ impl Pace {
 
     /// The share that tasks are hidden for: the one that counts, or a smaller one that is requested.
     pub fn hiding(&self, traffic: Traffic) -> Option<Share> {
-        match traffic {
-            Traffic::Share(share) => Some(self.asked.map_or(share, |asked| asked.min(share))),
-            Traffic::All | Traffic::Unclear => self.asked,
+        match traffic.share() {
+            Some(share) => Some(self.asked.map_or(share, |asked| asked.min(share))),
+            None => self.asked,
         }
     }
 
@@ -62,7 +62,7 @@ impl Pace {
 
     /// Whether another share is requested than the one that counts.
     pub fn is_new(&self, traffic: Traffic) -> bool {
-        matches!(traffic, Traffic::Share(share) if self.number.is_some() && self.asked != Some(share))
+        traffic.share().is_some_and(|share| self.number.is_some() && self.asked != Some(share))
     }
 
     /// When the number follows if nothing else changes.
@@ -74,7 +74,8 @@ impl Pace {
     ///
     /// - A new share counts at once.
     /// - While only clusters with a share are left, nobody has the rest of the traffic. All pods are registered, at
-    ///   once, because each serves more than it was meant to. At 0 % those that are registered stay, and none comes.
+    ///   once, because each serves more than it was meant to. At 0 % those that are registered stay, and none comes, unless
+    ///   the cluster is drained.
     /// - Otherwise the number follows after [`PATIENCE`], to where it was off all that time.
     /// - Several clusters that each count the other's instances can drive each other up and down. So an increase waits
     ///   until the others had time to go down (`settling`). Decreases then end first, because each of them only causes
@@ -86,7 +87,7 @@ impl Pace {
                 *self = Self::of_all();
                 return usize::MAX;
             }
-            Traffic::Share(share) => Some(share),
+            Traffic::Share(_) | Traffic::Drained => traffic.share(),
             Traffic::Unclear => self.asked,
         };
         let new = share != self.asked;
@@ -96,7 +97,7 @@ impl Pace {
         let right = match share {
             None => before,
             Some(share) if others.whole > 0 => share.number(others.count()),
-            Some(share) if share.is_none() => {
+            Some(share) if share.is_none() && traffic != Traffic::Drained => {
                 if before == usize::MAX {
                     registered
                 } else {

@@ -48,7 +48,7 @@ pub use self::{authority::Authority, notice::Notice};
 use self::{engine::Engine, performer::Performer};
 use super::{
     Consent, InstanceSpec, Owner,
-    share::{Reached, Traffic},
+    share::{Reached, Share, Traffic},
 };
 use api::events::EventReason;
 use base::{env, shared_map::SharedMap};
@@ -134,7 +134,7 @@ pub struct TargetDesired {
 impl TargetDesired {
     /// Whether tasks may be hidden. On the way to 0 % none is, whatever can be read.
     fn hides(&self) -> bool {
-        self.hide_tasks && !self.retiring && !matches!(self.traffic, Traffic::Share(share) if share.is_none())
+        self.hide_tasks && !self.retiring && !self.traffic.share().is_some_and(Share::is_none)
     }
 }
 

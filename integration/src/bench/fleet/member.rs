@@ -142,6 +142,7 @@ impl Member {
             publish_not_ready_addresses: false,
             target: Some(target),
             cluster_selection: None,
+            drain: None,
         }
     }
 
