@@ -33,8 +33,8 @@ macro_rules! table {
 }
 
 /// The annotations of a cluster selection, for [`ClusterSelection::read`](crate::selection::ClusterSelection::read).
-pub const CLUSTER_SELECTION: [&str; 3] =
-    [ANNOTATION_CLUSTER_SELECTORS, ANNOTATION_FALLBACK_POLICY, ANNOTATION_MIN_READY];
+pub const CLUSTER_SELECTION: [&str; 4] =
+    [ANNOTATION_CLUSTER_SELECTORS, ANNOTATION_FALLBACK_POLICY, ANNOTATION_MIN_READY, ANNOTATION_CLUSTER_WEIGHTS];
 
 /// The annotations that ask for a drain, for [`drain::read`](crate::drain::read).
 pub const DRAIN: [&str; 2] = [ANNOTATION_DRAIN, ANNOTATION_DRAIN_MIN_READY];
@@ -77,6 +77,10 @@ table! {
     ANNOTATION_MIN_READY = "cloudmap-mcs/min-ready" on "ServiceExport", "Namespace":
         "`any`, or a percentage from `1%` to `100%`"; "`any`; with `local-first`, `70%`"; "which share of a tier's endpoints must be ready for \
         it to [serve alone](../traffic.md#failover). Alpha";
+    /// On a ServiceExport or a Namespace, as [`ANNOTATION_CLUSTER_SELECTORS`]: which part of the connections each cluster gets.
+    ANNOTATION_CLUSTER_WEIGHTS = "cloudmap-mcs/cluster-weights" on "ServiceExport", "Namespace":
+        "such as `blue=90%,green=10%`"; "all ready endpoints get the same"; "which part of the connections [each cluster gets](../traffic.md#weights) \
+        among those that serve. Clusters that are not named share the rest. Alpha";
     /// On a ServiceExport: the endpoints of this cluster leave the name, as far as other clusters can serve it.
     ANNOTATION_DRAIN = "cloudmap-mcs/drain" on "ServiceExport":
         "`true`, `false`"; "`false`, or what the ClusterProperty `drain.cloudmap-mcs.io` says"; "take the endpoints of this cluster [out of the \

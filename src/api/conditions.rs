@@ -235,6 +235,9 @@ condition! {
     UnknownProperty => False, "UnknownProperty", Some(EventReason::UnknownProperty),
         "a selector names a property that no cluster has", "Create that ClusterProperty in the clusters, or correct its name in the annotation",
         "The selection is in force all the same. The message names the property.";
+    UnknownCluster => False, "UnknownCluster", Some(EventReason::UnknownCluster),
+        "a weight is that of a cluster that does not export the name", "Correct the id in the annotation `cloudmap-mcs/cluster-weights`, or export the Service from that cluster",
+        "The weights are in force all the same. What the cluster would get goes to the others.";
 }
 
 condition! {

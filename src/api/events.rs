@@ -116,6 +116,7 @@ events! {
     AccessDenied => "AccessDenied", Warning, ["Service", "Ingress"], "AWS denies a call";
     Throttled => "Throttled", Warning, ["ServiceExport", "Service", "Ingress"], "AWS has throttled calls for some time";
     NoNamespace => "NoNamespace", Warning, ["ServiceExport", "Service", "Ingress", "Namespace"], "a Cloud Map namespace does not exist. On a Namespace, it is one that it imports from; see [ecs.md](../ecs.md#what-to-look-at)";
+    UnknownCluster => "UnknownCluster", Warning, ["ServiceExport"], "a weight is that of a cluster that does not export the name";
     UnknownProperty => "UnknownProperty", Warning, ["ServiceExport"], "a selector of the cluster selection names a property that no cluster has";
     DrainStays => "DrainStays", Warning, ["ServiceExport"], "this cluster is [drained](../upgrading-a-cluster.md), and endpoints of it stay because nobody else can serve the name well enough; the message says why";
     InvalidAnnotation => "InvalidAnnotation", Warning, ["ServiceExport", "Service", "Ingress", "Namespace"], "an annotation is invalid or not allowed. The message says what to write, and where";

@@ -7,7 +7,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelecto
 use kube::core::{Selector, SelectorExt as _};
 use serde::{Deserialize, Serialize};
 
-use super::names::{PROPERTY_CLUSTER_ID, PROPERTY_REGION};
+use super::{
+    names::{PROPERTY_CLUSTER_ID, PROPERTY_REGION},
+    weights::Weights,
+};
 use model::{
     Excerpt, MinReady, NoMinReady,
     labels::{is_label_key, is_label_value},
@@ -39,6 +42,9 @@ pub struct ClusterSelection {
     /// See [`ClusterSelection::min_ready`].
     #[serde(default, skip_serializing_if = "is_any")]
     min_ready: MinReady,
+    /// See [`ClusterSelection::weights`].
+    #[serde(default, skip_serializing_if = "Weights::is_empty")]
+    weights: Weights,
 }
 
 /// Selects clusters (KEP-5939).
@@ -144,25 +150,27 @@ impl ClusterSelection {
         }
     }
 
-    /// Reads the three annotations; `None` if there is none.
+    /// Reads the four annotations; `None` if there is none.
     ///
     /// # Errors
     /// One is invalid: its name, and what to write.
     pub fn read(
-        [selectors, fallback, min_ready]: [Option<&str>; 3],
-        [selectors_name, fallback_name, min_ready_name]: [&str; 3],
+        [selectors, fallback, min_ready, weights]: [Option<&str>; 4],
+        [selectors_name, fallback_name, min_ready_name, weights_name]: [&str; 4],
     ) -> Result<Option<Self>, InvalidSelection> {
         let of = |name: &str| {
             let name = name.to_owned();
             move |InvalidSelection(why)| InvalidSelection(format!("{name}: {why}"))
         };
+        let weights = weights.map(|text| text.trim().parse::<Weights>()).transpose();
+        let weights = weights.map_err(|error| InvalidSelection(format!("{weights_name}: {error}")))?;
         let Some(selectors) = selectors.map(str::trim) else {
             let needless = [(fallback, fallback_name), (min_ready, min_ready_name)];
             return match needless.into_iter().find(|(value, _)| value.is_some()) {
                 Some((_, name)) => Err(InvalidSelection(format!(
                     "{name} means nothing without {selectors_name}: add that one, or remove this one"
                 ))),
-                None => Ok(None),
+                None => Ok(weights.map(|weights| Self { weights, ..Self::spread() })),
             };
         };
         let mut selection = selectors.parse::<Self>().map_err(of(selectors_name))?;
@@ -185,6 +193,7 @@ impl ClusterSelection {
                 "{fallback_name} and {min_ready_name} mean nothing with \"spread\": name clusters in {selectors_name}"
             )));
         }
+        selection.weights = weights.unwrap_or_default();
         let bytes = selection.published().len();
         if bytes > MAX_SELECTION {
             let why = format!("it takes {bytes} bytes of at most {MAX_SELECTION}: use fewer or shorter selectors");
@@ -196,7 +205,16 @@ impl ClusterSelection {
     /// The form in which an export is published with it. Equal selections have equal forms.
     #[must_use]
     pub fn published(&self) -> Arc<str> {
-        self.to_string().into()
+        match self.short_form() {
+            Some(name) => name.into(),
+            // Its texts can be written, so this never fails.
+            None => serde_json::to_string(self).unwrap_or_default().into(),
+        }
+    }
+
+    /// The name of the short form, if there is one.
+    fn short_form(&self) -> Option<&'static str> {
+        SHORT.iter().find(|(_, selection)| selection() == *self).map(|(name, _)| *name)
     }
 
     /// Reads [`ClusterSelection::published`].
@@ -217,7 +235,13 @@ impl ClusterSelection {
     /// Whether all clusters serve alike.
     #[must_use]
     pub fn is_spread(&self) -> bool {
-        self.cluster_selectors.is_empty()
+        self.cluster_selectors.is_empty() && self.weights.is_empty()
+    }
+
+    /// Which part of the connections each cluster of the tier that serves should get.
+    #[must_use]
+    pub const fn weights(&self) -> &Weights {
+        &self.weights
     }
 
     /// Which share of a tier's endpoints must be ready for it to serve alone.
@@ -303,13 +327,14 @@ impl FromStr for ClusterSelection {
     }
 }
 
-/// The short form, if there is one, else as it is published.
+/// The short form, if there is one, else as it is published; the weights last.
 impl fmt::Display for ClusterSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match SHORT.iter().find(|(_, selection)| selection() == *self) {
-            Some((name, _)) => f.write_str(name),
-            None => f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?),
+        if self.weights.is_empty() {
+            return f.write_str(&self.published());
         }
+        let without = Self { weights: Weights::default(), ..self.clone() };
+        write!(f, "{without} with the weights {}", self.weights)
     }
 }
 

@@ -1,6 +1,6 @@
 use super::*;
 
-const NAMES: [&str; 3] = ["selectors", "fallback", "min-ready"];
+const NAMES: [&str; 4] = ["selectors", "fallback", "min-ready", "weights"];
 
 fn properties<const N: usize>(pairs: [(&str, &str); N]) -> Properties {
     pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
@@ -40,7 +40,7 @@ fn selectors_are_those_of_the_draft() {
             "matchExpressions": [{"key": "gpu", "operator": "In", "values": ["high", "higher"]}]}},
         {"propertySelector": {"matchExpressions": [{"key": "gpu", "operator": "Exists"}]}}
     ]"#;
-    let selection = ClusterSelection::read([Some(text), Some("None"), Some("50%")], NAMES).unwrap().unwrap();
+    let selection = ClusterSelection::read([Some(text), Some("None"), Some("50%"), None], NAMES).unwrap().unwrap();
     assert_eq!(selection.min_ready().percent(), 50);
     assert_eq!(ClusterSelection::from_published(&selection.published()), Ok(selection.clone()));
     let tiers = selection.for_importer(&cluster("a", "eu"));
@@ -102,8 +102,22 @@ fn what_is_wrong_is_named_with_what_to_write() {
         ([None, None, Some("50%")], ["min-ready means nothing without selectors", "remove"]),
         ([Some("spread"), None, Some("50%")], ["mean nothing with \"spread\"", "selectors"]),
     ] {
-        let error = ClusterSelection::read(annotations, NAMES).unwrap_err().to_string();
+        let [selectors, fallback, min_ready] = annotations;
+        let error = ClusterSelection::read([selectors, fallback, min_ready, None], NAMES).unwrap_err().to_string();
         assert!(parts.iter().all(|part| error.contains(part)), "{annotations:?}: {error}");
     }
-    assert_eq!(ClusterSelection::read([None, None, None], NAMES), Ok(None));
+    let weights = |text| ClusterSelection::read([None, None, None, Some(text)], NAMES);
+    assert!(weights("blue").unwrap_err().to_string().starts_with("weights: \"blue\" is no weight"));
+    assert_eq!(ClusterSelection::read([None; 4], NAMES), Ok(None));
+}
+
+#[test]
+fn weights_go_with_any_selection_and_are_published_with_it() {
+    for (selectors, said) in [(None, "spread"), (Some("spread"), "spread"), (Some("local-first"), "local-first")] {
+        let selection = ClusterSelection::read([selectors, None, None, Some("blue=90%")], NAMES).unwrap().unwrap();
+        assert_eq!(selection.to_string(), format!("{said} with the weights blue=90%"));
+        assert_eq!(ClusterSelection::from_published(&selection.published()), Ok(selection.clone()));
+        assert!(!selection.is_spread() && selection.weights().rest() == 10);
+    }
+    assert!(ClusterSelection::from_published(r#"{"weights":{"blue":60,"green":60}}"#).is_err());
 }

@@ -142,7 +142,7 @@ fn cluster_json(view: &ClusterView) -> Value {
                 "internalTrafficPolicy": export.internal_traffic_policy.to_string(),
                 "trafficDistribution": export.traffic_distribution.as_deref(),
                 "clusterSelection": export.cluster_selection.as_deref(),
-                "drain": export.drain.map(|drain| drain.percent()),
+                "drain": export.drain.map(model::Drain::percent),
                 "labels": export.labels,
                 "annotations": export.annotations,
                 "target": export.target.as_ref().map(ToString::to_string),

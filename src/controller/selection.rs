@@ -8,7 +8,7 @@ use std::{
 use super::{Mode, core::Core, world::World};
 use api::{
     conditions::SelectionReason,
-    names::{CLUSTER_SELECTION, PROPERTIES, PROPERTY_CLUSTER_ID, PROPERTY_DRAIN},
+    names::{ANNOTATION_CLUSTER_WEIGHTS, CLUSTER_SELECTION, PROPERTIES, PROPERTY_CLUSTER_ID, PROPERTY_DRAIN},
     selection::{ClusterSelection, InvalidSelection, Properties},
 };
 use cluster::objects::ServiceExport;
@@ -128,6 +128,14 @@ impl Core {
                  annotation."
             );
             return Some((SelectionReason::UnknownProperty, text));
+        }
+        let exports = |cluster: &&ClusterId| merged.clusters.contains_key(*cluster);
+        if let Some(unknown) = selection.weights().clusters().find(|cluster| !exports(cluster)) {
+            let text = format!(
+                "No cluster {unknown} exports this name: correct the id in the annotation {ANNOTATION_CLUSTER_WEIGHTS}, or export the \
+                 Service there. Its part of the connections goes to the others."
+            );
+            return Some((SelectionReason::UnknownCluster, text));
         }
         let tiers = selection.for_importer(&properties[here]);
         let mut by_tier = BTreeMap::<Option<usize>, BTreeSet<&str>>::new();

@@ -15,6 +15,7 @@ mod selecting;
 pub mod tiers;
 mod type_notice;
 mod unknown;
+mod weights;
 
 pub use addresses::{Unusable, usable};
 pub use apply::{Extent, There, apply, remove};

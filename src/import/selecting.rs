@@ -70,6 +70,7 @@ pub(super) fn selected(
         local: observed.local,
         slices: observed.slices,
         min_ready: selection.min_ready(),
+        weights: selection.weights(),
         step,
         unknown: import_concerns_unknown(observed).then(serves),
     };
@@ -126,9 +127,24 @@ impl Order {
         }
         let others =
             if rest.is_empty() { String::new() } else { format!(" Others in their order: {}.", rest.join("; ")) };
+        let shares = if selection.weights().is_empty() { String::new() } else { shares(placed, &serving) };
         (
             ImportSelectionReason::InForce,
-            format!("By {selection}, these serve: {}.{others}{never}{drained}", names(&serving)),
+            format!("By {selection}, these serve: {}.{shares}{others}{never}{drained}", names(&serving)),
         )
     }
+}
+
+/// Which part of the connections each of these sources gets: kube-proxy gives each endpoint the same.
+fn shares(placed: &Placed, serving: &[&ClusterId]) -> String {
+    let count = |source: &ClusterId| {
+        let ready = placed[source].iter().filter(|packed| packed.endpoint.conditions.ready);
+        ready.map(|packed| packed.endpoint.address).collect::<BTreeSet<_>>().len()
+    };
+    let all: usize = serving.iter().map(|source| count(source)).sum();
+    let share = |source: &&ClusterId| {
+        let count = count(source);
+        format!("{source} {} % ({count} of {all} endpoints)", (count * 100 + all / 2) / all)
+    };
+    format!(" They get: {}.", serving.iter().map(share).collect::<Vec<_>>().join(", "))
 }

@@ -19,6 +19,8 @@ use std::{
 
 use sha2::{Digest, Sha256};
 
+use super::weights::counts;
+use api::weights::Weights;
 use cluster::objects::OwnSlice;
 use model::{ClusterId, Conditions, Drain, EndpointPort, MinReady, PackedEndpoint, drain::STEPS};
 
@@ -31,6 +33,8 @@ pub(super) struct Around<'a> {
     pub(super) slices: &'a [Arc<OwnSlice>],
     /// Which share of a tier must be ready for it to serve alone.
     pub(super) min_ready: MinReady,
+    /// Which part of the connections each cluster of the tier that serves should get.
+    pub(super) weights: &'a Weights,
     /// How many steps farther tiers have gone back.
     pub(super) step: u8,
     /// Whether a cluster is not known that may serve this name, too.
@@ -186,7 +190,7 @@ fn serving<'a>(
     around: &Around<'_>,
     leave_if: MinReady,
 ) -> (Vec<Member<'a>>, Spill) {
-    let tiers: Vec<Tier<'a>> =
+    let mut tiers: Vec<Tier<'a>> =
         ranks.iter().map(|(rank, members)| Tier::of(*rank, members.values().copied(), around.local)).collect();
     // Nobody is ready, so there is nothing to prefer.
     let Some(first) = tiers.iter().find(|tier| !tier.ready.is_empty()).map(|tier| tier.rank) else {
@@ -195,7 +199,11 @@ fn serving<'a>(
     // Until all clusters are known, farther tiers keep what they show, unless nobody shows anything.
     let frozen = around.unknown.is_some_and(|serves| serves || tiers.iter().any(|tier| tier.shown > 0));
     let nearest = if frozen { Rank::FIRST } else { first };
-    let targets = targets(&tiers, first, around.min_ready, leave_if);
+    let parts = parts(&tiers, around.min_ready, leave_if);
+    for tier in tiers.iter_mut().filter(|tier| tier.rank <= nearest) {
+        tier.weigh(around.weights, frozen);
+    }
+    let targets = targets(&tiers, parts, first);
     let (mut members, mut spill) = (Vec::new(), Spill::Settled);
     for (tier, target) in tiers.into_iter().zip(targets) {
         let Tier { rank, mut ready, others, shown } = tier;
@@ -250,6 +258,37 @@ impl<'a> Tier<'a> {
         self.ready.len() + self.others.iter().filter(|member| !member.conditions.terminating).count()
     }
 
+    /// Leaves out what its clusters have beyond their weights. Until all clusters are known (`frozen`), each shows as many as it
+    /// showed.
+    fn weigh(&mut self, weights: &Weights, frozen: bool) {
+        if weights.is_empty() {
+            return;
+        }
+        let mut ready = BTreeMap::<&ClusterId, (usize, usize)>::new();
+        for member in &self.ready {
+            let (count, shown) = ready.entry(member.source).or_default();
+            (*count, *shown) = (*count + 1, *shown + usize::from(member.shown));
+        }
+        let mut left: BTreeMap<&ClusterId, usize> = if frozen && self.shown > 0 {
+            ready.iter().map(|(source, (_, shown))| (*source, *shown)).collect()
+        } else {
+            counts(weights, &ready.iter().map(|(source, (count, _))| (*source, *count)).collect())
+        };
+        let whole: BTreeSet<_> =
+            ready.iter().filter(|(source, (count, _))| left[*source] == *count).map(|it| *it.0).collect();
+        self.ready.retain(|member| match left.get_mut(member.source) {
+            Some(0) | None => false,
+            Some(left) => {
+                *left -= 1;
+                true
+            }
+        });
+        self.others.retain(|member| {
+            let is_partial = ready.contains_key(member.source) && !whole.contains(member.source);
+            !is_partial || member.shown && member.conditions.terminating
+        });
+    }
+
     /// Which part of the connections it can take.
     fn health(&self, min_ready: MinReady) -> f64 {
         min_ready.health(self.ready.len(), self.listed())
@@ -258,8 +297,7 @@ impl<'a> Tier<'a> {
 
 /// How many ready endpoints of each tier should be shown: all of the first one that has any, and of each farther one as many
 /// as give it its part of the connections. What a tier has not, the next one gives.
-fn targets(tiers: &[Tier<'_>], first: Rank, min_ready: MinReady, leave_if: MinReady) -> Vec<usize> {
-    let parts = parts(tiers, min_ready, leave_if);
+fn targets(tiers: &[Tier<'_>], parts: Vec<f64>, first: Rank) -> Vec<usize> {
     let base = tiers.iter().zip(&parts).find(|(tier, _)| tier.rank == first);
     let per_part = base.map_or(0.0, |(tier, part)| small(tier.ready.len()) / part);
     let mut lacking = 0.0;

@@ -67,6 +67,7 @@ struct Name {
     shown: BTreeMap<ClusterId, Vec<PackedEndpoint>>,
     min_ready: MinReady,
     drains: BTreeMap<&'static str, Drain>,
+    weights: Weights,
     step: u8,
     unknown: Option<Serving>,
     spill: Spill,
@@ -79,6 +80,7 @@ impl Name {
             shown: BTreeMap::new(),
             min_ready,
             drains: BTreeMap::new(),
+            weights: Weights::default(),
             step: 0,
             unknown: None,
             spill: Spill::Settled,
@@ -89,7 +91,7 @@ impl Name {
     fn with(&mut self, clusters: &[Cluster<'_>]) -> Vec<usize> {
         let slices = slices(&self.shown);
         let Self { min_ready, step, unknown, .. } = *self;
-        let around = Around { local: &id("here"), slices: &slices, min_ready, step, unknown };
+        let around = Around { local: &id("here"), slices: &slices, min_ready, weights: &self.weights, step, unknown };
         let mut candidates = candidates(clusters);
         for (name, drain) in &self.drains {
             candidates.get_mut(&id(name)).unwrap().drain = Some(*drain);
@@ -192,7 +194,14 @@ fn a_port_that_only_a_farther_cluster_serves_is_served_from_there() {
     all.get_mut(&id("near")).unwrap().endpoints =
         vec![endpoint(address(1, 0), Conditions::READY, &["http", "metrics"])];
     let (here, none) = (id("here"), []);
-    let around = Around { local: &here, slices: &none, min_ready: MinReady::ANY, step: 0, unknown: None };
+    let around = Around {
+        local: &here,
+        slices: &none,
+        min_ready: MinReady::ANY,
+        weights: &Weights::default(),
+        step: 0,
+        unknown: None,
+    };
     let (chosen, _) = choose(all, &around);
     assert_eq!(chosen[&id("here")].len(), 2);
     assert_eq!(chosen[&id("near")][0].ports, ports(&["metrics"]));
@@ -204,7 +213,14 @@ fn an_ip_family_that_only_a_farther_cluster_has_is_served_from_there() {
     let v6 = endpoint("fd00::1".parse().unwrap(), Conditions::READY, &["http"]);
     all.get_mut(&id("near")).unwrap().endpoints.push(v6.clone());
     let (here, none) = (id("here"), []);
-    let around = Around { local: &here, slices: &none, min_ready: MinReady::ANY, step: 0, unknown: None };
+    let around = Around {
+        local: &here,
+        slices: &none,
+        min_ready: MinReady::ANY,
+        weights: &Weights::default(),
+        step: 0,
+        unknown: None,
+    };
     assert_eq!(choose(all, &around).0[&id("near")], [v6]);
 }
 
@@ -213,7 +229,14 @@ fn an_ip_family_that_only_a_farther_cluster_has_is_served_from_there() {
 fn clusters_choose_different_endpoints_of_a_farther_tier() {
     let chosen = |local: &str| {
         let (local, none) = (id(local), []);
-        let around = Around { local: &local, slices: &none, min_ready: MinReady::MOST, step: 0, unknown: None };
+        let around = Around {
+            local: &local,
+            slices: &none,
+            min_ready: MinReady::MOST,
+            weights: &Weights::default(),
+            step: 0,
+            unknown: None,
+        };
         let (chosen, _) = choose(candidates(&[("here", 0, "r........."), ("near", 1, R50)]), &around);
         chosen[&id("near")].iter().map(|packed| packed.endpoint.address).collect::<BTreeSet<_>>()
     };
@@ -242,6 +265,27 @@ fn a_drained_cluster_leaves_step_by_step_and_comes_back_as_it_publishes() {
     }
     name.drains.clear();
     assert_eq!(name.with(&clusters), [8, 2]);
+}
+
+#[test]
+fn clusters_of_a_tier_get_what_their_weights_ask_for() {
+    for (min_ready, weights, clusters, expected) in [
+        ("any", "near=10%", [("here", 0, "rrrrrrrrrr"), ("near", 0, "rrrrrrrrrr"), ("far", 1, "rr")], [10, 1, 0]),
+        ("any", "near=100%", [("here", 0, "rr"), ("near", 0, "rr"), ("far", 1, "rr")], [0, 2, 0]),
+        ("any", "near=100%", [("here", 0, "rr"), ("near", 0, ".."), ("far", 1, "rr")], [2, 0, 0]),
+        // A farther tier takes its part beside those that are shown: 2/3 are ready, which take 2/3 of the connections.
+        ("100%", "near=0%", [("here", 0, "rrrr"), ("near", 0, ".."), ("far", 1, "rrrr")], [4, 0, 2]),
+        ("100%", "near=50%,here=50%", [("here", 0, "rr"), ("near", 0, "rr.."), ("far", 1, "rrrr")], [2, 2, 2]),
+    ] {
+        let mut name = Name { weights: weights.parse().unwrap(), ..Name::new(min_ready) };
+        assert_eq!(name.with(&clusters), expected, "{weights} {clusters:?}");
+    }
+    // A new leader that does not know all clusters yet gives nobody more than before.
+    let mut name = Name { weights: "here=10%".parse().unwrap(), ..Name::new("any") };
+    assert_eq!(name.with(&[("here", 0, "rrrrrrrrrr"), ("near", 0, "rrrrrrrrr")]), [1, 9]);
+    name.unknown = Some(true);
+    name.shown.remove(&id("near"));
+    assert_eq!(name.with(&[("here", 0, "rrrrrrrrrr")]), [1]);
 }
 
 #[test]
@@ -284,11 +328,13 @@ proptest! {
         history in vec(([any_letters(), any_letters(), any_letters()], 0..=STEPS), 1..8),
         tiers in [0..3_usize, 0..3_usize, 0..3_usize],
         min_ready in prop_oneof![Just("any"), Just("1%"), Just("50%"), Just("70%"), Just("100%")],
+        weights in option::of(prop_oneof![Just("here=10%"), Just("near=100%"), Just("far=0%"), Just("here=50%,near=50%")]),
         drained in vec(option::of(prop_oneof![Just("100-70"), Just("100-0"), Just("75-70"), Just("50-100")]), 3),
     ) {
         let mut name = Name::new(min_ready);
         let drained = ["here", "near", "far"].into_iter().zip(drained).filter_map(|(of, drain)| Some((of, drain?.parse().unwrap())));
         name.drains = drained.collect();
+        name.weights = weights.map(|weights| weights.parse().unwrap()).unwrap_or_default();
         let names = ["here", "near", "far"];
         let mut last = Vec::new();
         for (letters, step) in &history {

@@ -21,7 +21,7 @@ const ONLY: &str = "only";
 async fn a_cluster_is_drained_upgraded_and_brought_back_without_a_failed_request() {
     World::run_in(&[3, 1], &[3], "drain", async |world| {
         let [upgraded, other] = world.pair();
-        let outcome = upgrade(world).await;
+        let outcome = Box::pin(upgrade(world)).await;
         // Whoever uses the cluster next finds it as it was.
         upgraded.delete(CLUSTER_PROPERTY, "", PROPERTY).await?;
         outcome?;
@@ -85,7 +85,7 @@ async fn upgrade(world: &World) -> Result<()> {
         let said = [back.stdout, back.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
         holds(back.status.success() && said.contains("are back"), "it waits until they are back", &said)
     };
-    let (((), first), second) = other.load(&urls[0], other.load(&urls[1], day)).await?;
+    let (((), first), second) = Box::pin(other.load(&urls[0], Box::pin(other.load(&urls[1], Box::pin(day))))).await?;
     let failed: BTreeSet<_> = first.failures.iter().chain(&second.failures).collect();
     let answers = [first.answers, second.answers];
     holds(

@@ -30,7 +30,7 @@ pub struct Namespace {
     /// The annotation [`names::ANNOTATION_QUOTA`].
     pub quota: Option<Arc<str>>,
     /// The annotations [`names::CLUSTER_SELECTION`].
-    pub cluster_selection: [Option<Arc<str>>; 3],
+    pub cluster_selection: [Option<Arc<str>>; 4],
 }
 
 impl Narrow for Namespace {

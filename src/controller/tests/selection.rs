@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use super::world::{Cluster, World, always, key, until};
-use api::names::{ANNOTATION_CLUSTER_SELECTORS as SELECTORS, ANNOTATION_MAY_REGISTER, PROPERTY_REGION};
+use api::names::{
+    ANNOTATION_CLUSTER_SELECTORS as SELECTORS, ANNOTATION_CLUSTER_WEIGHTS, ANNOTATION_MAY_REGISTER, PROPERTY_REGION,
+};
 
 /// Three clusters that export `web`, with `local-first`; blue and green are in one region.
 async fn three(world: &World) -> [Cluster; 3] {
@@ -132,4 +134,26 @@ async fn what_is_wrong_is_said_on_the_export_and_the_last_valid_selection_stays(
     }
     until("all serve", || blue.imported("web").len() == 6).await;
     assert!(blue.objects.import(&key("web")).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_canary_gets_its_weight_and_a_wrong_id_is_said() {
+    let world = World::new();
+    let [blue, green, red] = three(&world).await;
+    let weigh = |weights: &str| {
+        for cluster in [&blue, &green, &red] {
+            cluster.put_export("web", &[(ANNOTATION_CLUSTER_WEIGHTS, weights)]);
+        }
+    };
+    let alone = ["10.0.0.1", "10.0.0.2"];
+    weigh("blue=100%");
+    until("blue serves alone", || [&blue, &green, &red].iter().all(|here| here.imported("web") == alone)).await;
+    weigh("blue=50%,green=25%,red=25%");
+    until("blue has half of them", || red.imported("web").len() == 4).await;
+    weigh("blue=50%,gren=50%");
+    red.until_says("web", "ClusterSelection", "False", "UnknownCluster").await;
+    assert!(message(&red).starts_with("No cluster gren exports this name"), "{}", message(&red));
+    weigh("blue=101%");
+    red.until_says("web", "ClusterSelection", "False", "InvalidClusterSelector").await;
+    assert!(message(&red).contains("cloudmap-mcs/cluster-weights: \"blue=101%\" is no weight"), "{}", message(&red));
 }

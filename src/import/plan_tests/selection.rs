@@ -63,6 +63,17 @@ fn local_only_serves_nothing_where_the_own_cluster_cannot() {
     assert!(scene.wanted().slices[&id("near")].is_empty());
 }
 
+#[test]
+fn the_import_says_what_each_cluster_gets_by_its_weight() {
+    let mut scene = scene();
+    scene.exports[0].1.cluster_selection = Some(r#"{"weights":{"here":50}}"#.into());
+    let (_, message) = scene.wanted().selection.unwrap();
+    let shares = "They get: far 33 % (1 of 3 endpoints), here 33 % (1 of 3 endpoints), near 33 % (1 of 3 endpoints).";
+    assert_eq!(message, format!("By spread with the weights here=50%, these serve: far, here, near. {shares}"));
+    scene.exports[0].1.cluster_selection = Some(r#"{"weights":{"here":100}}"#.into());
+    assert_eq!(serving(&scene), ["here"]);
+}
+
 /// Without a cluster selection.
 #[test]
 fn a_drained_cluster_leaves_as_far_as_others_serve() {
