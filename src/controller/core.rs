@@ -42,7 +42,7 @@ use cluster::{events::EventRecord, selector::NamespaceSelector};
 use cutover::guard::{self, Judgements};
 use discovery::Discovered;
 use gates::{Answers, Questions};
-use import::Unknown;
+use import::{Serving, Unknown};
 use instances::sync::{Desired, Statuses};
 use ledger::{
     Map,
@@ -144,6 +144,8 @@ pub(super) struct Sizes {
     pub(super) annotated: (usize, usize),
     /// Number of pods that wait for nothing but their readiness gates.
     pub(super) waiting_pods: usize,
+    /// Number of imports with a cluster selection, by how near the clusters are that serve ([`Serving::ALL`]).
+    pub(super) serving: [usize; 3],
 }
 
 /// What flags say of all that the core decides.
@@ -322,7 +324,10 @@ impl Core {
 
     pub(super) fn sizes(&self) -> Sizes {
         let (clusters, names) = self.knowledge.sizes();
-        Sizes { clusters, names, annotated: self.annotated.sizes(), waiting_pods: self.gates.waiting() }
+        let count = |it: Serving| self.importing.serving.values().filter(|serving| **serving == it).count();
+        let (annotated, waiting_pods, serving) =
+            (self.annotated.sizes(), self.gates.waiting(), Serving::ALL.map(count));
+        Sizes { clusters, names, annotated, waiting_pods, serving }
     }
 
     /// Whether the namespace of a name is here, or an object of it. Whenever a namespace appears, its names are reconciled.

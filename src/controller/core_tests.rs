@@ -452,7 +452,7 @@ fn names_that_come_and_go_leave_nothing_behind() {
         bench.core.handle(Input::Statuses(Statuses::new()), at(n));
     }
     let core = &bench.core;
-    assert_eq!(core.sizes(), Sizes { clusters: 1, names: 0, annotated: (0, 0), waiting_pods: 0 });
+    assert_eq!(core.sizes(), Sizes { clusters: 1, names: 0, annotated: (0, 0), waiting_pods: 0, serving: [0; 3] });
     assert_eq!(
         (core.world.slices.names().count(), core.world.cluster_ips.len(), core.instances.desired.len()),
         (0, 0, 0)

@@ -28,7 +28,8 @@ use cluster::{
 };
 use discovery::Discovered;
 use export::Quota;
-use model::addresses::Range;
+use import::Serving;
+use model::{ServiceKey, addresses::Range};
 
 /// What is wrong about the limits that a Namespace has. The default ones count then.
 fn wrong_quota(namespace: &Namespace) -> Option<EventRecord> {
@@ -51,6 +52,8 @@ pub(super) struct Importing {
     /// The cluster selections of Kubernetes namespaces. One that is invalid leaves the last valid one in force.
     pub(super) selections: BTreeMap<Arc<str>, Arc<ClusterSelection>>,
     pub(super) spills: Spills,
+    /// How near the clusters are that serve, by name, where a cluster selection is in force.
+    pub(super) serving: BTreeMap<ServiceKey, Serving>,
 }
 
 impl Importing {
@@ -63,6 +66,7 @@ impl Importing {
             listing: false,
             selections: BTreeMap::new(),
             spills: Spills::default(),
+            serving: BTreeMap::new(),
         }
     }
 }

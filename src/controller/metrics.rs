@@ -7,6 +7,7 @@ use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec,
 use api::{CutoverPhase, conditions::GateReason};
 use base::metrics::Register;
 use export::{Resource, Used};
+use import::Serving;
 use ledger::remote::Remotes;
 
 /// Number of Kubernetes namespaces whose use of their quota is shown: those that are nearest to a limit.
@@ -30,6 +31,7 @@ pub struct Metrics {
     dropped_events: IntCounter,
     waiting_pods: IntGauge,
     gates_opened: IntCounterVec,
+    serving: IntGaugeVec,
     cutovers: IntGaugeVec,
     quota_used: IntGaugeVec,
     quota_limit: IntGaugeVec,
@@ -105,6 +107,13 @@ impl Metrics {
                 "cloudmap_mcs_gates_waiting_pods",
                 "Pods that wait for nothing but the readiness gate cloudmap-mcs/registered"
             ))?,
+            serving: IntGaugeVec::new(
+                opts!(
+                    "cloudmap_mcs_import_selections",
+                    "Imports with a cluster selection or with drained clusters, by who serves: nearest (the first tier alone), farther, nobody"
+                ),
+                &["serving"],
+            )?,
             gates_opened: IntCounterVec::new(
                 opts!(
                     "cloudmap_mcs_gates_opened_total",
@@ -135,6 +144,7 @@ impl Metrics {
         registry.register(Box::new(metrics.quota_refused.clone()))?;
         registry.register(Box::new(metrics.waiting_pods.clone()))?;
         registry.register(Box::new(metrics.gates_opened.clone()))?;
+        registry.register(Box::new(metrics.serving.clone()))?;
         registry.register(Box::new(metrics.reconciles.clone()))?;
         registry.register(Box::new(metrics.skipped.clone()))?;
         registry.register(Box::new(metrics.blocked.clone()))?;
@@ -172,6 +182,12 @@ impl Metrics {
     pub(super) fn annotated(&self, (objects, refused): (usize, usize)) {
         for (gauge, value) in [(&self.annotated_objects, objects), (&self.annotated_refused, refused)] {
             gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
+    }
+
+    pub(super) fn serving(&self, counts: [usize; 3]) {
+        for (serving, count) in Serving::ALL.into_iter().zip(counts) {
+            self.serving.with_label_values(&[serving.as_str()]).set(i64::try_from(count).unwrap_or(i64::MAX));
         }
     }
 

@@ -40,11 +40,17 @@ impl Core {
         let shown = self.world.imports.get(key);
         let (derived, misnamed) = self.world.derived.of(key, &self.world.services, shown.as_deref());
         let (import, there) = self.plan_import(key, derived, now);
-        let (change, spill) = match &import {
-            Plan::Want(wanted) => (wanted.change.clone(), wanted.spill),
-            Plan::Keep | Plan::Remove | Plan::Blocked(_) => (None, Spill::Settled),
+        let (change, spill, serving) = match &import {
+            Plan::Want(wanted) => {
+                (wanted.change.clone(), wanted.spill, wanted.selection.as_ref().map(|selected| selected.serving))
+            }
+            Plan::Keep | Plan::Remove | Plan::Blocked(_) => (None, Spill::Settled, None),
         };
         self.importing.spills.note(key, spill, now.mono);
+        match serving {
+            Some(serving) => drop(self.importing.serving.insert(key.clone(), serving)),
+            None => drop(self.importing.serving.remove(key)),
+        }
         if let Some(rest) =
             change.as_ref().and_then(|change| Duration::try_from(change.at.duration_since(now.wall)).ok())
         {

@@ -331,6 +331,7 @@ impl Runtime {
         self.metrics.measured(self.queue.len(), sizes.clusters, sizes.names);
         self.metrics.annotated(sizes.annotated);
         self.metrics.waiting_pods(sizes.waiting_pods);
+        self.metrics.serving(sizes.serving);
         self.metrics.quotas(&self.core.knowledge.quotas(MOST_NAMESPACES));
         self.metrics.cutovers(cutovers::phases(&self.core.world.cutovers));
         if let Some(remotes) = self.unmeasured.take() {

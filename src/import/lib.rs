@@ -23,6 +23,6 @@ pub use derived::{DerivedNaming, DerivedServices, InvalidDerivedName, hashed, is
 pub use objects::{derived_service, endpoint_slice, import_status, service_import};
 pub use packing::Former;
 pub use plan::{Observed, Plan, Source, Wanted, is_system, plan};
-pub use selecting::Selecting;
+pub use selecting::{Selected, Selecting, Serving};
 pub use type_notice::TypeChange;
 pub use unknown::Unknown;

@@ -14,13 +14,13 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use super::{plan::OutOfReach, type_notice::TypeChange};
+use super::{plan::OutOfReach, selecting::Selected, type_notice::TypeChange};
 use api::{
     ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,
     ServiceImportStatus, ServiceImportType, SessionAffinityConfig,
     conditions::{
-        ImportCondition, ImportReadyReason, ImportSelectionReason, ImportStaleReason, ImportTypeReason,
-        SharedCondition, Verdict, conditions, find,
+        ImportCondition, ImportReadyReason, ImportStaleReason, ImportTypeReason, SharedCondition, Verdict, conditions,
+        find,
     },
     names,
 };
@@ -214,8 +214,8 @@ pub struct ImportFacts<'a> {
     pub slices: bool,
     /// A change of the type that is not made yet.
     pub change: Option<&'a TypeChange>,
-    /// Which clusters serve, if some are preferred: reason and message.
-    pub selection: Option<&'a (ImportSelectionReason, String)>,
+    /// Which clusters serve, if some are preferred.
+    pub selection: Option<&'a Selected>,
 }
 
 /// The status of the import, given the conditions that it has. `service` has the IP families that are served here.
@@ -235,7 +235,7 @@ pub fn import_status(
     }];
     verdicts.extend(facts.silent.and_then(silence));
     verdicts.extend(facts.change.map(|change| Verdict::new(ImportTypeReason::OldestExport, change.text())));
-    verdicts.extend(facts.selection.map(|(reason, message)| Verdict::new(*reason, message)));
+    verdicts.extend(facts.selection.map(|selected| Verdict::new(selected.reason, &selected.message)));
     let mut conditions = conditions(current, verdicts, generation, now);
     if facts.silent.is_none() {
         conditions.extend(find(current, ImportCondition::Stale.as_str()).map(Condition::from));

@@ -14,13 +14,13 @@ use super::{
     derived::DerivedServices,
     packing::{Former, Packing},
     registered,
-    selecting::{Selecting, selected},
+    selecting::{Selected, Selecting, selected},
     tiers::Spill,
     type_notice::{self, TypeChange},
     unknown::{Unknown, concerns_unknown, import_concerns_unknown},
 };
 use api::{
-    conditions::{ImportCondition, ImportSelectionReason, find},
+    conditions::{ImportCondition, find},
     names,
 };
 use cluster::objects::{AddressType, Endpoint as Row, ImportSpec, OwnSlice, ServiceImport};
@@ -122,8 +122,8 @@ pub struct Wanted {
     pub change: Option<TypeChange>,
     /// How what the slices show differs from what they should show in the end.
     pub spill: Spill,
-    /// Which clusters serve, if some are preferred: reason and message.
-    pub selection: Option<(ImportSelectionReason, String)>,
+    /// Which clusters serve, if some are preferred.
+    pub selection: Option<Selected>,
     /// Addresses that were left out.
     pub skipped: Vec<(ClusterId, IpAddr, Unusable)>,
 }
@@ -238,7 +238,8 @@ fn plan_import(
     let selection = selection.filter(|_| is_exported || import_concerns_unknown(observed));
     let (mut spill, mut said) = (Spill::Settled, None);
     if let Some(selection) = selection {
-        (placed, spill, said) = selected(observed, &selection, placed);
+        let selected = selected(observed, &selection, placed);
+        (placed, spill, said) = (selected.0, selected.1, Some(selected.2));
     }
     for (source, endpoints) in &placed {
         packing.place(source, endpoints);

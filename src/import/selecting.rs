@@ -39,12 +39,49 @@ impl Selecting<'_> {
     }
 }
 
+/// How near the clusters are that serve a name, of those that its cluster selection allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Serving {
+    /// The first tier alone serves.
+    Nearest,
+    /// A farther tier serves, with it or alone; or a cluster that is drained.
+    Farther,
+    /// Nobody that it allows has a ready endpoint.
+    Nobody,
+}
+
+impl Serving {
+    /// All values.
+    pub const ALL: [Self; 3] = [Self::Nearest, Self::Farther, Self::Nobody];
+
+    /// The word in metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Nearest => "nearest",
+            Self::Farther => "farther",
+            Self::Nobody => "nobody",
+        }
+    }
+}
+
+/// What a cluster selection makes of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Selected {
+    /// Who serves.
+    pub serving: Serving,
+    /// The reason of the import's condition.
+    pub reason: ImportSelectionReason,
+    /// Its message.
+    pub message: String,
+}
+
 /// The endpoints that serve by a cluster selection, and what the import says of it. A source that never serves has none.
 pub(super) fn selected(
     observed: &Observed<'_>,
     selection: &ClusterSelection,
     mut placed: Placed,
-) -> (Placed, Spill, Option<(ImportSelectionReason, String)>) {
+) -> (Placed, Spill, Selected) {
     let (none, Selecting { properties, drains, step, .. }) = (Properties::new(), observed.selecting);
     let of = |cluster: &ClusterId| properties.get(cluster).unwrap_or(&none);
     let tiers = selection.for_importer(of(observed.local));
@@ -76,8 +113,9 @@ pub(super) fn selected(
     };
     let (chosen, spill) = tiers::choose(candidates, &around);
     placed.extend(chosen);
-    let said = order.said(selection, &placed, drains);
-    (placed, spill, Some(said))
+    let serving = order.serving(&placed);
+    let (reason, message) = order.said(selection, &placed, drains);
+    (placed, spill, Selected { serving, reason, message })
 }
 
 /// The endpoints of each source.
@@ -92,6 +130,16 @@ struct Order {
 }
 
 impl Order {
+    fn serving(&self, placed: &Placed) -> Serving {
+        let serves = |source: &ClusterId| placed[source].iter().any(|packed| packed.endpoint.conditions.ready);
+        let ranks = self.ranks.iter().filter(|(_, sources)| sources.iter().any(serves)).map(|(rank, _)| rank);
+        match (ranks.max(), self.ranks.keys().next()) {
+            (None, _) | (_, None) => Serving::Nobody,
+            (Some(farthest), Some(first)) if farthest == first => Serving::Nearest,
+            _ => Serving::Farther,
+        }
+    }
+
     /// What the import says of it. It changes only when other clusters serve, and not with each endpoint.
     fn said(
         self,

@@ -17,6 +17,9 @@ use super::{
 };
 use emulator::CloudMap;
 
+/// Stands for the share of a cluster that is drained.
+const DRAINED: &str = "drained";
+
 /// A Service that is to be registered under a name, exported or annotated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
@@ -56,10 +59,11 @@ pub(crate) fn claims(clusters: &[Cluster]) -> Claims {
             }
             let endpoints = endpoints(&cluster.api, &owner, &service);
             let share = in_force(cluster, &owner).or_else(|| annotation(&service, SHARE).map(str::to_owned));
+            let drained = || cluster.is_drained().then(|| DRAINED.to_owned());
             for (target, exported) in targets {
                 let named = !exported || names_target(cluster, &owner);
                 let (group, owner, endpoints) = (cluster.group(), owner.clone(), endpoints.clone());
-                let share = share.clone().filter(|_| !exported);
+                let share = share.clone().filter(|_| !exported).or_else(drained);
                 all.entry(target).or_default().push(Claim {
                     cluster: index,
                     group,
@@ -295,9 +299,11 @@ impl<'a> Registrations<'a> {
             place.instances.iter().filter(|instance| instance.uid == *uid).map(|instance| &*instance.endpoint).collect()
         };
         let counted: Vec<(&Claim, BTreeSet<&str>)> = claims.map(|claim| (claim, of(claim))).collect();
+        let is_drained = |claim: &Claim| claim.share.as_deref() == Some(DRAINED);
         let asks = |claim: &Claim| claim.share.as_deref().map(|share| share.trim_end_matches('%').parse::<f64>());
         let count = |wanted: fn(&Option<Result<f64, ParseFloatError>>) -> bool| {
-            counted.iter().filter(|(claim, _)| wanted(&asks(claim))).map(|(_, ours)| ours.len()).sum::<usize>()
+            let counts = |claim: &Claim| !is_drained(claim) && wanted(&asks(claim));
+            counted.iter().filter(|(claim, _)| counts(claim)).map(|(_, ours)| ours.len()).sum::<usize>()
         };
         let (whole, all) = (count(Option::is_none) + place.others, place.others + place.instances.len());
         // Before the annotation that cannot be read, there may have been none.
@@ -305,6 +311,8 @@ impl<'a> Registrations<'a> {
         let right = |claim: &Claim, ours: &BTreeSet<&str>, whole: usize| {
             let ready = claim.endpoints.len();
             match asks(claim) {
+                // All stay if nobody else serves who is not drained, too.
+                _ if is_drained(claim) => ours.len() == if whole == 0 { ready } else { 0 },
                 None => ours.len() == ready,
                 // The last valid one stays, or the number. Those that are there stay while there is nobody else.
                 Some(Err(_)) => true,

@@ -172,6 +172,7 @@ fn step(rng: &mut Rng, kind: Kind, scenario: &Scenario, end: Duration) -> Step {
         Kind::Exports => draw.short(if rng.chance(0.5) { Action::Export(place) } else { Action::Unexport(place) }),
         Kind::Services if rng.chance(0.4) => draw.short(Action::RemoveService(place)),
         Kind::Services => draw.short(Action::Scale { place, to: rng.below(3), rolled: false }),
+        Kind::Drains => draw.short(Action::Drain { cluster, drained: rng.chance(0.6) }),
         Kind::Namespaces => {
             draw.short(Action::Namespace { cluster, namespace: if rng.chance(0.5) { "shop" } else { "pay" } })
         }

@@ -68,21 +68,28 @@ pub(crate) fn merged(clusters: &[Cluster], here: &Cluster) -> Merged {
     let exports = exports(clusters, here).into_iter();
     let merged = exports.filter_map(|(name, exports)| Some((name, merge(exports, here.site)?)));
     let nearest = merged.map(|(name, (mut import, conflicts))| {
-        if here.site.prefers_itself() && import.type_ == "ClusterSetIP" && import.clusters.contains(&here.id) {
-            use_own_endpoints(&mut import, &live(&here.api, &name));
+        if import.type_ == "ClusterSetIP" {
+            let of = |cluster: &Cluster| {
+                if import.clusters.contains(&cluster.id) { live(&cluster.api, &name) } else { BTreeSet::new() }
+            };
+            let drained = clusters.iter().filter(|cluster| cluster.is_drained()).flat_map(of).collect();
+            let own = if here.site.prefers_itself() { of(here) } else { BTreeSet::new() };
+            use_the_first(&mut import, &drained, &own);
         }
         (name, (import, conflicts))
     });
     nearest.collect()
 }
 
-/// Leaves out what others have, on each port and in each IP family in which the cluster itself has a ready endpoint.
-fn use_own_endpoints(import: &mut Imported, own: &BTreeSet<String>) {
+/// Leaves out, on each port and in each IP family, what is drained where others serve, and what is of others where there are
+/// own endpoints.
+fn use_the_first(import: &mut Imported, drained: &BTreeSet<String>, own: &BTreeSet<String>) {
+    let rank = |address: &String| (drained.contains(address), !own.contains(address));
     for addresses in import.endpoints.values_mut() {
         for is_v6 in [false, true] {
             let of_family = |address: &String| address.contains(':') == is_v6;
-            if addresses.iter().any(|address| of_family(address) && own.contains(address)) {
-                addresses.retain(|address| !of_family(address) || own.contains(address));
+            if let Some(first) = addresses.iter().filter(|address| of_family(address)).map(rank).min() {
+                addresses.retain(|address| !of_family(address) || rank(address) == first);
             }
         }
     }

@@ -34,6 +34,7 @@ mod running;
 pub mod scenario;
 mod schedule;
 mod silences;
+mod sites;
 mod slices;
 mod strangers;
 #[cfg(test)]

@@ -90,6 +90,7 @@ impl Running {
             Action::Meddle { which, how } => world.meddle(*which, *how),
             Action::DeleteKey { cluster, dies: Some(Moment::Before) } => world.acting(*cluster, Role::Leader).kill(),
             Action::DeleteKey { cluster, dies: None | Some(Moment::After) } => world.delete_key(*cluster),
+            Action::Drain { cluster, drained } => world.drain(*cluster, *drained),
             Action::Rename { cluster, id } => world.rename(*cluster, id),
             Action::Move { cluster, told: true, .. } => world.leave(*cluster, true),
             Action::Move { cluster, told: false, to } => world.join(*cluster, to),

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+pub(crate) use super::sites::Site;
+use super::sites::{EXPIRING, GATED, MOVING, NAMED, NEAREST, OTHER, THREE, TWO, USUAL, V4, V6};
+
 /// A kind of step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
@@ -25,6 +28,8 @@ pub enum Kind {
     Cutovers,
     /// Others register instances in a Cloud Map namespace that clusters import from, and delete it.
     Imports,
+    /// Clusters are drained, and come back.
+    Drains,
     /// Namespaces terminate and come back empty.
     Namespaces,
     /// A process dies before or after one of its writes, of either port.
@@ -78,73 +83,10 @@ pub enum Kind {
 impl Kind {
     /// What users do, and nothing that goes wrong.
     pub(crate) fn is_of_users(self) -> bool {
-        [Endpoints, Cooldown, Exports, Services, Namespaces, Shapes, Ports, Claims, Shares, Cutovers, Imports]
+        [Endpoints, Cooldown, Exports, Services, Drains, Namespaces, Shapes, Ports, Claims, Shares, Cutovers, Imports]
             .contains(&self)
     }
 }
-
-/// A cluster as it is at the start.
-#[derive(Debug)]
-pub(crate) struct Site {
-    /// The ClusterSet; empty: none.
-    pub(crate) set: &'static str,
-    /// IP families, the first one is what Services have by default.
-    pub(crate) families: &'static [&'static str],
-    /// What its controllers are started with, beside what all are.
-    pub(crate) flags: &'static [&'static str],
-}
-
-impl Site {
-    /// Whether its pods have readiness gates, which its controllers open.
-    pub(crate) fn has_gates(&self) -> bool {
-        self.flags.contains(&"--readiness-gates")
-    }
-
-    /// Whether its controllers follow Cutovers.
-    pub(crate) fn has_cutovers(&self) -> bool {
-        self.flags.contains(&"--cutovers")
-    }
-
-    /// Whether headless imports have a derived Service as well.
-    pub(crate) fn names_derived_services(&self) -> bool {
-        self.flags.iter().any(|flag| flag.starts_with("--derived-name"))
-    }
-
-    /// Whether its clients use its own endpoints as long as one is ready.
-    pub(crate) fn prefers_itself(&self) -> bool {
-        self.flags.iter().any(|flag| flag.starts_with("--cluster-selectors"))
-    }
-
-    /// How long the endpoints of a cluster stay that is silent; `None`: until it is forgotten.
-    pub(crate) fn stale_ttl(&self) -> Option<Duration> {
-        self.flags.contains(&"--stale-cluster-ttl=6m").then_some(Duration::from_mins(6))
-    }
-}
-
-/// In the usual ClusterSet.
-const USUAL: Site = Site { set: "set", families: &["IPv4", "IPv6"], flags: &[] };
-/// Derived Services have names that people can guess, and headless imports have some, too. One worker writes everything, so
-/// that names wait for each other.
-const NAMED: Site = Site { flags: &["--derived-name={name}-global", "--concurrency=1"], ..USUAL };
-/// Pods are ready when discovery shows them.
-const GATED: Site = Site { flags: &["--readiness-gates", "--gate-timeout=90s"], ..USUAL };
-/// Cutovers are followed.
-const MOVING: Site = Site { flags: &["--cutovers", "--hide-tasks"], ..USUAL };
-/// The endpoints of a cluster that is silent for six minutes are withdrawn.
-const EXPIRING: Site = Site { flags: &["--stale-cluster-ttl=6m"], ..USUAL };
-/// Clients use the cluster's own endpoints as long as one is ready, and then all others.
-const NEAREST: Site = Site {
-    flags: &[
-        "--cluster-selectors=[{propertySelector: {matchLabels: {cluster.clusterset.k8s.io: \"@SameAsImporter@\"}}}]",
-    ],
-    ..USUAL
-};
-const V4: Site = Site { families: &["IPv4"], ..USUAL };
-const V6: Site = Site { families: &["IPv6"], ..USUAL };
-/// In another ClusterSet of the same account.
-const OTHER: Site = Site { set: "other", ..USUAL };
-const TWO: &[Site] = &[USUAL, USUAL];
-const THREE: &[Site] = &[USUAL, USUAL, USUAL];
 
 /// A mixture of kinds.
 #[derive(Debug)]
@@ -209,8 +151,8 @@ impl Scenario {
 }
 
 use Kind::{
-    Claims, Clocks, Cooldown, Crashes, Cutovers, Divides, Editors, Endpoints, Exports, Foreigners, Imports, Keys,
-    Kills, Kubernetes, Lag, Meddlers, Moves, Namespaces, Partitions, Pauses, Policies, Ports, Readings, Registry,
+    Claims, Clocks, Cooldown, Crashes, Cutovers, Divides, Drains, Editors, Endpoints, Exports, Foreigners, Imports,
+    Keys, Kills, Kubernetes, Lag, Meddlers, Moves, Namespaces, Partitions, Pauses, Policies, Ports, Readings, Registry,
     Renames, Services, Shapes, Shares, Silences, Stale, Stops, Strangers, Unobserved, Vandals,
 };
 
@@ -373,6 +315,15 @@ pub static SCENARIOS: &[Scenario] = &[
         about: "clients use their own cluster first, and others when that has no ready endpoint",
         clusters: &[NEAREST, NEAREST, USUAL],
         kinds: &[Endpoints, Endpoints, Exports, Services, Kills, Stops, Lag, Kubernetes, Registry],
+        steps: 24,
+    },
+    Scenario {
+        name: "drains",
+        about: "clusters are drained, two at once or alone, and come back",
+        clusters: &[NEAREST, USUAL, USUAL],
+        kinds: &[
+            Endpoints, Endpoints, Exports, Services, Drains, Drains, Drains, Kills, Stops, Lag, Kubernetes, Registry,
+        ],
         steps: 24,
     },
     Scenario {

@@ -160,6 +160,11 @@ pub(crate) enum Action {
         cluster: usize,
         dies: Option<Moment>,
     },
+    /// Asks for the drain of a cluster, or no more.
+    Drain {
+        cluster: usize,
+        drained: bool,
+    },
     Rename {
         cluster: usize,
         id: String,

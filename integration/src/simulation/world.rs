@@ -41,6 +41,7 @@ use emulator::Latency;
 /// ClusterProperties.
 const ID: &str = "cluster.clusterset.k8s.io";
 const SET: &str = "clusterset.k8s.io";
+const DRAIN: &str = "drain.cloudmap-mcs.io";
 
 /// The ConfigMap in which a cluster keeps what must outlive its leaders.
 const RECORD: &str = "cloudmap-mcs-ledger";
@@ -231,6 +232,13 @@ impl World {
         self.clusters.push(Cluster { id, set, leaving, ids, sets, uid, site, api, replicas: replicas.into(), shown });
     }
 
+    /// Asks for the drain of a cluster, as far as others have a ready endpoint, or no more.
+    pub(crate) fn drain(&mut self, cluster: usize, drained: bool) {
+        let api = &self.clusters[cluster].api;
+        set_property(api, "drain-min-ready.cloudmap-mcs.io", "any");
+        set_property(api, DRAIN, if drained { "true" } else { "" });
+    }
+
     /// Gives a cluster another id.
     pub(crate) fn rename(&mut self, cluster: usize, id: &str) {
         let cluster = &mut self.clusters[cluster];
@@ -386,6 +394,13 @@ fn args(site: &Site) -> RunArgs {
     match cli.map(|cli| cli.command) {
         Ok(Command::Run(args)) => *args,
         other => unreachable!("run is a command: {other:?}"),
+    }
+}
+
+impl Cluster {
+    /// Whether users ask for its drain.
+    pub(crate) fn is_drained(&self) -> bool {
+        self.api.get("clusterproperties", "", DRAIN).is_some()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Which clusters serve, by a cluster selection.
 
 use super::*;
+use crate::{Selected, Serving};
 use api::names::{PROPERTY_CLUSTER_ID, PROPERTY_REGION};
 use discovery::Backend;
 
@@ -51,6 +52,7 @@ fn local_first_goes_on_to_the_region_and_then_everywhere() {
     let mut scene = Scene { default: ClusterSelection::local_first(), ..scene() };
     unready(&mut scene, "here");
     assert_eq!(serving(&scene), ["here", "near"]);
+    assert_eq!(scene.wanted().selection.unwrap().serving, Serving::Farther);
     unready(&mut scene, "near");
     assert_eq!(serving(&scene), ["far", "here", "near"]);
 }
@@ -60,6 +62,7 @@ fn local_only_serves_nothing_where_the_own_cluster_cannot() {
     let mut scene = Scene { default: ClusterSelection::local_only(), ..scene() };
     unready(&mut scene, "here");
     assert_eq!(serving(&scene), ["here"]);
+    assert_eq!(scene.wanted().selection.unwrap().serving, Serving::Nobody);
     assert!(scene.wanted().slices[&id("near")].is_empty());
 }
 
@@ -67,9 +70,10 @@ fn local_only_serves_nothing_where_the_own_cluster_cannot() {
 fn the_import_says_what_each_cluster_gets_by_its_weight() {
     let mut scene = scene();
     scene.exports[0].1.cluster_selection = Some(r#"{"weights":{"here":50}}"#.into());
-    let (_, message) = scene.wanted().selection.unwrap();
+    let Selected { serving: who, message, .. } = scene.wanted().selection.unwrap();
     let shares = "They get: far 33 % (1 of 3 endpoints), here 33 % (1 of 3 endpoints), near 33 % (1 of 3 endpoints).";
     assert_eq!(message, format!("By spread with the weights here=50%, these serve: far, here, near. {shares}"));
+    assert_eq!(who, Serving::Nearest);
     scene.exports[0].1.cluster_selection = Some(r#"{"weights":{"here":100}}"#.into());
     assert_eq!(serving(&scene), ["here"]);
 }
@@ -79,8 +83,9 @@ fn the_import_says_what_each_cluster_gets_by_its_weight() {
 fn a_drained_cluster_leaves_as_far_as_others_serve() {
     let mut scene = Scene { drains: [(id("near"), "100-70".parse().unwrap())].into(), ..scene() };
     assert_eq!(serving(&scene), ["far", "here"]);
-    let (_, message) = scene.wanted().selection.unwrap();
+    let Selected { serving: who, message, .. } = scene.wanted().selection.unwrap();
     assert_eq!(message, "By spread, these serve: far, here. Others in their order: near. Drained: near.");
+    assert_eq!(who, Serving::Nearest);
     unready(&mut scene, "here");
     unready(&mut scene, "far");
     assert_eq!(serving(&scene), ["far", "here", "near"], "all that are listed, and who can serve");
