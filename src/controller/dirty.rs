@@ -297,7 +297,11 @@ impl Core {
                 dirty.all_annotated().exports(self.invalid_selections()).all_targets().properties().publish()
             }
             Fact::Recordable => dirty.held_up(),
-            Fact::Remote(key) => dirty.names(self.is_here(key).then(|| key.clone())),
+            Fact::Remote(key) => {
+                // Whether others serve decides whether instances of what is drained may go.
+                let drained = world.exports.contains(key) && self.own_drain(key).is_some();
+                dirty.owners(drained.then(|| export(key))).names(self.is_here(key).then(|| key.clone()))
+            }
             Fact::Record(target) | Fact::Due(target) => dirty.targets([target]),
             Fact::Clusters => dirty.targets(claims.waiting()),
             Fact::Unknown => dirty.targets(claims.waiting()).all_names(),

@@ -169,6 +169,24 @@ impl Core {
         self.exporting.drains.of(&Scope::Name(key.clone()))
     }
 
+    /// The drain of the instances of an export. An instance that another cluster has by the last reading of Cloud Map may be on its
+    /// way out: where other clusters export the name and none has a ready endpoint, as the ledger says, no instance goes.
+    pub(super) fn instance_drain(&self, key: &ServiceKey) -> Option<Drain> {
+        let drain = self.own_drain(key)?;
+        let (sources, here) = (self.sources(key), self.knowledge.local());
+        let mut others = sources
+            .iter()
+            .filter(|(id, source)| *id != here && !self.drain_of(id, &source.export).is_some_and(Drain::is_whole))
+            .peekable();
+        let serve = others.peek().is_none() || others.any(|(_, source)| source.ready() > 0);
+        serve.then_some(drain)
+    }
+
+    /// The drain of a name of this cluster, by its export or with all names.
+    pub(super) fn own_drain(&self, key: &ServiceKey) -> Option<Drain> {
+        self.cluster_drain().max(self.name_drain(key))
+    }
+
     /// The drain of a cluster that exports a name.
     pub(super) fn drain_of(&self, cluster: &ClusterId, export: &Export) -> Option<Drain> {
         let of_cluster = if cluster == self.knowledge.local() {

@@ -236,8 +236,7 @@ impl Core {
         };
         let unserved = self.unserved(key, &export, now);
         let refusal = self.knowledge.planned(key)?.as_ref().err();
-        let drain = self.cluster_drain().max(self.name_drain(key));
-        let traffic = Self::drained_traffic(drain, self.traffic(&export));
+        let traffic = Self::drained_traffic(self.instance_drain(key), self.traffic(&export));
         let (knowledge, targets) = (&self.knowledge, &self.exporting.targets);
         // What was registered is withdrawn, or nobody keeps it up to date.
         let ended = match &publication {

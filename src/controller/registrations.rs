@@ -243,7 +243,7 @@ impl Core {
             let export = |key: &ServiceKey| {
                 let export = world.exports.get(key)?;
                 let traffic = in_force(key, Traffic::read(&export.annotations).0);
-                Some((export, Self::drained_traffic(of_cluster.max(self.name_drain(key)), traffic)))
+                Some((export, Self::drained_traffic(self.instance_drain(key), traffic)))
             };
             exporting.targets.desired(knowledge, target, (owner, standing), export, &self.pods)
         };

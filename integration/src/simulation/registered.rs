@@ -79,6 +79,8 @@ pub(crate) struct Registered {
     there: Instances,
     /// When a target had instances of others last, beside which a share can be 0.
     others: BTreeMap<Name, Duration>,
+    /// When a target had instances of a cluster last that is not drained.
+    undrained: BTreeMap<Name, Duration>,
     /// When a target's Cloud Map service was there last that was made for a group.
     made_for: BTreeMap<(Name, String), Duration>,
     /// Since when a target has instances of several Kubernetes names.
@@ -113,6 +115,9 @@ impl Registered {
                 self.made_for.extend(made_for.map(|made_for| (made_for, now)));
                 let others = places.iter().filter(|(_, place)| place.others > 0);
                 self.others.extend(others.map(|(target, _)| (target.clone(), now)));
+                let stays = |instance: &Instance| !is_drained(clusters, instance);
+                let undrained = places.iter().filter(|(_, place)| place.instances.iter().any(stays));
+                self.undrained.extend(undrained.map(|(target, _)| (target.clone(), now)));
                 places.into_iter().map(|(target, place)| (target, place.instances)).collect()
             }
             Err(_) if torn => return None,
@@ -363,6 +368,9 @@ impl Registered {
             // A reading of the last half minute shows the instances of others.
             let shared = claims.get(target).into_iter().flatten().any(|claim| claim.share.is_some());
             let shared = shared && self.others.get(target).is_some_and(|at| now <= *at + READ + DECIDED);
+            // So whoever is drained may go in the moment in which others lose all that they have, and comes back then.
+            let drained = living.iter().all(|it| is_drained(clusters, it));
+            let drained = drained && self.undrained.get(target).is_some_and(|at| now <= *at + READ + DECIDED);
             let meddled = world.meddled.get(target).is_some_and(|at| now <= *at + NEWS);
             // Another cluster may be the first one to look again.
             let of_others = |((of, made_for), at): (&(Name, String), &Duration)| {
@@ -370,6 +378,7 @@ impl Registered {
             };
             if !meddled
                 && !shared
+                && !drained
                 && !handed_over
                 && !awaited
                 && !self.made_for.iter().any(of_others)
@@ -382,6 +391,11 @@ impl Registered {
         }
         None
     }
+}
+
+/// Whether the cluster of an instance is drained.
+fn is_drained(clusters: &[Cluster], instance: &Instance) -> bool {
+    clusters.iter().any(|cluster| cluster.uid == instance.uid && cluster.is_drained())
 }
 
 /// Whether a cluster outside any ClusterSet has a registration record of a target.
