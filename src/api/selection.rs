@@ -12,7 +12,7 @@ use super::{
     weights::Weights,
 };
 use model::{
-    Excerpt, MinReady, NoMinReady,
+    Excerpt, MinReady,
     labels::{is_label_key, is_label_value},
 };
 
@@ -112,6 +112,11 @@ impl FallbackPolicy {
 #[error("{0}")]
 pub struct InvalidSelection(String);
 
+/// What is wrong about the annotation of this name.
+fn about<E: fmt::Display>(name: &str) -> impl Fn(E) -> InvalidSelection {
+    move |why| InvalidSelection(format!("{name}: {why}"))
+}
+
 /// A short form, and what it stands for.
 type Short = (&'static str, fn() -> ClusterSelection);
 
@@ -158,12 +163,8 @@ impl ClusterSelection {
         [selectors, fallback, min_ready, weights]: [Option<&str>; 4],
         [selectors_name, fallback_name, min_ready_name, weights_name]: [&str; 4],
     ) -> Result<Option<Self>, InvalidSelection> {
-        let of = |name: &str| {
-            let name = name.to_owned();
-            move |InvalidSelection(why)| InvalidSelection(format!("{name}: {why}"))
-        };
         let weights = weights.map(|text| text.trim().parse::<Weights>()).transpose();
-        let weights = weights.map_err(|error| InvalidSelection(format!("{weights_name}: {error}")))?;
+        let weights = weights.map_err(about(weights_name))?;
         let Some(selectors) = selectors.map(str::trim) else {
             let needless = [(fallback, fallback_name), (min_ready, min_ready_name)];
             return match needless.into_iter().find(|(value, _)| value.is_some()) {
@@ -173,20 +174,19 @@ impl ClusterSelection {
                 None => Ok(weights.map(|weights| Self { weights, ..Self::spread() })),
             };
         };
-        let mut selection = selectors.parse::<Self>().map_err(of(selectors_name))?;
+        let mut selection = selectors.parse::<Self>().map_err(about(selectors_name))?;
         if let Some(text) = fallback.map(str::trim) {
             selection.cluster_selectors_fallback_policy = match text {
                 "AllClusters" => FallbackPolicy::AllClusters,
                 "None" => FallbackPolicy::None,
                 other => {
                     let why = format!("{} is no policy: write \"AllClusters\" or \"None\"", Excerpt(other));
-                    return Err(of(fallback_name)(InvalidSelection(why)));
+                    return Err(about(fallback_name)(why));
                 }
             };
         }
         if let Some(text) = min_ready.map(str::trim) {
-            let invalid = |error: NoMinReady| InvalidSelection(format!("{min_ready_name}: {error}"));
-            selection.min_ready = text.parse().map_err(invalid)?;
+            selection.min_ready = text.parse().map_err(about(min_ready_name))?;
         }
         if selection.cluster_selectors.is_empty() && selection != Self::spread() {
             return Err(InvalidSelection(format!(
@@ -197,7 +197,7 @@ impl ClusterSelection {
         let bytes = selection.published().len();
         if bytes > MAX_SELECTION {
             let why = format!("it takes {bytes} bytes of at most {MAX_SELECTION}: use fewer or shorter selectors");
-            return Err(of(selectors_name)(InvalidSelection(why)));
+            return Err(about(selectors_name)(why));
         }
         Ok(Some(selection))
     }

@@ -4,7 +4,7 @@
 //! way back, this cluster publishes a smaller part with each step, and the importing clusters follow at once. So what is
 //! published is all that a new leader needs.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{
     core::{Core, Now},
@@ -20,7 +20,7 @@ use api::{
 use cluster::objects::ServiceExport;
 use instances::{Share, Traffic};
 use ledger::Map;
-use model::{ClusterId, Drain, Export, MinReady, ServiceKey, ServiceType};
+use model::{ClusterId, Drain, Export, Exported, MinReady, ServiceKey, ServiceType};
 
 /// What is drained.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -173,13 +173,19 @@ impl Core {
     /// way out: where other clusters export the name and none has a ready endpoint, as the ledger says, no instance goes.
     pub(super) fn instance_drain(&self, key: &ServiceKey) -> Option<Drain> {
         let drain = self.own_drain(key)?;
-        let (sources, here) = (self.sources(key), self.knowledge.local());
-        let mut others = sources
-            .iter()
-            .filter(|(id, source)| *id != here && !self.drain_of(id, &source.export).is_some_and(Drain::is_whole))
-            .peekable();
+        let sources = self.sources(key);
+        let mut others = self.undrained_others(&sources).peekable();
         let serve = others.peek().is_none() || others.any(|(_, source)| source.ready() > 0);
         serve.then_some(drain)
+    }
+
+    /// The other clusters of a name's sources from which not all endpoints leave.
+    fn undrained_others<'a>(
+        &self,
+        sources: &'a BTreeMap<ClusterId, Arc<Exported>>,
+    ) -> impl Iterator<Item = (&'a ClusterId, &'a Arc<Exported>)> {
+        let others = sources.iter().filter(|(cluster, _)| *cluster != self.knowledge.local());
+        others.filter(|(cluster, source)| !self.drain_of(cluster, &source.export).is_some_and(Drain::is_whole))
     }
 
     /// The drain of a name of this cluster, by its export or with all names.
@@ -230,10 +236,7 @@ impl Core {
             return Some((DrainReason::Returning, format!("{back} % of the endpoints of this cluster are back.")));
         }
         let sources = self.sources(key);
-        let others = sources.iter().filter(|(cluster, source)| {
-            *cluster != here && !self.drain_of(cluster, &source.export).is_some_and(Drain::is_whole)
-        });
-        let others: Vec<_> = others.collect();
+        let others: Vec<_> = self.undrained_others(&sources).collect();
         if others.is_empty() {
             let drained: Vec<_> = sources.keys().filter(|cluster| *cluster != here).map(ClusterId::as_str).collect();
             return stays(if drained.is_empty() {

@@ -235,7 +235,7 @@ pub fn import_status(
     }];
     verdicts.extend(facts.silent.and_then(silence));
     verdicts.extend(facts.change.map(|change| Verdict::new(ImportTypeReason::OldestExport, change.text())));
-    verdicts.extend(facts.selection.map(|selected| Verdict::new(selected.reason, &selected.message)));
+    verdicts.extend(facts.selection.map(|selected| Verdict::new(selected.reason(), &selected.message)));
     let mut conditions = conditions(current, verdicts, generation, now);
     if facts.silent.is_none() {
         conditions.extend(find(current, ImportCondition::Stale.as_str()).map(Condition::from));

@@ -238,8 +238,9 @@ fn plan_import(
     let selection = selection.filter(|_| is_exported || import_concerns_unknown(observed));
     let (mut spill, mut said) = (Spill::Settled, None);
     if let Some(selection) = selection {
-        let selected = selected(observed, &selection, placed);
-        (placed, spill, said) = (selected.0, selected.1, Some(selected.2));
+        let who;
+        (placed, spill, who) = selected(observed, &selection, placed);
+        said = Some(who);
     }
     for (source, endpoints) in &placed {
         packing.place(source, endpoints);

@@ -70,10 +70,19 @@ impl Serving {
 pub struct Selected {
     /// Who serves.
     pub serving: Serving,
-    /// The reason of the import's condition.
-    pub reason: ImportSelectionReason,
-    /// Its message.
+    /// The message of the import's condition.
     pub message: String,
+}
+
+impl Selected {
+    /// The reason of the import's condition.
+    #[must_use]
+    pub const fn reason(&self) -> ImportSelectionReason {
+        match self.serving {
+            Serving::Nearest | Serving::Farther => ImportSelectionReason::InForce,
+            Serving::Nobody => ImportSelectionReason::NoneAllowed,
+        }
+    }
 }
 
 /// The endpoints that serve by a cluster selection, and what the import says of it. A source that never serves has none.
@@ -114,12 +123,17 @@ pub(super) fn selected(
     let (chosen, spill) = tiers::choose(candidates, &around);
     placed.extend(chosen);
     let serving = order.serving(&placed);
-    let (reason, message) = order.said(selection, &placed, drains);
-    (placed, spill, Selected { serving, reason, message })
+    let message = order.said(selection, &placed, drains);
+    (placed, spill, Selected { serving, message })
 }
 
 /// The endpoints of each source.
 pub(super) type Placed = BTreeMap<ClusterId, Vec<PackedEndpoint>>;
+
+/// Whether a source has a ready endpoint that is chosen.
+fn serves(placed: &Placed, source: &ClusterId) -> bool {
+    placed[source].iter().any(|packed| packed.endpoint.conditions.ready)
+}
 
 /// The sources of a name, nearest first.
 #[derive(Debug, Default)]
@@ -131,8 +145,8 @@ struct Order {
 
 impl Order {
     fn serving(&self, placed: &Placed) -> Serving {
-        let serves = |source: &ClusterId| placed[source].iter().any(|packed| packed.endpoint.conditions.ready);
-        let ranks = self.ranks.iter().filter(|(_, sources)| sources.iter().any(serves)).map(|(rank, _)| rank);
+        let serve = |sources: &BTreeSet<ClusterId>| sources.iter().any(|source| serves(placed, source));
+        let ranks = self.ranks.iter().filter(|(_, sources)| serve(sources)).map(|(rank, _)| rank);
         match (ranks.max(), self.ranks.keys().next()) {
             (None, _) | (_, None) => Serving::Nobody,
             (Some(farthest), Some(first)) if farthest == first => Serving::Nearest,
@@ -141,18 +155,13 @@ impl Order {
     }
 
     /// What the import says of it. It changes only when other clusters serve, and not with each endpoint.
-    fn said(
-        self,
-        selection: &ClusterSelection,
-        placed: &Placed,
-        drains: &BTreeMap<ClusterId, Drain>,
-    ) -> (ImportSelectionReason, String) {
-        let serves = |source: &ClusterId| placed[source].iter().any(|packed| packed.endpoint.conditions.ready);
+    fn said(self, selection: &ClusterSelection, placed: &Placed, drains: &BTreeMap<ClusterId, Drain>) -> String {
         let names =
             |sources: &[&ClusterId]| sources.iter().map(|source| source.as_str()).collect::<Vec<_>>().join(", ");
         let sources = || self.ranks.values().flatten();
-        let serving: Vec<_> = sources().filter(|source| serves(source)).collect();
-        let rest = self.ranks.values().map(|tier| tier.iter().filter(|source| !serves(source)).collect::<Vec<_>>());
+        let serving: Vec<_> = sources().filter(|source| serves(placed, source)).collect();
+        let rest =
+            self.ranks.values().map(|tier| tier.iter().filter(|source| !serves(placed, source)).collect::<Vec<_>>());
         let rest: Vec<_> = rest.filter(|tier| !tier.is_empty()).map(|tier| names(&tier)).collect();
         let sentence = |what: &str, sources: &[&ClusterId]| {
             if sources.is_empty() { String::new() } else { format!(" {what}: {}.", names(sources)) }
@@ -166,20 +175,14 @@ impl Order {
             } else {
                 format!("It allows {}.", rest.join(", "))
             };
-            return (
-                ImportSelectionReason::NoneAllowed,
-                format!(
-                    "By {selection}, no cluster serves: none that it allows has a ready endpoint. {allowed}{never}{drained}"
-                ),
+            return format!(
+                "By {selection}, no cluster serves: none that it allows has a ready endpoint. {allowed}{never}{drained}"
             );
         }
         let others =
             if rest.is_empty() { String::new() } else { format!(" Others in their order: {}.", rest.join("; ")) };
         let shares = if selection.weights().is_empty() { String::new() } else { shares(placed, &serving) };
-        (
-            ImportSelectionReason::InForce,
-            format!("By {selection}, these serve: {}.{shares}{others}{never}{drained}", names(&serving)),
-        )
+        format!("By {selection}, these serve: {}.{shares}{others}{never}{drained}", names(&serving))
     }
 }
 

@@ -22,7 +22,7 @@ use sha2::{Digest, Sha256};
 use super::weights::counts;
 use api::weights::Weights;
 use cluster::objects::OwnSlice;
-use model::{ClusterId, Conditions, Drain, EndpointPort, MinReady, PackedEndpoint, drain::STEPS};
+use model::{ClusterId, Conditions, Drain, EndpointPort, MinReady, PackedEndpoint, drain::STEPS, number};
 
 /// What cluster selection needs to know of one name.
 #[derive(Debug)]
@@ -299,7 +299,7 @@ impl<'a> Tier<'a> {
 /// as give it its part of the connections. What a tier has not, the next one gives.
 fn targets(tiers: &[Tier<'_>], parts: Vec<f64>, first: Rank) -> Vec<usize> {
     let base = tiers.iter().zip(&parts).find(|(tier, _)| tier.rank == first);
-    let per_part = base.map_or(0.0, |(tier, part)| small(tier.ready.len()) / part);
+    let per_part = base.map_or(0.0, |(tier, part)| number(tier.ready.len()) / part);
     let mut lacking = 0.0;
     let target = |(tier, part): (&Tier<'_>, f64)| {
         let ready = tier.ready.len();
@@ -308,8 +308,8 @@ fn targets(tiers: &[Tier<'_>], parts: Vec<f64>, first: Rank) -> Vec<usize> {
         }
         let wanted = per_part * part + lacking;
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is bounded, and not negative")]
-        let target = wanted.round().min(small(ready)) as usize;
-        lacking = if target == ready { wanted - small(ready) } else { 0.0 };
+        let target = wanted.round().min(number(ready)) as usize;
+        lacking = if target == ready { wanted - number(ready) } else { 0.0 };
         target
     };
     tiers.iter().zip(parts).map(target).collect()
@@ -338,11 +338,6 @@ fn parts(tiers: &[Tier<'_>], min_ready: MinReady, leave_if: MinReady) -> Vec<f64
     left = 1.0 - taken;
     parts.extend(drained.iter().map(|tier| of(tier, &mut left)));
     parts
-}
-
-/// A number of endpoints. No name has so many that this would be inexact.
-fn small(count: usize) -> f64 {
-    u32::try_from(count).unwrap_or(u32::MAX).into()
 }
 
 /// The place of an address in this cluster's order.

@@ -43,6 +43,17 @@ fn candidates(clusters: &[Cluster<'_>]) -> BTreeMap<ClusterId, Candidates> {
     clusters.iter().enumerate().map(of).collect()
 }
 
+/// What a cluster that shows nothing yet chooses.
+fn chosen(
+    local: &str,
+    min_ready: MinReady,
+    candidates: BTreeMap<ClusterId, Candidates>,
+) -> BTreeMap<ClusterId, Vec<PackedEndpoint>> {
+    let (local, weights) = (id(local), Weights::default());
+    let around = Around { local: &local, slices: &[], min_ready, weights: &weights, step: 0, unknown: None };
+    choose(candidates, &around).0
+}
+
 /// The slices that show these endpoints.
 fn slices(chosen: &BTreeMap<ClusterId, Vec<PackedEndpoint>>) -> Vec<Arc<OwnSlice>> {
     let mut slices = Vec::new();
@@ -193,16 +204,7 @@ fn a_port_that_only_a_farther_cluster_serves_is_served_from_there() {
     let mut all = candidates(&[("here", 0, "rr"), ("near", 1, "r")]);
     all.get_mut(&id("near")).unwrap().endpoints =
         vec![endpoint(address(1, 0), Conditions::READY, &["http", "metrics"])];
-    let (here, none) = (id("here"), []);
-    let around = Around {
-        local: &here,
-        slices: &none,
-        min_ready: MinReady::ANY,
-        weights: &Weights::default(),
-        step: 0,
-        unknown: None,
-    };
-    let (chosen, _) = choose(all, &around);
+    let chosen = chosen("here", MinReady::ANY, all);
     assert_eq!(chosen[&id("here")].len(), 2);
     assert_eq!(chosen[&id("near")][0].ports, ports(&["metrics"]));
 }
@@ -212,36 +214,19 @@ fn an_ip_family_that_only_a_farther_cluster_has_is_served_from_there() {
     let mut all = candidates(&[("here", 0, "rr"), ("near", 1, "r")]);
     let v6 = endpoint("fd00::1".parse().unwrap(), Conditions::READY, &["http"]);
     all.get_mut(&id("near")).unwrap().endpoints.push(v6.clone());
-    let (here, none) = (id("here"), []);
-    let around = Around {
-        local: &here,
-        slices: &none,
-        min_ready: MinReady::ANY,
-        weights: &Weights::default(),
-        step: 0,
-        unknown: None,
-    };
-    assert_eq!(choose(all, &around).0[&id("near")], [v6]);
+    assert_eq!(chosen("here", MinReady::ANY, all)[&id("near")], [v6]);
 }
 
 /// Or all clusters would send what they cannot serve to the same pods.
 #[test]
 fn clusters_choose_different_endpoints_of_a_farther_tier() {
-    let chosen = |local: &str| {
-        let (local, none) = (id(local), []);
-        let around = Around {
-            local: &local,
-            slices: &none,
-            min_ready: MinReady::MOST,
-            weights: &Weights::default(),
-            step: 0,
-            unknown: None,
-        };
-        let (chosen, _) = choose(candidates(&[("here", 0, "r........."), ("near", 1, R50)]), &around);
+    let of = |local: &str| {
+        let all = candidates(&[("here", 0, "r........."), ("near", 1, R50)]);
+        let chosen = chosen(local, MinReady::MOST, all);
         chosen[&id("near")].iter().map(|packed| packed.endpoint.address).collect::<BTreeSet<_>>()
     };
-    let clusters: Vec<_> = (0..20).map(|n| chosen(&format!("c{n}"))).collect();
-    assert_eq!(clusters[0], chosen("c0"));
+    let clusters: Vec<_> = (0..20).map(|n| of(&format!("c{n}"))).collect();
+    assert_eq!(clusters[0], of("c0"));
     let all: BTreeSet<_> = clusters.iter().flatten().collect();
     assert!(all.len() > 40, "{} of 50 endpoints are chosen by 20 clusters that choose 6 each", all.len());
 }

@@ -6,12 +6,11 @@
 use std::collections::BTreeMap;
 
 use api::weights::Weights;
-use model::ClusterId;
+use model::{ClusterId, number};
 
 /// How many of the ready endpoints of each cluster are shown: as many as possible in the ratio of the weights. Where only
 /// clusters with a weight of 0 % have any, these serve.
 pub(super) fn counts<'a>(weights: &Weights, ready: &BTreeMap<&'a ClusterId, usize>) -> BTreeMap<&'a ClusterId, usize> {
-    let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
     let unnamed: usize =
         ready.iter().filter(|(cluster, _)| weights.of(cluster).is_none()).map(|(_, count)| count).sum();
     let weight = |cluster: &ClusterId, count: usize| match weights.of(cluster) {

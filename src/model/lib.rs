@@ -35,7 +35,7 @@ pub use intern::{MAX_SHARED, Pool};
 pub use intern::{intern, intern_ports};
 pub use keys::{InvalidKey, PublicKey, Signature, SigningKey};
 pub use merge::{ClusterSetService, Conflict, ConflictReason, merge};
-pub use min_ready::{MinReady, NoMinReady};
+pub use min_ready::{MinReady, NoMinReady, number};
 pub use pairs::Pairs;
 pub use slices::{
     Hints, MAX_ENDPOINTS, PackedEndpoint, Placement, Proximity, Slice, SliceEndpoint, pack, packable, service_of_slice,

@@ -36,14 +36,18 @@ impl MinReady {
     /// Which part of the connections these endpoints can take, from 0 to 1: all while enough of them are ready.
     #[must_use]
     pub fn health(self, ready: usize, listed: usize) -> f64 {
-        // No name has so many endpoints that this would be inexact.
-        let number = |count: usize| f64::from(u32::try_from(count).unwrap_or(u32::MAX));
         match (ready, self.0) {
             (0, _) => 0.0,
             (_, 0) => 1.0,
             _ => (number(ready) / number(listed) * 100.0 / f64::from(self.0)).min(1.0),
         }
     }
+}
+
+/// A number of endpoints, to be multiplied by shares. No name has so many that this would be inexact.
+#[must_use]
+pub fn number(count: usize) -> f64 {
+    u32::try_from(count).unwrap_or(u32::MAX).into()
 }
 
 impl FromStr for MinReady {
