@@ -20,6 +20,7 @@ mod names;
 mod network;
 mod registry;
 mod stage;
+mod standstill;
 mod steps;
 mod wait;
 mod world;

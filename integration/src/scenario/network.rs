@@ -1,12 +1,14 @@
 //! What a pod of a cluster sees: DNS answers and servers.
 
 use std::collections::BTreeSet;
+use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 
 use super::cluster::{CONFIG_MAP, Cluster, NAMESPACE, POD, SERVICE_ACCOUNT};
 use super::manifests;
+use super::standstill::{self, Span};
 use super::wait::{PODS, eventually, holds};
 
 /// One pod per cluster that all scenarios and runs ask from.
@@ -15,6 +17,8 @@ const CLIENT: &str = "client";
 
 /// Requests are sent for as long as what happens meanwhile takes, which its own deadlines end.
 const LOAD: Duration = Duration::from_hours(2);
+/// How long a request of these may take.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Some scenarios ask once: a machine that stands still for ten seconds must not cost them the answer.
 const TRIES: &str = "+tries=4";
 const TIME: &str = "+time=10";
@@ -96,12 +100,14 @@ impl Cluster {
 
     /// Requests the URL about ten times a second, each over a new connection, while `during` runs. Gives the number of
     /// answers, and what went wrong with each request that failed. A connection stays with the endpoint that it was given: one
-    /// that is dead fails however long is waited, and a machine that stands still for some seconds fails nothing.
+    /// that is dead fails however long is waited. A machine that stands still fails nothing ([`standstill`]).
     pub async fn load<T>(&self, url: &str, during: impl Future<Output = Result<T>>) -> Result<(T, Load)> {
         let stop = format!("/tmp/stop-{:016x}", rand::random::<u64>());
+        let patience = PATIENCE.as_secs();
         let script = format!(
-            "while [ ! -e {stop} ]; do said=$(curl --silent --show-error --verbose --fail --max-time 20 --output /dev/null {url} 2>&1) \
-             && echo answered || echo \"until $(date -u +%T): $(echo \"$said\" | grep -E 'Trying|^curl' | tr '\\n' ' ')\"; \
+            "while [ ! -e {stop} ]; do from=$(date +%s); \
+             said=$(curl --silent --show-error --verbose --fail --max-time {patience} --output /dev/null {url} 2>&1) \
+             && echo answered || echo \"$from $(date +%s) until $(date -u +%T): $(echo \"$said\" | grep -E 'Trying|^curl' | tr '\\n' ' ')\"; \
              sleep 0.1; done; rm {stop}"
         );
         let command = ["sh", "-c", &script];
@@ -111,11 +117,10 @@ impl Cluster {
             self.ask(CLIENT, &["touch", &stop]).await?;
             outcome
         };
-        let (output, outcome) = tokio::join!(run, steer);
+        let both = Box::pin(async { tokio::join!(run, steer) });
+        let ((output, outcome), standstills) = standstill::watch(both).await;
         let (output, outcome) = (output?, outcome?);
-        let (answers, failures): (Vec<_>, Vec<_>) = output.lines().partition(|line| *line == "answered");
-        let failures = failures.into_iter().map(ToOwned::to_owned).collect();
-        Ok((outcome, Load { answers: answers.len(), failures }))
+        Ok((outcome, Load::of(&output, standstills)))
     }
 
     /// Starts a client on a node, beside the one that is asked otherwise, and gives its name.
@@ -152,8 +157,61 @@ pub fn reach(name: &str, port: u16) -> String {
 }
 
 /// What became of the requests of [`Cluster::load`].
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Load {
     pub answers: usize,
     pub failures: Vec<String>,
+    /// Requests that failed because the machine stood still: they say nothing of the product.
+    pub disturbed: Vec<String>,
+}
+
+impl Load {
+    /// What the script printed: `answered`, or when a request began and ended, in seconds since 1970, and what was said.
+    fn of(output: &str, mut standstills: Vec<Span>) -> Self {
+        let mut load = Self::default();
+        let mut failed = Vec::new();
+        for line in output.lines() {
+            let mut words = line.splitn(3, ' ');
+            match (words.next().map(str::parse), words.next().map(str::parse), words.next()) {
+                (Some(Ok(from)), Some(Ok(until)), Some(said)) => failed.push((Span { from, until }, said)),
+                _ if line == "answered" => load.answers += 1,
+                _ => load.failures.push(line.to_owned()),
+            }
+        }
+        // Its own clock ends a request in time, unless it does not run.
+        standstills.extend(failed.iter().map(|(request, _)| *request).filter(|it| it.lasts() > PATIENCE.as_secs() + 5));
+        for (request, said) in failed {
+            let disturbed = standstills.iter().any(|standstill| standstill.disturbs(request));
+            let list = if disturbed { &mut load.disturbed } else { &mut load.failures };
+            list.push(said.to_owned());
+        }
+        if !load.disturbed.is_empty() {
+            let _ = writeln!(std::io::stderr(), "the machine stood still: {:?} do not count", load.disturbed);
+        }
+        load
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_counts_unless_the_machine_stood_still() {
+        let of = |output: &str, standstills: &[(u64, u64)]| {
+            let standstills = standstills.iter().map(|(from, until)| Span { from: *from, until: *until });
+            let load = Load::of(output, standstills.collect());
+            (load.answers, load.failures.len(), load.disturbed.len())
+        };
+        let refused = "answered\n100 100 until 10:00:00: curl: (7) refused\nanswered\n";
+        assert_eq!(of(refused, &[]), (2, 1, 0));
+        assert_eq!(of(refused, &[(40, 80)]), (2, 0, 1), "what was lost meanwhile is missed a little later");
+        assert_eq!(of(refused, &[(20, 50)]), (2, 1, 0));
+        assert_eq!(of(refused, &[(101, 180)]), (2, 1, 0));
+        let late = "100 120 until 10:00:20: curl: (28) timed out\n";
+        assert_eq!(of(late, &[]), (0, 1, 0), "a request that waited for its whole time");
+        let stood_still = "100 159 until 10:00:59: curl: (28) timed out\n160 171 until 10:01:11: curl: (6) no name\n";
+        assert_eq!(of(stood_still, &[]), (0, 0, 2), "20 seconds took 59");
+        assert_eq!(of("sh: no curl\n", &[]), (0, 1, 0));
+    }
 }

@@ -28,7 +28,7 @@ async fn others_follow_to_a_new_key_and_ignore_whoever_has_none() {
             rotate(world).await?;
             forge(world).await
         };
-        let ((), Load { answers, failures }) = other.load(&url, Box::pin(scenes)).await?;
+        let ((), Load { answers, failures, .. }) = other.load(&url, Box::pin(scenes)).await?;
         holds(failures.is_empty() && answers > 0, "no request fails meanwhile", &failures)
     })
     .await;

@@ -182,7 +182,7 @@ async fn play(world: &World, ecs: &Ecs, peer: &Task) -> Result<()> {
     let moving = async { theirs.load(&api, Box::pin(move_over(world, ecs, peer))).await };
     let (((), there), here) = ours.load(&web, Box::pin(moving)).await?;
     for (load, whose) in [(here, "of what moves"), (there, "in what moves")] {
-        let Load { answers, failures } = &load;
+        let Load { answers, failures, .. } = &load;
         holds(failures.is_empty() && *answers > 0, &format!("no request {whose} fails"), &load)?;
     }
     answered_by(world, ours, "web", &world.pods(theirs, "web").await?).await?;
@@ -337,7 +337,7 @@ async fn go_back(world: &World) -> Result<()> {
         imported_from(world, ours, "web", theirs).await
     };
     let web = format!("http://{}/hostname", world.name("web"));
-    let ((), Load { answers, failures }) = ours.load(&web, Box::pin(back)).await?;
+    let ((), Load { answers, failures, .. }) = ours.load(&web, Box::pin(back)).await?;
     holds(failures.is_empty() && answers > 0, "no request fails on the way back", &failures)?;
     for name in ["web", "api", "both"] {
         eventually("the AWS controller's Services are there", NAMES, async || {
