@@ -48,7 +48,7 @@ fn every_flag() -> Value {
     let more = json!({
         "exportNamespaces": "team in (a, b),!private", "importFrom": ["{namespace}", "internal"],
         "importCallsPerSecond": 10, "awsMcsCompat": false, "typeNotice": "1h", "clusterSelectors": "local-first", "trust": "open", "join": "approve", "stream": "off",
-        "streamPort": 7000, "streamAddresses": ["192.0.2.7", "2001:db8::7"],
+        "probe": "off", "streamPort": 7000, "streamAddresses": ["192.0.2.7", "2001:db8::7"],
         "ledgerTick": "5s", "staleClusterTtl": "1h", "remoteMemory": 256, "derivedName": "{name}-global",
         "guardPrometheus": "http://prometheus.monitoring:9090", "listen": "0.0.0.0:9090", "pageListen": "[::]:8090",
         "concurrency": 16, "log": "debug", "logFormat": "json",
@@ -152,7 +152,7 @@ fn every_flag_reaches_the_controller() {
     // These two exclude each other.
     config["awsMcsCompat"] = true.into();
     let without = config.as_object_mut().unwrap().remove("instancesNamespace").unwrap();
-    for (config, count) in [(&config, 43), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
+    for (config, count) in [(&config, 44), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
         let Some(objects) = rendered(&json!({"config": config})) else { return };
         let data = &find(&objects, "ConfigMap", "cloudmap-mcs-config").unwrap()["data"];
         let flags: Vec<_> = data.as_object().unwrap().iter().collect();

@@ -56,6 +56,8 @@ pub enum ImportCondition {
     TypeChanges,
     /// Of this project: some clusters serve clients in this cluster before others. The condition is absent if all serve alike.
     ClusterSelection,
+    /// Of this project: the network from this cluster to an exporting one is gone. The condition is absent otherwise.
+    Unreachable,
 }
 
 impl ImportCondition {
@@ -66,6 +68,7 @@ impl ImportCondition {
             Self::Stale => "Stale",
             Self::TypeChanges => "TypeChanges",
             Self::ClusterSelection => "ClusterSelection",
+            Self::Unreachable => "Unreachable",
         }
     }
 }
@@ -361,6 +364,15 @@ condition! {
 }
 
 condition! {
+    /// Reasons of [`ImportCondition::Unreachable`], which is absent while every exporting cluster can be reached.
+    ImportUnreachableReason, ImportCondition::Unreachable;
+    NoAnswer => True, "NoAnswer", Some(EventReason::ClusterUnreachable),
+        "the network from this cluster to the clusters named in the message is gone, so their endpoints serve only if no others do",
+        "Look at what is between the two clusters: peering or transit gateway, routes, security groups, network policies. `cloudmap-mcs doctor` tries the network",
+        "The message says who judged, by what, and since when; see [unreachable clusters](../unreachable.md).";
+}
+
+condition! {
     /// Reasons of [`ImportCondition::TypeChanges`], which is absent while no change waits.
     ImportTypeReason, ImportCondition::TypeChanges;
     OldestExport => True, "OldestExport", Some(EventReason::TypeChanges),
@@ -411,7 +423,9 @@ pub fn import_rows() -> Vec<Row> {
     let ready = ImportReadyReason::ALL.iter().map(|reason| reason.row());
     let stale = ImportStaleReason::ALL.iter().map(|reason| reason.row());
     let selection = ImportSelectionReason::ALL.iter().map(|reason| reason.row());
-    ready.chain(stale).chain(ImportTypeReason::ALL.iter().map(|reason| reason.row())).chain(selection).collect()
+    let unreachable = ImportUnreachableReason::ALL.iter().map(|reason| reason.row());
+    let changes = ImportTypeReason::ALL.iter().map(|reason| reason.row());
+    ready.chain(stale).chain(unreachable).chain(changes).chain(selection).collect()
 }
 
 impl Row {

@@ -84,6 +84,8 @@ events! {
     SystemNamespace => "SystemNamespace", Warning, ["ServiceExport", "Namespace"], "the exported name is in a namespace of Kubernetes (`kube-*`) or of this controller, or it is `default/kubernetes`. No cluster imports such a name";
     ClusterSilent => "ClusterSilent", Warning, ["ServiceImport"], "the condition `Stale` of the ServiceImport appeared: clusters that export the service are silent";
     ClustersHeard => "ClustersHeard", Normal, ["ServiceImport"], "the condition `Stale` of the ServiceImport disappeared: no cluster that exports the service is silent any more";
+    ClusterUnreachable => "ClusterUnreachable", Warning, ["ServiceImport"], "the condition `Unreachable` of the ServiceImport appeared: the network to clusters that export the service is gone";
+    ClusterReachable => "ClusterReachable", Normal, ["ServiceImport"], "the condition `Unreachable` of the ServiceImport disappeared: all clusters that export the service can be reached again";
     TypeChanges => "TypeChanges", Warning, ["ServiceImport", "ServiceExport"], "the type of the import changes at the time in the message (`--type-notice`), because the oldest export has another type; see [mcs-api.md](../mcs-api.md)";
     AddressSkipped => "AddressSkipped", Warning, ["ServiceImport", "ServiceExport", "Service", "Ingress"], "addresses are left out because they [cannot be endpoints](../imports.md#addresses), in this cluster or in any. Or an EndpointSlice of an exported Service is left out because it lists host names (`addressType: FQDN`)";
     ImportFailed => "ImportFailed", Warning, ["Namespace"], "a Cloud Map namespace, or services in it, cannot be read; see [ecs.md](../ecs.md#what-to-look-at)";

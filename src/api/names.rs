@@ -48,6 +48,10 @@ pub const PROPERTY_DRAIN: &str = "drain.cloudmap-mcs.io";
 /// Name of the ClusterProperty that says which share of the endpoints elsewhere must be ready for a drain.
 pub const PROPERTY_DRAIN_MIN_READY: &str = "drain-min-ready.cloudmap-mcs.io";
 
+/// With what the names of properties begin that a cluster publishes of those that it cannot reach: `…/<cluster>`, with the time since
+/// when, in seconds since 1970. No ClusterProperty sets it.
+pub const PROPERTY_UNREACHABLE: &str = "unreachable.cloudmap-mcs.io";
+
 /// Value of [`LABEL_SLICE_MANAGED_BY`] and [`LABEL_MANAGED_BY`] on the objects of this project.
 pub const MANAGED_BY: &str = "cloudmap-mcs";
 

@@ -36,6 +36,7 @@ use ledger::{
     trust::{SECRET, Trust},
 };
 use model::{ClusterId, IpFamily, addresses::Range};
+use reachability::{Connect, Probing, probe};
 
 pub(super) struct Leader {
     pub(super) args: RunArgs,
@@ -48,6 +49,8 @@ pub(super) struct Leader {
     pub(super) listings: Arc<cloudmap::Listings>,
     pub(super) network: Option<Arc<dyn Network>>,
     pub(super) outside: Arc<dyn Outside>,
+    /// How it connects to endpoints of other clusters.
+    pub(super) endpoints: Arc<dyn Connect>,
     pub(super) region: Option<String>,
     pub(super) leadership: Leadership,
     pub(super) identity: watch::Receiver<Known>,
@@ -286,6 +289,7 @@ impl Leader {
             settle: self.args.settle,
             type_notice: self.args.type_notice,
             cluster_selection: self.args.cluster_selectors.clone(),
+            probe: self.args.probe == Probing::Auto,
         }
     }
 
@@ -320,13 +324,15 @@ impl Leader {
         let keeping = if let Records::Local(local) = &records { Some(local.kept()) } else { None };
         let lookups = gates::lookups::spawn(self.cloudmap.clone());
         let guards = guard::spawn(self.cloudmap.clone(), Arc::clone(&self.outside));
-        let (answering, judging) = (lookups.answers(), guards.answers());
+        let prober = probe::spawn(Arc::clone(&self.endpoints));
+        let (answering, judging, probing) = (lookups.answers(), guards.answers(), prober.answers());
         let inputs = Inputs {
             caches: self.caches.clone(),
             writer: Arc::clone(&self.writer),
             directory,
             lookups,
             guards,
+            prober,
             records,
             membership,
             instances: desired,
@@ -345,6 +351,7 @@ impl Leader {
             () = ended(Some(read.figures())) => "the reading of discovered instances",
             () = ended(Some(answering)) => "the lookups for readiness gates",
             () = ended(Some(judging)) => "the guards of Cutovers",
+            () = ended(Some(probing)) => "the connections to endpoints of other clusters",
             () = controller::run(settings, inputs) => "the controller",
         }
     }

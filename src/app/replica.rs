@@ -27,6 +27,7 @@ use cluster::{
 use cutover::guard::Outside;
 use ledger::driver::sessions::Network;
 use model::{IpFamily, addresses::Range};
+use reachability::Connect;
 
 /// How long work in progress may take when the process is told to stop.
 const GRACE: Duration = Duration::from_secs(10);
@@ -72,6 +73,8 @@ pub struct Replica {
     pub network: Option<Arc<dyn Network>>,
     /// What the guards of Cutovers look at.
     pub outside: Arc<dyn Outside>,
+    /// How it connects to endpoints of other clusters.
+    pub endpoints: Arc<dyn Connect>,
     /// Its probes and metrics page.
     pub admin: Admin,
     /// Its metrics.
@@ -182,7 +185,7 @@ impl Replica {
     }
 
     async fn run_here(self, stop: watch::Receiver<bool>) -> anyhow::Result<()> {
-        let Self { args, pod, client, registry, network, outside, admin, metrics } = self;
+        let Self { args, pod, client, registry, network, outside, endpoints, admin, metrics } = self;
         let Connected { cloudmap, region, endpoint: _ } = registry;
         let namespace = args.place.kube.controller.namespace.clone();
         let mut stopping = stop.clone();
@@ -234,6 +237,7 @@ impl Replica {
             listings,
             network,
             outside,
+            endpoints,
             region,
             leadership,
             identity,

@@ -40,7 +40,9 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let registry = connect::registry(&args.place.aws, metrics.cloudmap.clone()).await?;
     let pod = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "local".to_owned());
     let outside = Arc::new(Net::new(args.guard_prometheus.clone()));
-    let mut replica = Replica { args, pod, client, registry, network, outside, admin, metrics }.run(stop.clone());
+    let endpoints = Arc::new(reachability::Tcp);
+    let mut replica =
+        Replica { args, pod, client, registry, network, outside, endpoints, admin, metrics }.run(stop.clone());
     tokio::select! {
         result = &mut replica => result,
         ended = server.join_next() => {

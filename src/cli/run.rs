@@ -21,6 +21,7 @@ use import::DerivedNaming;
 use instances::{RegistrationPolicy, Selection, target::validate};
 use ledger::{driver::sessions::Streaming, joining::Join, limits::REMOTE_MEMORY_MIB, trust::Mode};
 use model::Target;
+use reachability::Probing;
 
 /// The port on which a leader listens for those of other clusters, unless `--stream-port` says another one.
 pub const STREAM_PORT: u16 = 7946;
@@ -170,6 +171,12 @@ pub struct RunArgs {
     /// a list of selectors. See docs/traffic.md.
     #[arg(long, env = "CLOUDMAP_MCS_CLUSTER_SELECTORS", value_name = "SELECTORS", default_value = "spread", value_parser = parsed::<ClusterSelection>)]
     pub cluster_selectors: ClusterSelection,
+
+    /// Whether to stop using a cluster to which the network is gone while others are ready: its leader's stream is lost, and
+    /// several of its endpoints on several nodes take no TCP connection from the controller's pod. With `auto`: where leaders are
+    /// connected (see `--stream`). With `off`: never, and no connections are made. See docs/unreachable.md.
+    #[arg(long, env = "CLOUDMAP_MCS_PROBE", value_enum, default_value_t = Probing::Auto)]
+    pub probe: Probing,
 
     /// Which heads in the ledger count. With `open`: all heads, whoever wrote them. With `tofu` (trust on first use):
     /// those that are signed with the key with which a cluster was first accepted. With `pinned`: only those that are

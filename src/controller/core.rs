@@ -30,6 +30,7 @@ use super::{
     peers::Peers,
     pending::Reports,
     pods::Pods,
+    reachability::Reachability,
     registrations::Instances,
     runtime::ControllerSettings,
     subscriptions::Subscriptions,
@@ -51,6 +52,7 @@ use ledger::{
     writer::Inherited,
 };
 use model::{ClusterId, Exported, IpFamily, ServiceKey, addresses::Range};
+use reachability::Verdicts;
 
 /// After the election, new imports wait this long for clusters that exist but could not be read. Errors of the registry
 /// are not reported for this long, because another attempt may succeed.
@@ -100,6 +102,8 @@ pub(super) enum Input {
     Answers(Arc<Answers>),
     /// What the guards of Cutovers found.
     Judged(Arc<Judgements>),
+    /// What connections to endpoints of other clusters showed.
+    Reached(Arc<Verdicts>),
     /// A worker is free for a name.
     Due(ServiceKey),
     /// Time passed. This comes when [`Core::wake`] asks for it, and about once a second.
@@ -131,6 +135,8 @@ pub(super) enum Command {
     LookUp(Arc<Questions>),
     /// Let these guards look.
     Guard(Arc<guard::Questions>),
+    /// Try these endpoints.
+    Reach(Arc<reachability::Questions>),
     /// Emit an Event.
     Emit(EventRecord),
 }
@@ -204,6 +210,7 @@ impl Core {
             settle,
             type_notice,
             cluster_selection,
+            probe,
             ..
         } = settings;
         let rules = Rules { mode, frozen: annotations.dry_run, own_targets: targets.aws_mcs, registration, quota };
@@ -218,7 +225,7 @@ impl Core {
             exporting: Exporting::new(targets),
             claims,
             instances: Instances::default(),
-            importing: Importing::new(Subscriptions::new(import), peers),
+            importing: Importing::new(Subscriptions::new(import), peers, Reachability::new(probe)),
             pods: Pods::default(),
             gates: Gates::new(gate_timeout),
             cutovers: Cutovers::new(settle),
@@ -247,6 +254,7 @@ impl Core {
             Input::Discovered(found) => self.found_changed(&found, now),
             Input::Answers(answers) => self.answers_changed(answers),
             Input::Judged(judgements) => self.judged(judgements),
+            Input::Reached(verdicts) => self.reached(&verdicts, now),
             Input::Due(key) => {
                 let work = self.work(&key, now);
                 self.out.push(Command::Apply(Box::new(work)));
@@ -316,6 +324,7 @@ impl Core {
         self.cluster_ips_moved();
         self.withdraw_orphans(now);
         self.look_at_blocked(now);
+        self.choose_endpoints_in_time(now);
         self.step_back(now);
         for key in self.importing.spills.step(now.mono) {
             self.changed(Fact::StepDue(&key));
@@ -377,4 +386,4 @@ impl Core {
 
 #[cfg(test)]
 #[path = "core_tests.rs"]
-mod tests;
+pub(super) mod tests;

@@ -37,23 +37,23 @@ use model::Target;
 
 const DELAY: Duration = Duration::from_secs(10);
 
-fn at(seconds: u64) -> Now {
+pub(crate) fn at(seconds: u64) -> Now {
     Now { mono: Duration::from_secs(seconds), wall: Timestamp::from_second(1_000_000 + seconds.cast_signed()).unwrap() }
 }
 
-fn key(name: &str) -> ServiceKey {
+pub(crate) fn key(name: &str) -> ServiceKey {
     ServiceKey::new("shop", name)
 }
 
 /// A core, and the cluster that its caches show.
-struct Bench {
+pub(crate) struct Bench {
     objects: Arc<MemoryCluster>,
-    core: Core,
+    pub(crate) core: Core,
     watched: Watched,
 }
 
 impl Bench {
-    fn new(mode: Mode) -> Self {
+    pub(crate) fn new(mode: Mode) -> Self {
         let (objects, caches) = MemoryCluster::new();
         let settings = ControllerSettings {
             cluster: "here".parse().unwrap(),
@@ -71,6 +71,7 @@ impl Bench {
             settle: Settle::default(),
             type_notice: Duration::from_mins(15),
             cluster_selection: api::selection::ClusterSelection::spread(),
+            probe: true,
             import: ImportRules::default(),
         };
         let watched = Watched::new(&caches);
@@ -80,7 +81,7 @@ impl Bench {
     }
 
     /// A member whose ledger is empty, and whose heads were read: there is nobody else.
-    fn member() -> Self {
+    pub(crate) fn member() -> Self {
         let mut bench = Self::new(Mode::Member);
         bench.observe(at(0));
         let running = Status { stage: Stage::Running, ..Status::default() };
@@ -91,7 +92,7 @@ impl Bench {
     }
 
     /// Takes in what the caches show.
-    fn observe(&mut self, now: Now) -> Vec<Command> {
+    pub(crate) fn observe(&mut self, now: Now) -> Vec<Command> {
         let batch = self.watched.take();
         self.take_in(batch, now)
     }
@@ -114,6 +115,12 @@ impl Bench {
         let there = map.map(|map| ("there", Some(map)));
         let remotes = mk_remotes(there.as_slice());
         self.core.handle(Input::Remotes(Arc::new(remotes)), now)
+    }
+
+    /// Other clusters with these states.
+    pub(crate) fn remotes_are(&mut self, clusters: &[(&str, Arc<Map>)], now: Now) -> Vec<Command> {
+        let clusters: Vec<_> = clusters.iter().map(|(name, map)| (*name, Some(Arc::clone(map)))).collect();
+        self.core.handle(Input::Remotes(Arc::new(mk_remotes(&clusters))), now)
     }
 
     fn put(&self, name: &str, annotations: &[(&str, &str)]) {
@@ -144,7 +151,7 @@ impl Bench {
         self.objects.put_export(serde_json::from_value(export).unwrap());
     }
 
-    fn work(&mut self, name: &str, now: Now) -> Box<Work> {
+    pub(crate) fn work(&mut self, name: &str, now: Now) -> Box<Work> {
         let commands = self.core.handle(Input::Due(key(name)), now);
         commands.into_iter().find_map(|c| if let Command::Apply(work) = c { Some(work) } else { None }).unwrap()
     }
@@ -155,7 +162,7 @@ fn hashed_key(name: &str) -> ServiceKey {
     ServiceKey::new("shop", hashed(&key(name)))
 }
 
-fn published(commands: &[Command]) -> Option<Arc<Map>> {
+pub(crate) fn published(commands: &[Command]) -> Option<Arc<Map>> {
     commands.iter().rev().find_map(|c| if let Command::Publish(map) = c { Some(Arc::clone(map)) } else { None })
 }
 

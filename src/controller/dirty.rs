@@ -16,7 +16,7 @@ use super::{
     cutovers,
     world::World,
 };
-use model::{ClaimOwner, ServiceKey, Target};
+use model::{ClaimOwner, ClusterId, ServiceKey, Target};
 
 /// Something that changed.
 #[derive(Debug, Clone, Copy)]
@@ -110,6 +110,8 @@ pub(super) enum Fact<'a> {
     StepDue(&'a ServiceKey),
     /// Endpoints of this cluster come back to a name by another step.
     DrainStep(&'a ServiceKey),
+    /// Another cluster can be reached from this one, or cannot.
+    Reachability(&'a ClusterId),
 }
 
 /// Some of a kind, or all of them, whichever these are when it is derived.
@@ -290,6 +292,9 @@ impl Core {
             Fact::ClusterIps(addresses) => dirty.cluster_ips(addresses),
             Fact::Ranges | Fact::Outside => dirty.all_names(),
             Fact::Properties => dirty.properties().all_names().publish(),
+            Fact::Reachability(cluster) => {
+                dirty.names(knowledge.names_of(cluster).filter(|key| self.is_here(key)).cloned()).properties().publish()
+            }
             Fact::Drained => dirty.properties().all_targets().all_names().publish(),
             Fact::Zones => dirty.all_annotated().exports(&self.exporting.named),
             Fact::Membership => dirty.all_targets().all_names().held_up().publish(),

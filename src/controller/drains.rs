@@ -245,6 +245,11 @@ impl Core {
                 format!("The other clusters that export this name are drained, too: {}.", drained.join(", "))
             });
         }
+        let reachability = &self.importing.reachability;
+        if others.iter().all(|(cluster, _)| reachability.is_unreachable(cluster)) {
+            let names = others.iter().map(|(cluster, _)| cluster.as_str()).collect::<Vec<_>>().join(", ");
+            return stays(format!("The network from this cluster to those that could serve is gone: {names}."));
+        }
         let endpoints = || others.iter().flat_map(|(_, source)| &source.endpoints);
         let ready = endpoints().filter(|endpoint| endpoint.conditions.ready).count();
         let listed = ready + endpoints().filter(|e| !e.conditions.ready && !e.conditions.terminating).count();

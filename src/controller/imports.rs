@@ -13,6 +13,7 @@ use super::{
     membership::LEAVING,
     orphans::Orphans,
     peers::Peers,
+    reachability::Reachability,
     spills::Spills,
     subscriptions::{Consequences, Subscriptions, rejection},
 };
@@ -52,12 +53,13 @@ pub(super) struct Importing {
     /// The cluster selections of Kubernetes namespaces. One that is invalid leaves the last valid one in force.
     pub(super) selections: BTreeMap<Arc<str>, Arc<ClusterSelection>>,
     pub(super) spills: Spills,
+    pub(super) reachability: Reachability,
     /// How near the clusters are that serve, by name, where a cluster selection is in force.
     pub(super) serving: BTreeMap<ServiceKey, Serving>,
 }
 
 impl Importing {
-    pub(super) fn new(subscriptions: Subscriptions, peers: Peers) -> Self {
+    pub(super) fn new(subscriptions: Subscriptions, peers: Peers, reachability: Reachability) -> Self {
         Self {
             subscriptions,
             peers,
@@ -66,6 +68,7 @@ impl Importing {
             listing: false,
             selections: BTreeMap::new(),
             spills: Spills::default(),
+            reachability,
             serving: BTreeMap::new(),
         }
     }

@@ -28,6 +28,7 @@ mod orphans;
 mod peers;
 mod pending;
 mod pods;
+mod reachability;
 mod registrations;
 mod replay;
 mod runtime;

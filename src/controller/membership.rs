@@ -58,7 +58,11 @@ impl Core {
             let positions = status.remotes.iter().filter_map(|(id, remote)| Some((id, remote.position?)));
             self.claims.read(positions, now.mono);
         }
+        let streams = status.connected != self.term.status.connected;
         let before = std::mem::replace(&mut self.term.status, status);
+        if streams {
+            self.choose_endpoints(now);
+        }
         self.positions_changed(&before);
         if self.settings.mode == Mode::Member {
             self.judge_membership(now);
@@ -129,6 +133,7 @@ impl Core {
         self.knowledge.not_before(heard);
         self.knowledge.resume(map, now.seconds());
         self.resume_drains(map, now);
+        self.resume_unreachable(map);
         // Now it is known what is on record, and so who gets what.
         self.changed(Fact::Resumed);
     }

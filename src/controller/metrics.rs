@@ -9,6 +9,7 @@ use base::metrics::Register;
 use export::{Resource, Used};
 use import::Serving;
 use ledger::remote::Remotes;
+use model::ClusterId;
 
 /// Number of Kubernetes namespaces whose use of their quota is shown: those that are nearest to a limit.
 pub(super) const MOST_NAMESPACES: usize = 10;
@@ -22,6 +23,7 @@ pub struct Metrics {
     stale: IntGauge,
     unverified: IntGauge,
     cluster_stale: IntGaugeVec,
+    cluster_unreachable: IntGaugeVec,
     cluster_expired: IntGaugeVec,
     queued: IntGauge,
     clusters: IntGauge,
@@ -74,6 +76,13 @@ impl Metrics {
                 "cloudmap_mcs_unverified_clusters",
                 "Clusters whose ledger this leader has not been able to read in its term"
             ))?,
+            cluster_unreachable: IntGaugeVec::new(
+                opts!(
+                    "cloudmap_mcs_cluster_unreachable",
+                    "1 while the network from this cluster to another one is gone, so that its endpoints serve only if no others do"
+                ),
+                &["remote_cluster"],
+            )?,
             cluster_stale: IntGaugeVec::new(
                 opts!(
                     "cloudmap_mcs_cluster_stale",
@@ -151,6 +160,7 @@ impl Metrics {
         registry.register(Box::new(metrics.stale.clone()))?;
         registry.register(Box::new(metrics.unverified.clone()))?;
         registry.register(Box::new(metrics.cluster_stale.clone()))?;
+        registry.register(Box::new(metrics.cluster_unreachable.clone()))?;
         registry.register(Box::new(metrics.cluster_expired.clone()))?;
         registry.register(Box::new(metrics.queued.clone()))?;
         registry.register(Box::new(metrics.clusters.clone()))?;
@@ -191,6 +201,14 @@ impl Metrics {
         }
     }
 
+    /// Which of the clusters cannot be reached.
+    pub(super) fn unreachable<'a>(&self, clusters: impl Iterator<Item = (&'a ClusterId, bool)>) {
+        self.cluster_unreachable.reset();
+        for (cluster, is_unreachable) in clusters {
+            self.cluster_unreachable.with_label_values(&[cluster.as_str()]).set(is_unreachable.into());
+        }
+    }
+
     pub(super) fn waiting_pods(&self, count: usize) {
         self.waiting_pods.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
@@ -228,7 +246,7 @@ impl Metrics {
         self.quotas(&(Vec::new(), 0));
         self.stale.set(0);
         self.unverified.set(0);
-        for gauges in [&self.cluster_stale, &self.cluster_expired, &self.cutovers] {
+        for gauges in [&self.cluster_stale, &self.cluster_unreachable, &self.cluster_expired, &self.cutovers] {
             gauges.reset();
         }
     }

@@ -127,6 +127,7 @@ impl Core {
             Some((cluster.clone(), self.drain_of(cluster, source.export)?))
         };
         let drains = sources.iter().filter_map(drain).collect();
+        let unreachable = self.unreachable(there.import.as_deref(), sources.keys());
         let observed = Observed {
             key,
             local: self.knowledge.local(),
@@ -146,6 +147,7 @@ impl Core {
                 default: &self.settings.cluster_selection,
                 properties: &properties,
                 drains: &drains,
+                unreachable: &unreachable,
                 step: self.importing.spills.taken(key),
             },
             notice: self.settings.type_notice,

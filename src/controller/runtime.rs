@@ -50,6 +50,7 @@ use ledger::{
     remote::Remotes,
 };
 use model::{ClusterId, IpFamily, ServiceKey, addresses::Range};
+use reachability::Prober;
 
 /// How often sizes are measured, and cluster IPs that moved are looked for among the endpoints.
 const TICK: Duration = Duration::from_secs(1);
@@ -89,6 +90,8 @@ pub struct ControllerSettings {
     pub type_notice: Duration,
     /// Which clusters serve a name of which nobody says it.
     pub cluster_selection: ClusterSelection,
+    /// Whether endpoints of other clusters are tried (`--probe`).
+    pub probe: bool,
 }
 
 /// Where the records of this cluster are stored, which follows from its [`Mode`].
@@ -136,6 +139,8 @@ pub struct Inputs {
     pub lookups: Lookups,
     /// What looks for the guards of Cutovers.
     pub guards: Watcher,
+    /// What connects to endpoints of other clusters.
+    pub prober: Prober,
     /// What to report before the first status of the ledger.
     pub membership: Membership,
     /// The desired instances.
@@ -171,6 +176,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         directory,
         lookups,
         guards,
+        prober,
         membership,
         instances,
         statuses,
@@ -194,6 +200,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         kept: local.map_or_else(never, local::LocalHandle::kept),
         answers: lookups.answers(),
         judged: guards.answers(),
+        reached: prober.answers(),
         zones: directory.as_ref().map_or_else(never, Directory::known),
         statuses,
         found,
@@ -215,7 +222,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         queue: Queue::default(),
         workers: JoinSet::new(),
         done,
-        outputs: Outputs { records, directory, lookups, guards, gates, cutovers, instances, subscribed },
+        outputs: Outputs { records, directory, lookups, guards, prober, gates, cutovers, instances, subscribed },
         notes,
         failing: BTreeSet::new(),
         writer: Arc::clone(&writer),
@@ -251,6 +258,7 @@ struct Outputs {
     directory: Option<Directory>,
     lookups: Lookups,
     guards: Watcher,
+    prober: Prober,
     gates: watch::Sender<Arc<Openings>>,
     cutovers: watch::Sender<Arc<Written>>,
     instances: watch::Sender<Desired>,
@@ -332,6 +340,7 @@ impl Runtime {
         self.metrics.annotated(sizes.annotated);
         self.metrics.waiting_pods(sizes.waiting_pods);
         self.metrics.serving(sizes.serving);
+        self.metrics.unreachable(self.core.asked_for());
         self.metrics.quotas(&self.core.knowledge.quotas(MOST_NAMESPACES));
         self.metrics.cutovers(cutovers::phases(&self.core.world.cutovers));
         if let Some(remotes) = self.unmeasured.take() {
@@ -396,6 +405,7 @@ impl Runtime {
             Command::WriteCutovers(written) => drop(self.outputs.cutovers.send_replace(written)),
             Command::LookUp(asked) => self.outputs.lookups.ask(asked),
             Command::Guard(asked) => self.outputs.guards.ask(asked),
+            Command::Reach(asked) => self.outputs.prober.ask(asked),
             Command::Emit(note) => self.notes.send(note),
         }
     }

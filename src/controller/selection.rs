@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Mode, core::Core, world::World};
+use super::{Mode, core::Core, reachability::is_verdict, world::World};
 use api::{
     conditions::SelectionReason,
     names::{ANNOTATION_CLUSTER_WEIGHTS, CLUSTER_SELECTION, PROPERTIES, PROPERTY_CLUSTER_ID, PROPERTY_DRAIN},
@@ -25,10 +25,10 @@ pub(super) fn asked(export: &ServiceExport) -> Result<Option<ClusterSelection>, 
 }
 
 /// The properties by which others prefer this cluster. The two of its identity are not among them: everybody knows its id, and
-/// all have the same ClusterSet. Nor are those of a drain, which is published as far as it is in force.
+/// all have the same ClusterSet. Nor are those of a drain, which is published as far as it is in force, and what this cluster says of others.
 fn own_properties(world: &World) -> impl Iterator<Item = (&str, &str)> {
     let properties = world.properties.values().map(|property| (&*property.name, &*property.value));
-    properties.filter(|(name, _)| !PROPERTIES.contains(name))
+    properties.filter(|(name, _)| !PROPERTIES.contains(name) && !is_verdict(name))
 }
 
 impl Core {
@@ -37,7 +37,9 @@ impl Core {
         if self.settings.mode == Mode::Member {
             let drain = self.cluster_drain().map(|drain| drain.to_string());
             let drain = drain.as_deref().map(|drain| (PROPERTY_DRAIN, drain));
-            self.knowledge.set_properties(own_properties(&self.world).chain(drain));
+            let verdicts = self.verdicts();
+            let verdicts = verdicts.iter().map(|(name, value)| (&**name, &**value));
+            self.knowledge.set_properties(own_properties(&self.world).chain(drain).chain(verdicts));
         }
     }
 

@@ -128,7 +128,9 @@ impl Work {
                     metrics.skipped_address(reason.as_str());
                     debug!(key = %self.key, %cluster, %address, reason = reason.as_str(), "left out an address");
                 }
-                for note in [self.skipped(wanted), self.staleness(wanted)].into_iter().flatten() {
+                for note in
+                    [self.skipped(wanted), self.staleness(wanted), self.reachability(wanted)].into_iter().flatten()
+                {
                     outbox.send(note);
                 }
                 self.type_change(wanted).into_iter().for_each(|note| outbox.send(note));
@@ -172,6 +174,27 @@ impl Work {
                 (EventReason::ClusterSilent, text)
             }
             (true, true) => (EventReason::ClustersHeard, "No exporting cluster is silent any more.".to_owned()),
+            _ => return None,
+        };
+        Some(EventRecord { regarding: events::import(&self.key, &import.uid), reason, action: "Import", text })
+    }
+
+    /// The Event for an import whose condition `Unreachable` appears or disappears.
+    fn reachability(&self, wanted: &Wanted) -> Option<EventRecord> {
+        let import = self.there.import.as_ref().filter(|import| import.managed)?;
+        let is_said = find(&import.status.conditions, ImportCondition::Unreachable.as_str()).is_some();
+        let clusters: Vec<_> = wanted.unreachable.keys().map(ToString::to_string).collect();
+        let (reason, text) = match (is_said, clusters.is_empty()) {
+            (false, false) => {
+                let text = format!(
+                    "Clusters that cannot be reached from this one: {}. Their endpoints serve only if no others do.",
+                    clusters.join(", ")
+                );
+                (EventReason::ClusterUnreachable, text)
+            }
+            (true, true) => {
+                (EventReason::ClusterReachable, "Every exporting cluster can be reached from this one.".to_owned())
+            }
             _ => return None,
         };
         Some(EventRecord { regarding: events::import(&self.key, &import.uid), reason, action: "Import", text })

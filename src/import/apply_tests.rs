@@ -127,6 +127,7 @@ impl Scene {
                 default: &api::selection::ClusterSelection::spread(),
                 properties: &BTreeMap::new(),
                 drains: &BTreeMap::new(),
+                unreachable: &BTreeMap::new(),
                 step: 0,
             },
             notice: std::time::Duration::ZERO,

@@ -15,6 +15,7 @@ mod selecting;
 pub mod tiers;
 mod type_notice;
 mod unknown;
+mod unreachable;
 mod weights;
 
 pub use addresses::{Unusable, usable};
@@ -26,3 +27,4 @@ pub use plan::{Observed, Plan, Source, Wanted, is_system, plan};
 pub use selecting::{Selected, Selecting, Serving};
 pub use type_notice::TypeChange;
 pub use unknown::Unknown;
+pub use unreachable::{Unreachable, is_said_of};

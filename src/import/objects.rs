@@ -14,13 +14,18 @@ use k8s_openapi::{
     jiff::Timestamp,
 };
 
-use super::{plan::OutOfReach, selecting::Selected, type_notice::TypeChange};
+use super::{
+    plan::OutOfReach,
+    selecting::Selected,
+    type_notice::TypeChange,
+    unreachable::{self, Unreachable},
+};
 use api::{
     ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,
     ServiceImportStatus, ServiceImportType, SessionAffinityConfig,
     conditions::{
-        ImportCondition, ImportReadyReason, ImportStaleReason, ImportTypeReason, SharedCondition, Verdict, conditions,
-        find,
+        ImportCondition, ImportReadyReason, ImportStaleReason, ImportTypeReason, ImportUnreachableReason,
+        SharedCondition, Verdict, conditions, find,
     },
     names,
 };
@@ -216,6 +221,8 @@ pub struct ImportFacts<'a> {
     pub change: Option<&'a TypeChange>,
     /// Which clusters serve, if some are preferred.
     pub selection: Option<&'a Selected>,
+    /// The exporting clusters that cannot be reached from this one.
+    pub unreachable: &'a BTreeMap<ClusterId, Unreachable>,
 }
 
 /// The status of the import, given the conditions that it has. `service` has the IP families that are served here.
@@ -234,6 +241,7 @@ pub fn import_status(
         None => Verdict::new(ImportReadyReason::IpFamilyNotSupported, unusable_message(facts.out_of_reach)),
     }];
     verdicts.extend(facts.silent.and_then(silence));
+    verdicts.extend(out_of_touch(facts.unreachable));
     verdicts.extend(facts.change.map(|change| Verdict::new(ImportTypeReason::OldestExport, change.text())));
     verdicts.extend(facts.selection.map(|selected| Verdict::new(selected.reason(), &selected.message)));
     let mut conditions = conditions(current, verdicts, generation, now);
@@ -262,7 +270,7 @@ pub(crate) fn silence_status(
     if stale.first().map(SharedCondition::from).as_ref() == find(current, ImportCondition::Stale.as_str()) {
         return None;
     }
-    let stays = [ImportCondition::Ready, ImportCondition::ClusterSelection];
+    let stays = [ImportCondition::Ready, ImportCondition::ClusterSelection, ImportCondition::Unreachable];
     let stays = stays.iter().filter_map(|type_| find(current, type_.as_str())).map(Condition::from);
     Some(ServiceImportStatus {
         clusters: clusters.iter().map(|cluster| ClusterStatus { cluster: cluster.to_string() }).collect(),
@@ -276,6 +284,12 @@ pub(crate) fn silence_status(
 fn silence(silent: &BTreeMap<ClusterId, u64>) -> Option<Verdict> {
     let is_any = !silent.is_empty();
     is_any.then(|| Verdict::new(ImportStaleReason::ClusterSilent, stale_message(silent)))
+}
+
+/// The condition `Unreachable` exists only while it is true, as `Stale` does.
+fn out_of_touch(clusters: &BTreeMap<ClusterId, Unreachable>) -> Option<Verdict> {
+    let said = || Verdict::new(ImportUnreachableReason::NoAnswer, unreachable::said(clusters));
+    (!clusters.is_empty()).then(said)
 }
 
 fn usable_message(out_of_reach: &OutOfReach) -> String {

@@ -241,6 +241,7 @@ fn status_of(
         slices: pending.is_none(),
         change: None,
         selection: None,
+        unreachable: &BTreeMap::new(),
     };
     let current: Vec<_> = current.conditions.iter().map(SharedCondition::from).collect();
     import_status(&current, service, import, &facts, Some(3), Timestamp::from_second(now).unwrap())
@@ -260,6 +261,7 @@ fn clusters_that_no_family_here_reaches_are_named() {
             slices: true,
             change: None,
             selection: None,
+            unreachable: &BTreeMap::new(),
         };
         let status = import_status(&[], &mk_service(), &import, &facts, None, Timestamp::UNIX_EPOCH);
         status.conditions[0].message.clone()
@@ -317,6 +319,7 @@ fn what_was_said_of_silence_stays_while_it_is_not_known() {
         slices: true,
         change: None,
         selection: None,
+        unreachable: &BTreeMap::new(),
     };
     let now = Timestamp::from_second(20).unwrap();
     assert_eq!(import_status(&current, &mk_service(), &import, &facts, Some(3), now), stale);

@@ -3,6 +3,7 @@
 //!
 //! - an address that was an endpoint and stays one is in a slice;
 //! - a port that clients use has the endpoints that it had and should have;
+//! - endpoints that others take over from stay until one of these is in a slice;
 //! - the type that the import shows is one that can be used, and so is the Service whose address it shows.
 
 use std::{
@@ -101,6 +102,18 @@ struct Home<'a> {
     written: bool,
     /// Whether no further step writes it.
     over: bool,
+}
+
+impl Home<'_> {
+    /// Whether it should have a ready endpoint.
+    fn serves(&self) -> bool {
+        self.slice.endpoints.iter().any(|endpoint| endpoint.conditions.ready)
+    }
+
+    /// Whether it gives up all of its endpoints, and stays.
+    fn is_emptied(&self) -> bool {
+        self.slice.endpoints.is_empty() && self.existing.is_some_and(|existing| !existing.endpoints.is_empty())
+    }
 }
 
 /// The writes that are left.
@@ -270,7 +283,8 @@ impl<'a> Order<'a> {
     /// up. It is far from the 1,000 endpoints that the API allows, because each slice should have at most 100.
     fn next_slice(&self, whose: Whose) -> Option<Step<'a>> {
         let waits = |row: &&SliceEndpoint| self.waits(whose, row.address, &[]);
-        let is_left = |home: &Home<'_>| home.whose == whose && !home.over;
+        let is_left =
+            |home: &Home<'_>| home.whose == whose && !home.over && (!home.is_emptied() || self.may_empty(home));
         let ready = self.homes.iter().position(|home| is_left(home) && !home.moving.iter().any(|row| waits(&row)));
         let nth = ready.or_else(|| {
             let waiting = self.homes.iter().enumerate().filter(|(_, home)| is_left(home) && !home.written);
@@ -285,6 +299,13 @@ impl<'a> Order<'a> {
         }
         let (source, existing, derived, whole) = (home.source, home.existing, home.derived, ready.is_some());
         Some(Step::Slice(SliceStep { nth, whole, source, slice, existing, derived }))
+    }
+
+    /// Whether a slice may give up all of its endpoints: nobody has to take over, or somebody has.
+    fn may_empty(&self, emptied: &Home<'_>) -> bool {
+        let same = |home: &&Home<'_>| home.whose == emptied.whose && home.slice.family == emptied.slice.family;
+        let mut serve = self.homes.iter().filter(same).filter(|home| home.serves()).peekable();
+        serve.peek().is_none() || serve.any(|home| home.written)
     }
 
     /// A slice of which clients need no endpoint any more, or not all.

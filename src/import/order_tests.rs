@@ -356,3 +356,32 @@ proptest! {
         }
     }
 }
+
+/// A cluster that serves no more because others do keeps a slice without endpoints.
+#[test]
+fn a_slice_is_emptied_when_others_have_taken_over_and_not_before() {
+    let before = Form { headless: false, named: 0, slices: vec![[1].into(), BTreeSet::new(), [2].into()] };
+    let there = before.there(false);
+    for (after, refused, last) in [
+        // The other one is new.
+        (vec![BTreeSet::new(), [3].into(), BTreeSet::new()], 99, Some("slice-0")),
+        (vec![BTreeSet::new(), [3].into(), BTreeSet::new()], 0, None),
+        // Nobody serves.
+        (vec![BTreeSet::new(); 3], 99, Some("slice-0")),
+    ] {
+        let form = Form { slices: after, ..before.clone() };
+        let mut wanted = form.wanted(&there);
+        let emptied = Slice { endpoints: Vec::new(), ..slices(&before.slices, name)[0].clone() };
+        wanted.slices.values_mut().next().unwrap().insert(0, emptied);
+        wanted.stale.retain(|name| **name != *"slice-0");
+        let mut written = Vec::new();
+        drive(Order::new(&there, &wanted), (refused, false), |step, is_written| {
+            if let (Step::Slice(step), true) = (step, is_written) {
+                written.push(step.slice.name.clone());
+            }
+            Ok(())
+        })
+        .unwrap();
+        assert_eq!(written.last().map(|name| &**name), last, "{:?}", form.slices);
+    }
+}

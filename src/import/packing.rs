@@ -12,7 +12,7 @@ use super::{
     plan::{Observed, of_cluster, slice},
 };
 use cluster::objects::{OwnSlice, Service};
-use model::{ClusterId, EndpointPort, PackedEndpoint, ServicePort, Slice, pack};
+use model::{ClusterId, EndpointPort, IpFamily, PackedEndpoint, ServicePort, Slice, empty_slice, pack};
 
 /// A former derived Service that the import still shows, and its slices. They follow their endpoints until the import shows
 /// another Service.
@@ -22,6 +22,22 @@ pub struct Former {
     pub derived: Arc<str>,
     /// Its slices by source cluster.
     pub slices: BTreeMap<ClusterId, Vec<Slice>>,
+}
+
+/// The ports of a source, one set for each IP family in which it has endpoints.
+pub(super) type Offered = BTreeMap<IpFamily, Arc<[EndpointPort]>>;
+
+/// What a source offers.
+pub(super) fn offered(endpoints: &[PackedEndpoint]) -> Offered {
+    let mut offered = Offered::new();
+    for PackedEndpoint { endpoint, ports } in endpoints {
+        let family = if endpoint.address.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
+        let first = offered.entry(family).or_insert_with(|| ports.clone());
+        if ports < first {
+            first.clone_from(ports);
+        }
+    }
+    offered
 }
 
 /// Packs the endpoints of one source after the other.
@@ -54,8 +70,8 @@ impl<'a> Packing<'a> {
         Self { observed, derived: derived.cloned(), slices: BTreeMap::new(), former, renamed }
     }
 
-    /// Takes in the endpoints of a source.
-    pub(super) fn place(&mut self, source: &ClusterId, endpoints: &[PackedEndpoint]) {
+    /// Takes in the endpoints of a source. `offered`: the IP families in which it stays visible without endpoints.
+    pub(super) fn place(&mut self, source: &ClusterId, endpoints: &[PackedEndpoint], offered: Option<&Offered>) {
         let under_former_names = with_names(endpoints, &self.renamed);
         let endpoints = if self.former.is_some() { endpoints } else { &*under_former_names };
         let mut of_former: &[Slice] = &[];
@@ -70,7 +86,19 @@ impl<'a> Packing<'a> {
             (Some(derived), Some(other)) => derived == other,
             _ => true,
         };
-        let packed = packed(self.observed, source, endpoints, is_its, of_former);
+        let mut packed = packed(self.observed, source, endpoints, is_its, of_former);
+        for (family, ports) in offered.into_iter().flatten() {
+            if packed.iter().all(|slice| slice.family != *family) {
+                let there = of_cluster(self.observed.slices, source).filter(|there| is_its(there)).filter_map(slice);
+                let same = there.filter(|there| there.family == *family && there.ports == *ports);
+                let kept = same.min_by(|one, other| one.name.cmp(&other.name));
+                let slices = self.observed.slices.iter().map(|slice| slice.key.name.clone());
+                let taken = || slices.chain(of_former.iter().chain(&packed).map(|slice| slice.name.clone())).collect();
+                let new = || empty_slice(self.observed.key, source, *family, ports.clone(), &taken());
+                packed.push(Slice { endpoints: Vec::new(), ..kept.unwrap_or_else(new) });
+            }
+        }
+        packed.sort_by(|one, other| one.name.cmp(&other.name));
         self.slices.insert(source.clone(), packed);
     }
 

@@ -12,12 +12,13 @@ use k8s_openapi::jiff::Timestamp;
 use super::{
     addresses::{Unusable, usable},
     derived::DerivedServices,
-    packing::{Former, Packing},
+    packing::{Former, Packing, offered},
     registered,
     selecting::{Selected, Selecting, selected},
     tiers::Spill,
     type_notice::{self, TypeChange},
     unknown::{Unknown, concerns_unknown, import_concerns_unknown},
+    unreachable::Unreachable,
 };
 use api::{
     conditions::{ImportCondition, find},
@@ -124,6 +125,8 @@ pub struct Wanted {
     pub spill: Spill,
     /// Which clusters serve, if some are preferred.
     pub selection: Option<Selected>,
+    /// The exporting clusters that cannot be reached from this one.
+    pub unreachable: BTreeMap<ClusterId, Unreachable>,
     /// Addresses that were left out.
     pub skipped: Vec<(ClusterId, IpAddr, Unusable)>,
 }
@@ -236,22 +239,28 @@ fn plan_import(
     let selection = selection.filter(|_| service_type == ServiceType::ClusterSetIp);
     // Of what no cluster exports, no cluster is preferred.
     let selection = selection.filter(|_| is_exported || import_concerns_unknown(observed));
-    let (mut spill, mut said) = (Spill::Settled, None);
+    let (mut spill, mut said, mut unreachable) = (Spill::Settled, None, BTreeMap::new());
+    let mut offers = BTreeMap::new();
     if let Some(selection) = selection {
+        let exporters = placed.iter().filter(|(source, _)| observed.sources.contains_key(*source));
+        offers.extend(exporters.map(|(source, endpoints)| (source.clone(), offered(endpoints))));
+        unreachable.clone_from(observed.selecting.unreachable);
+        unreachable.retain(|cluster, _| placed.contains_key(cluster));
         let who;
         (placed, spill, who) = selected(observed, &selection, placed);
         said = Some(who);
     }
     for (source, endpoints) in &placed {
-        packing.place(source, endpoints);
+        packing.place(source, endpoints, offers.get(source));
     }
     skipped.extend(fitted.misfits.into_iter().map(|(source, ip, misfit)| (source, ip, Unusable::Misfit(misfit))));
     let stale = packing.stale();
     let Packing { derived, slices, former, .. } = packing;
     let service = (decided && !is_foreign).then_some(service);
     let lost = lost(observed).filter(|_| !decided);
-    let reports = Wanted { silent, out_of_reach, change, skipped, spill, selection: said, ..Wanted::default() };
-    Plan::Want(Box::new(Wanted { service, lost, obstacle, derived, slices, former, stale, ..reports }))
+    let reports = Wanted { silent, out_of_reach, change, unreachable, skipped, ..Wanted::default() };
+    let shown = Wanted { derived, slices, former, stale, spill, selection: said, ..reports };
+    Plan::Want(Box::new(Wanted { service, lost, obstacle, ..shown }))
 }
 
 /// The plan of a name that nobody exports, as far as is known.
@@ -289,7 +298,7 @@ fn without_endpoints(observed: &Observed<'_>, is_cluster_ip: impl Fn(IpAddr) -> 
     let mut packing = Packing::new(observed, derives, false, &[]);
     for (source, mut rows) in registered::unread(observed) {
         leave_out(&source, &mut rows, is_cluster_ip, &mut skipped);
-        packing.place(&source, &rows);
+        packing.place(&source, &rows, None);
     }
     let stale = packing.stale();
     let Packing { derived, slices, former, .. } = packing;

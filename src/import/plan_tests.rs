@@ -106,6 +106,7 @@ pub(crate) struct Scene {
     default: ClusterSelection,
     properties: BTreeMap<ClusterId, Properties>,
     drains: BTreeMap<ClusterId, Drain>,
+    unreachable: BTreeMap<ClusterId, Unreachable>,
     /// In seconds since 1970.
     now: i64,
 }
@@ -134,6 +135,7 @@ impl Scene {
             default: ClusterSelection::spread(),
             properties: BTreeMap::new(),
             drains: BTreeMap::new(),
+            unreachable: BTreeMap::new(),
             now: 0,
         }
     }
@@ -171,6 +173,7 @@ impl Scene {
                     default: &self.default,
                     properties: &self.properties,
                     drains: &self.drains,
+                    unreachable: &self.unreachable,
                     step: 0,
                 },
                 notice: NOTICE,

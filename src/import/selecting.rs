@@ -6,6 +6,7 @@ use super::{
     plan::Observed,
     tiers::{self, Around, Candidates, Rank, Spill},
     unknown::import_concerns_unknown,
+    unreachable::Unreachable,
 };
 use api::{
     conditions::ImportSelectionReason,
@@ -25,17 +26,20 @@ pub struct Selecting<'a> {
     pub properties: &'a BTreeMap<ClusterId, Properties>,
     /// The clusters that are drained, as far as they export the name.
     pub drains: &'a BTreeMap<ClusterId, Drain>,
+    /// The clusters that cannot be reached from this one.
+    pub unreachable: &'a BTreeMap<ClusterId, Unreachable>,
     /// How many steps farther clusters have gone back ([`STEPS`](model::drain::STEPS)).
     pub step: u8,
 }
 
 impl Selecting<'_> {
-    /// The cluster selection that is in force; `None` if all clusters serve alike, and none is drained. `exported`: that of the
+    /// The cluster selection that is in force; `None` if all clusters serve alike, and none is drained or cannot be reached. `exported`: that of the
     /// merged exports. One that cannot be read counts as none: a newer version wrote it.
     pub(super) fn in_force(&self, exported: Option<&str>) -> Option<ClusterSelection> {
         let of_exports = || exported.and_then(|text| ClusterSelection::from_published(text).ok());
         let selection = self.of_namespace.cloned().or_else(of_exports).unwrap_or_else(|| self.default.clone());
-        (!selection.is_spread() || !self.drains.is_empty()).then_some(selection)
+        let alike = selection.is_spread() && self.drains.is_empty() && self.unreachable.is_empty();
+        (!alike).then_some(selection)
     }
 }
 
@@ -44,7 +48,7 @@ impl Selecting<'_> {
 pub enum Serving {
     /// The first tier alone serves.
     Nearest,
-    /// A farther tier serves, with it or alone; or a cluster that is drained.
+    /// A farther tier serves, with it or alone; or a cluster that is drained, or cannot be reached.
     Farther,
     /// Nobody that it allows has a ready endpoint.
     Nobody,
@@ -91,7 +95,7 @@ pub(super) fn selected(
     selection: &ClusterSelection,
     mut placed: Placed,
 ) -> (Placed, Spill, Selected) {
-    let (none, Selecting { properties, drains, step, .. }) = (Properties::new(), observed.selecting);
+    let (none, Selecting { properties, drains, unreachable, step, .. }) = (Properties::new(), observed.selecting);
     let of = |cluster: &ClusterId| properties.get(cluster).unwrap_or(&none);
     let tiers = selection.for_importer(of(observed.local));
     let (mut candidates, mut order) = (BTreeMap::new(), Order::default());
@@ -100,9 +104,9 @@ pub(super) fn selected(
         let endpoints = std::mem::take(endpoints);
         if let Some(tier) = if discovered { tiers.of_discovered() } else { tiers.of(of(source)) } {
             let drain = drains.get(source).copied();
-            let drained = drain.is_some_and(Drain::is_whole);
-            order.ranks.entry(Rank { drained, tier }).or_default().insert(source.clone());
-            candidates.insert(source.clone(), Candidates { tier, drain, endpoints });
+            let (drained, unreachable) = (drain.is_some_and(Drain::is_whole), unreachable.contains_key(source));
+            order.ranks.entry((unreachable, Rank { drained, tier })).or_default().insert(source.clone());
+            candidates.insert(source.clone(), Candidates { tier, drain, unreachable, endpoints });
         } else {
             order.never.insert(source.clone());
         }
@@ -138,7 +142,8 @@ fn serves(placed: &Placed, source: &ClusterId) -> bool {
 /// The sources of a name, nearest first.
 #[derive(Debug, Default)]
 struct Order {
-    ranks: BTreeMap<Rank, BTreeSet<ClusterId>>,
+    /// By whether they cannot be reached, and then by rank.
+    ranks: BTreeMap<(bool, Rank), BTreeSet<ClusterId>>,
     /// Those that never serve.
     never: BTreeSet<ClusterId>,
 }

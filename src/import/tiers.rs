@@ -7,7 +7,8 @@
 //! overrun. What is shown follows from the endpoints, the EndpointSlices that there are, and the step.
 //!
 //! Endpoints that are drained come after all others, whatever their tier. So they leave as farther endpoints do, and come back
-//! as their cluster publishes a smaller [`Drain`].
+//! as their cluster publishes a smaller [`Drain`]. Those of clusters that cannot be reached leave at once, and serve only if
+//! nobody else is ready.
 //!
 //! Each IP family and each port is judged by itself: a port that only a farther cluster serves is served from there.
 
@@ -76,6 +77,8 @@ pub(super) struct Candidates {
     pub(super) tier: usize,
     /// Which part of its endpoints leaves.
     pub(super) drain: Option<Drain>,
+    /// Whether its cluster cannot be reached from this one.
+    pub(super) unreachable: bool,
     /// Its endpoints.
     pub(super) endpoints: Vec<PackedEndpoint>,
 }
@@ -155,11 +158,14 @@ fn groups<'a>(
 
 /// The endpoints of one IP family and port by rank.
 fn ranked<'a>(
-    sources: BTreeMap<&'a ClusterId, BTreeMap<IpAddr, Member<'a>>>,
+    mut sources: BTreeMap<&'a ClusterId, BTreeMap<IpAddr, Member<'a>>>,
     candidates: &BTreeMap<ClusterId, Candidates>,
     local: &ClusterId,
 ) -> BTreeMap<Rank, Members<'a>> {
     let is_ready = |members: &BTreeMap<IpAddr, Member<'_>>| members.values().any(|member| member.conditions.ready);
+    if sources.iter().any(|(source, of)| !candidates[*source].unreachable && is_ready(of)) {
+        sources.retain(|source, _| !candidates[*source].unreachable);
+    }
     // Who comes back takes its time only where somebody else serves meanwhile.
     let others_serve = sources.iter().any(|(source, of)| candidates[*source].drain.is_none() && is_ready(of));
     let mut ranks = BTreeMap::<Rank, Members<'_>>::new();

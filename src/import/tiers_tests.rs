@@ -38,7 +38,7 @@ fn candidates(clusters: &[Cluster<'_>]) -> BTreeMap<ClusterId, Candidates> {
             endpoint(address(n, m), conditions, &["http"])
         };
         let endpoints = letters.chars().enumerate().map(endpoint).collect();
-        (id(name), Candidates { tier: *tier, drain: None, endpoints })
+        (id(name), Candidates { tier: *tier, drain: None, unreachable: false, endpoints })
     };
     clusters.iter().enumerate().map(of).collect()
 }
@@ -78,6 +78,7 @@ struct Name {
     shown: BTreeMap<ClusterId, Vec<PackedEndpoint>>,
     min_ready: MinReady,
     drains: BTreeMap<&'static str, Drain>,
+    unreachable: BTreeSet<&'static str>,
     weights: Weights,
     step: u8,
     unknown: Option<Serving>,
@@ -91,6 +92,7 @@ impl Name {
             shown: BTreeMap::new(),
             min_ready,
             drains: BTreeMap::new(),
+            unreachable: BTreeSet::new(),
             weights: Weights::default(),
             step: 0,
             unknown: None,
@@ -106,6 +108,9 @@ impl Name {
         let mut candidates = candidates(clusters);
         for (name, drain) in &self.drains {
             candidates.get_mut(&id(name)).unwrap().drain = Some(*drain);
+        }
+        for name in &self.unreachable {
+            candidates.get_mut(&id(name)).unwrap().unreachable = true;
         }
         (self.shown, self.spill) = choose(candidates, &around);
         let ready = |name: &str| {
@@ -300,6 +305,32 @@ fn a_drained_cluster_serves_what_the_others_cannot() {
     assert_eq!(name.with(&[("here", 0, "rr"), ("near", 0, "rrrr")])[1], 4, "nobody else serves while it comes back");
 }
 
+#[test]
+fn a_cluster_that_cannot_be_reached_leaves_at_once_and_serves_if_nobody_else_does() {
+    for (clusters, expected) in [
+        ([("here", 0, "rr"), ("near", 0, "rrrr"), ("far", 0, "rrrr")], [2, 0, 4]),
+        // Farther, and half ready, is better than dead.
+        ([("here", 0, ".."), ("near", 0, "rrrr"), ("far", 1, "r...")], [0, 0, 1]),
+        ([("here", 0, ".."), ("near", 0, "rrrr"), ("far", 1, "....")], [0, 4, 0]),
+    ] {
+        let mut name = Name::new("70%");
+        name.with(&clusters);
+        name.unreachable.insert("near");
+        assert_eq!(name.with(&clusters), expected, "{clusters:?}");
+        assert_ne!(name.spill, Spill::Excess, "{clusters:?}: it goes without steps");
+        name.unreachable.clear();
+        assert_eq!(name.with(&clusters)[1], 4, "and comes back at once");
+    }
+    let mut name = Name::new("any");
+    let all = [("here", 0, "rr"), ("near", 0, "rrrr"), ("far", 0, "rrrr")];
+    name.drains.insert("here", "100-70".parse().unwrap());
+    name.unreachable = ["near", "far"].into();
+    assert_eq!(name.with(&all), [2, 0, 0], "who is drained is alive");
+    name.unknown = Some(true);
+    name.unreachable = ["near"].into();
+    assert_eq!(name.with(&all)[1], 0, "also while a cluster is not known");
+}
+
 fn any_letters() -> impl Strategy<Value = String> {
     vec(prop_oneof![4 => Just('r'), 2 => Just('.'), 1 => Just('t')], 0..12)
         .prop_map(|letters| letters.into_iter().collect())
@@ -315,10 +346,12 @@ proptest! {
         min_ready in prop_oneof![Just("any"), Just("1%"), Just("50%"), Just("70%"), Just("100%")],
         weights in option::of(prop_oneof![Just("here=10%"), Just("near=100%"), Just("far=0%"), Just("here=50%,near=50%")]),
         drained in vec(option::of(prop_oneof![Just("100-70"), Just("100-0"), Just("75-70"), Just("50-100")]), 3),
+        unreachable in vec(prop_oneof![3 => Just(false), 1 => Just(true)], 3),
     ) {
         let mut name = Name::new(min_ready);
         let drained = ["here", "near", "far"].into_iter().zip(drained).filter_map(|(of, drain)| Some((of, drain?.parse().unwrap())));
         name.drains = drained.collect();
+        name.unreachable = ["here", "near", "far"].into_iter().zip(unreachable).filter(|(_, it)| *it).map(|(of, _)| of).collect();
         name.weights = weights.map(|weights| weights.parse().unwrap()).unwrap_or_default();
         let names = ["here", "near", "far"];
         let mut last = Vec::new();

@@ -139,6 +139,21 @@ pub fn pack(key: &ServiceKey, source: &ClusterId, endpoints: &[PackedEndpoint], 
     slices
 }
 
+/// A slice without endpoints: whoever looks at EndpointSlices sees by it that a cluster exports the name, though none of its
+/// endpoints is shown (KEP-1645). Its name is none of those that are `taken`.
+pub fn empty_slice(
+    key: &ServiceKey,
+    source: &ClusterId,
+    family: IpFamily,
+    ports: Arc<[EndpointPort]>,
+    taken: &BTreeSet<Arc<str>>,
+) -> Slice {
+    let prefix = name_prefix(key, source, &Group { family, ports: ports.clone() });
+    let mut names = (0..=taken.len()).map(|n| format!("{prefix}-{n}"));
+    let name = names.find(|name| !taken.contains(name.as_str())).unwrap_or_default();
+    Slice { name: name.into(), family, ports, endpoints: Vec::new() }
+}
+
 /// An endpoint that goes into a slice, with the ports that the slice may show for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PackedEndpoint {

@@ -22,6 +22,37 @@ pub fn client(name: &str) -> Value {
     })
 }
 
+/// A pod in the network of its node, which lets nothing of the node pass to these addresses as long as it runs. It uses the
+/// node's own `ip`.
+pub fn blackhole(name: &str, node: &str, addresses: &[String]) -> Value {
+    let route = |verb: &str, joined: &str| {
+        let each = |address: &String| {
+            let family = if address.contains(':') { "-6" } else { "-4" };
+            format!("chroot /node ip {family} route {verb} blackhole {address}")
+        };
+        addresses.iter().map(each).collect::<Vec<_>>().join(joined)
+    };
+    let script = format!(
+        "end() {{ {}; exit; }}; trap end TERM; {} && touch /tmp/ready || end; while true; do sleep 1 & wait; done",
+        route("del", "; "),
+        route("add", " && ")
+    );
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {
+            "nodeName": node, "hostNetwork": true, "terminationGracePeriodSeconds": 30, "restartPolicy": "Never",
+            "tolerations": [{"operator": "Exists"}],
+            "volumes": [{"name": "node", "hostPath": {"path": "/"}}],
+            "containers": [{
+                "name": "router", "image": agnhost_image(), "command": ["sh", "-c", script],
+                "securityContext": {"privileged": true, "runAsUser": 0},
+                "volumeMounts": [{"name": "node", "mountPath": "/node"}],
+                "readinessProbe": {"exec": {"command": ["cat", "/tmp/ready"]}, "periodSeconds": 1, "timeoutSeconds": 5},
+            }],
+        },
+    })
+}
+
 /// A server of its pod's name: HTTP on 8080 at `/hostname`, UDP on 8081.
 fn server() -> Value {
     json!({

@@ -17,6 +17,7 @@ use super::{
     scenario::Scenario,
     silences::Silences,
     strangers::Strangers,
+    unreachable,
     users::label,
     world::{Cluster, OWN, Version, World},
 };
@@ -122,6 +123,9 @@ impl Checks {
         }
         if !changed {
             return None;
+        }
+        if let Some(what) = unreachable::wrong(world) {
+            return Some(("nobody counts as unreachable who was reached all the time", what));
         }
         self.seen = versions;
         self.continuity.look(world, scenario).map(|what| ("a name with endpoints stays", what))

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::{
     check::{Key, NEWS, is_old, news},
-    expect::{Imported, Merged, Name, imported, live, merged},
+    expect::{Imported, Merged, Name, imported, live, merged_without},
     merge::{Port, families, selects},
     scenario::Scenario,
     world::{Cluster, World, record},
@@ -104,9 +104,10 @@ impl Continuity {
         let (now, news) = (world.began.elapsed(), news(scenario));
         self.note_moves(&world.clusters, now);
         let (mut next, mut stale) = (BTreeMap::new(), BTreeSet::new());
-        for cluster in &world.clusters {
+        for (index, cluster) in world.clusters.iter().enumerate() {
             let look = Look { world, scenario, cluster, now, news };
-            let (found, merged) = (imported(&cluster.api), merged(&world.clusters, cluster));
+            let lost = |other: usize| world.network.as_ref().is_some_and(|network| network.lost(index, other, news));
+            let (found, merged) = (imported(&cluster.api), merged_without(&world.clusters, cluster, lost));
             let accepted = self.accepted_long_ago(cluster, now, news);
             self.note_stale(&look, &found, &merged, &mut stale);
             for (name, (import, _)) in merged {

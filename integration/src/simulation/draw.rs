@@ -200,6 +200,14 @@ fn step(rng: &mut Rng, kind: Kind, scenario: &Scenario, end: Duration) -> Step {
             let to = (cluster + 1 + rng.below(draw.clusters - 1)) % draw.clusters;
             draw.long(Action::Divide { from: cluster, to, both: draw.both })
         }
+        Kind::Blackholes => {
+            let to = (cluster + 1 + rng.below(draw.clusters - 1)) % draw.clusters;
+            let (to, streams) = (rng.chance(0.85).then_some(to), rng.chance(0.8));
+            draw.step(
+                draw.long.max(Duration::from_mins(1)).min(longest),
+                Action::Blackhole { from: cluster, to, streams },
+            )
+        }
         Kind::Lag => draw.long(Action::Lag(seconds(rng, 3, 60))),
         Kind::Registry => registry(rng, &draw),
         Kind::Readings => {

@@ -65,6 +65,11 @@ pub(crate) fn exports(clusters: &[Cluster], here: &Cluster) -> BTreeMap<Name, Ve
 
 /// What all names should be in a cluster.
 pub(crate) fn merged(clusters: &[Cluster], here: &Cluster) -> Merged {
+    merged_without(clusters, here, |_| false)
+}
+
+/// The same while some clusters are `lost`, so that they serve only if no others do.
+pub(crate) fn merged_without(clusters: &[Cluster], here: &Cluster, lost: impl Fn(usize) -> bool) -> Merged {
     let exports = exports(clusters, here).into_iter();
     let merged = exports.filter_map(|(name, exports)| Some((name, merge(exports, here.site)?)));
     let nearest = merged.map(|(name, (mut import, conflicts))| {
@@ -72,19 +77,21 @@ pub(crate) fn merged(clusters: &[Cluster], here: &Cluster) -> Merged {
             let of = |cluster: &Cluster| {
                 if import.clusters.contains(&cluster.id) { live(&cluster.api, &name) } else { BTreeSet::new() }
             };
+            let lost =
+                clusters.iter().enumerate().filter(|(index, _)| lost(*index)).flat_map(|(_, it)| of(it)).collect();
             let drained = clusters.iter().filter(|cluster| cluster.is_drained()).flat_map(of).collect();
             let own = if here.site.prefers_itself() { of(here) } else { BTreeSet::new() };
-            use_the_first(&mut import, &drained, &own);
+            use_the_first(&mut import, &lost, &drained, &own);
         }
         (name, (import, conflicts))
     });
     nearest.collect()
 }
 
-/// Leaves out, on each port and in each IP family, what is drained where others serve, and what is of others where there are
-/// own endpoints.
-fn use_the_first(import: &mut Imported, drained: &BTreeSet<String>, own: &BTreeSet<String>) {
-    let rank = |address: &String| (drained.contains(address), !own.contains(address));
+/// Leaves out, on each port and in each IP family, what is lost or drained where others serve, and what is of others where there
+/// are own endpoints.
+fn use_the_first(import: &mut Imported, lost: &BTreeSet<String>, drained: &BTreeSet<String>, own: &BTreeSet<String>) {
+    let rank = |address: &String| (lost.contains(address), drained.contains(address), !own.contains(address));
     for addresses in import.endpoints.values_mut() {
         for is_v6 in [false, true] {
             let of_family = |address: &String| address.contains(':') == is_v6;

@@ -41,6 +41,7 @@ mod strangers;
 mod tests;
 mod trace;
 mod ttls;
+mod unreachable;
 mod users;
 mod world;
 

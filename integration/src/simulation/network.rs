@@ -11,12 +11,15 @@ use std::{
 
 use async_trait::async_trait;
 use ledger::driver::sessions::{self, Listener, Wire};
+use reachability::Connect;
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, duplex, split},
     sync::{mpsc, watch},
-    time::sleep,
+    time::{Instant, sleep},
 };
 
+/// How long a connection to a pod that is not reached is tried.
+const PATIENCE: Duration = Duration::from_secs(2);
 /// How long bytes are on their way.
 const LATENCY: Duration = Duration::from_millis(2);
 /// Bytes that a connection holds before its sender must wait.
@@ -29,6 +32,10 @@ struct Trouble {
     divided: BTreeMap<usize, BTreeSet<(usize, usize)>>,
     /// How often all connections of a cluster were cut.
     cuts: BTreeMap<usize, u64>,
+    /// From which cluster no connection to a pod of which one comes about, by the number of the step.
+    blackholes: BTreeMap<usize, BTreeSet<(usize, usize)>>,
+    /// Until when that was so, for each way.
+    blackholed: BTreeMap<(usize, usize), Instant>,
 }
 
 impl Trouble {
@@ -42,6 +49,11 @@ impl Trouble {
 }
 
 type Ports = BTreeMap<SocketAddr, mpsc::Sender<(DuplexStream, usize)>>;
+
+/// How a replica connects to pods.
+pub(crate) fn pods(network: Option<&Network>, cluster: usize) -> Arc<dyn Connect> {
+    Arc::new(PodNetwork { network: network.cloned(), cluster })
+}
 
 /// The network of a world.
 #[derive(Debug, Clone, Default)]
@@ -71,6 +83,30 @@ impl Network {
     /// Ends what a step divided.
     pub(crate) fn unite(&self, step: usize) {
         self.trouble.send_modify(|trouble| drop(trouble.divided.remove(&step)));
+    }
+
+    /// Lets no connections from one cluster to pods of the other come about, until [`Self::restore`].
+    pub(crate) fn blackhole(&self, step: usize, ways: BTreeSet<(usize, usize)>) {
+        self.trouble.send_modify(|trouble| drop(trouble.blackholes.insert(step, ways)));
+    }
+
+    /// Ends what a step did to the ways to pods.
+    pub(crate) fn restore(&self, step: usize) {
+        self.trouble.send_modify(|trouble| {
+            let ways = trouble.blackholes.remove(&step).unwrap_or_default();
+            trouble.blackholed.extend(ways.into_iter().map(|way| (way, Instant::now())));
+        });
+    }
+
+    /// Whether a cluster does not reach the pods of another one, or did not until so long ago.
+    pub(crate) fn lost(&self, from: usize, to: usize, ago: Duration) -> bool {
+        let until = self.trouble.borrow().blackholed.get(&(from, to)).copied();
+        !self.reaches(from, to) || until.is_some_and(|until| until.elapsed() <= ago)
+    }
+
+    /// Whether a cluster reaches the pods of another one.
+    pub(crate) fn reaches(&self, from: usize, to: usize) -> bool {
+        !self.trouble.borrow().blackholes.values().any(|ways| ways.contains(&(from, to)))
     }
 
     fn ports(&self) -> std::sync::MutexGuard<'_, Ports> {
@@ -144,6 +180,35 @@ impl sessions::Network for ReplicaNetwork {
         port.send((there, self.cluster)).await.map_err(refused)?;
         Ok(Box::new(here))
     }
+}
+
+/// One replica, as it connects to pods.
+struct PodNetwork {
+    network: Option<Network>,
+    cluster: usize,
+}
+
+#[async_trait]
+impl Connect for PodNetwork {
+    async fn answers(&self, at: SocketAddr) -> bool {
+        let Some(network) = &self.network else { return true };
+        if network.reaches(self.cluster, cluster_of(at.ip())) {
+            sleep(LATENCY).await;
+            return true;
+        }
+        sleep(PATIENCE).await;
+        false
+    }
+}
+
+/// The cluster of a pod, which is a part of its addresses.
+fn cluster_of(pod: IpAddr) -> usize {
+    let part = match pod {
+        IpAddr::V4(address) => u16::from(address.octets()[1]),
+        // Its digits are those of the IPv4 address.
+        IpAddr::V6(address) => format!("{:x}", address.segments()[5]).parse().unwrap_or_default(),
+    };
+    usize::from(part.saturating_sub(1))
 }
 
 struct Port {

@@ -83,6 +83,16 @@ impl Running {
                 let ways = [(*from, *to)].into_iter().chain(both.then_some((*to, *from))).collect();
                 world.network.iter().for_each(|network| network.divide(number, BTreeSet::clone(&ways)));
             }
+            Action::Blackhole { from, to, streams } => {
+                let others =
+                    (0..world.clusters.len()).filter(|other| other != from && to.is_none_or(|to| to == *other));
+                let ways: BTreeSet<_> = others.map(|other| (*from, other)).collect();
+                if *streams {
+                    let both = ways.iter().flat_map(|(from, to)| [(*from, *to), (*to, *from)]).collect();
+                    world.network.iter().for_each(|network| network.divide(number, BTreeSet::clone(&both)));
+                }
+                world.network.iter().for_each(|network| network.blackhole(number, ways.clone()));
+            }
             Action::Truncate(rows) => world.registry.set_rows(*rows),
             Action::Registry { rules, replica } => self.fail_calls(world, number, step.lasts, rules, *replica),
             Action::Lag(lag) => set_lag(world, *lag),
@@ -166,6 +176,10 @@ impl Running {
                 drop(api.put("namespaces", world::namespace(namespace)));
             }
             Action::Divide { .. } => world.network.iter().for_each(|network| network.unite(number)),
+            Action::Blackhole { .. } => world.network.iter().for_each(|network| {
+                network.unite(number);
+                network.restore(number);
+            }),
             Action::Orders(tasks) => world.run_orders(*tasks),
             Action::Pause { .. } => {
                 if let Some(machine) = self.paused.remove(&number) {

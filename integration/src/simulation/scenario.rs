@@ -30,6 +30,8 @@ pub enum Kind {
     Imports,
     /// Clusters are drained, and come back.
     Drains,
+    /// A cluster does not reach the pods of others, mostly with the streams to their leaders.
+    Blackholes,
     /// Namespaces terminate and come back empty.
     Namespaces,
     /// A process dies before or after one of its writes, of either port.
@@ -114,7 +116,7 @@ impl Scenario {
 
     /// It is about the connections between leaders, so that there have to be some.
     pub(crate) fn connects(&self) -> bool {
-        self.kinds.iter().filter(|kind| **kind == Divides).count() > 1
+        self.kinds.contains(&Blackholes) || self.kinds.iter().filter(|kind| **kind == Divides).count() > 1
     }
 
     /// Only users do anything, and what they do to a name concerns no other one.
@@ -151,9 +153,9 @@ impl Scenario {
 }
 
 use Kind::{
-    Claims, Clocks, Cooldown, Crashes, Cutovers, Divides, Drains, Editors, Endpoints, Exports, Foreigners, Imports,
-    Keys, Kills, Kubernetes, Lag, Meddlers, Moves, Namespaces, Partitions, Pauses, Policies, Ports, Readings, Registry,
-    Renames, Services, Shapes, Shares, Silences, Stale, Stops, Strangers, Unobserved, Vandals,
+    Blackholes, Claims, Clocks, Cooldown, Crashes, Cutovers, Divides, Drains, Editors, Endpoints, Exports, Foreigners,
+    Imports, Keys, Kills, Kubernetes, Lag, Meddlers, Moves, Namespaces, Partitions, Pauses, Policies, Ports, Readings,
+    Registry, Renames, Services, Shapes, Shares, Silences, Stale, Stops, Strangers, Unobserved, Vandals,
 };
 
 /// All scenarios.
@@ -323,6 +325,16 @@ pub static SCENARIOS: &[Scenario] = &[
         clusters: &[NEAREST, USUAL, USUAL],
         kinds: &[
             Endpoints, Endpoints, Exports, Services, Drains, Drains, Drains, Kills, Stops, Lag, Kubernetes, Registry,
+        ],
+        steps: 24,
+    },
+    Scenario {
+        name: "unreachable",
+        about: "clusters do not reach the pods of others, with their leaders or without",
+        clusters: &[USUAL, NEAREST, USUAL],
+        kinds: &[
+            Endpoints, Endpoints, Exports, Services, Blackholes, Blackholes, Blackholes, Blackholes, Divides, Kills,
+            Lag, Kubernetes, Registry,
         ],
         steps: 24,
     },

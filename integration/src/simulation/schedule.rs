@@ -143,6 +143,13 @@ pub(crate) enum Action {
         to: usize,
         both: bool,
     },
+    /// No connection from a cluster to pods of another one comes about, or to those of any; with `streams`, the leaders do not reach
+    /// each other either.
+    Blackhole {
+        from: usize,
+        to: Option<usize>,
+        streams: bool,
+    },
     /// Discovery gives no more than so many rows.
     Truncate(usize),
     Lag(Duration),
@@ -197,6 +204,7 @@ impl Action {
                 | Self::LoseEvents { .. }
                 | Self::Registry { .. }
                 | Self::Divide { .. }
+                | Self::Blackhole { streams: true, .. }
                 | Self::Truncate(_)
                 | Self::Silence { .. }
         )

@@ -81,6 +81,7 @@ fn put_slice(
         let address = if family == "IPv4" { address(pod).to_owned() } else { ipv6(pod) };
         let (uid, ready) = gates::pod(api, namespace, pod).unwrap_or_else(|| (uid(pod), true));
         json!({"addresses": [address], "conditions": {"ready": ready, "serving": ready},
+            "nodeName": node(pod),
             "targetRef": {"kind": "Pod", "namespace": namespace, "name": pod, "uid": uid}})
     };
     must(api.put(
@@ -125,6 +126,11 @@ pub(super) fn address(pod: &str) -> &str {
 /// The address of a pod by IPv6.
 pub(super) fn ipv6(pod: &str) -> String {
     format!("fd00::{}", address(pod).replace('.', ":"))
+}
+
+/// One of two nodes.
+fn node(pod: &str) -> &'static str {
+    if address(pod).ends_with(['0', '2', '4', '6', '8']) { "node-1" } else { "node-2" }
 }
 
 /// A UID that is the pod's for ever.

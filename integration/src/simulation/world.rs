@@ -28,7 +28,7 @@ use super::{
     kubernetes::{ApiServer, ApiServerSettings},
     ledger::has_left,
     machine::{EPOCH, Machine},
-    network::Network,
+    network::{self, Network},
     reuse::Pool,
     scenario::Site,
     silences::Silence,
@@ -292,6 +292,7 @@ impl World {
         let (port, trace, named) = (self.registry.port(name), self.trace.clone(), name.to_owned());
         let network = self.network.as_ref().map(|network| network.place(cluster, replica));
         let outside = self.callers.place(self.began);
+        let endpoints = network::pods(self.network.as_ref(), cluster);
         let exposed = Exposition::new();
         let metrics = exposed.clone();
         let process = async move {
@@ -301,8 +302,8 @@ impl World {
             let (region, endpoint) = (Some("us-east-1".to_owned()), Endpoint::default());
             let registry = Connected { cloudmap, region, endpoint };
             let admin = Admin::new(exposed);
-            let replica =
-                Replica { args: args(site), pod: named.clone(), client, registry, network, outside, admin, metrics };
+            let (args, pod) = (args(site), named.clone());
+            let replica = Replica { args, pod, client, registry, network, outside, endpoints, admin, metrics };
             let ended = replica.run(stopped).await;
             trace.line(|| format!("{named} ended: {ended:?}"));
         };

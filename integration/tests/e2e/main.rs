@@ -19,3 +19,4 @@ mod replaced;
 mod stream;
 mod traffic;
 mod trust;
+mod unreachable;

@@ -108,12 +108,13 @@ impl Verdict {
         Self { reason, ..Self::new(ConflictState::Conflict, message) }
     }
 
-    /// Whether this is bad: `Conflict` and `Stale` are bad if true, all others if not.
+    /// Whether this is bad: `Conflict`, `Stale`, `Unreachable` and `TypeChanges` are bad if true, all others if not.
     pub fn is_bad(&self) -> bool {
         let holds = self.status == Status::True;
         let fears = [
             ExportCondition::Conflict.as_str(),
             ImportCondition::Stale.as_str(),
+            ImportCondition::Unreachable.as_str(),
             ImportCondition::TypeChanges.as_str(),
         ];
         let fears = fears.contains(&self.type_);

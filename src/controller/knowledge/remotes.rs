@@ -49,6 +49,39 @@ impl Knowledge {
         records::properties::value(self.others.remotes.get(cluster)?.map.as_ref()?, name)
     }
 
+    /// The other clusters that have neither left nor expired, and are known.
+    pub fn live(&self) -> impl Iterator<Item = &ClusterId> {
+        self.others.remotes.iter().filter(|(_, remote)| !remote.gone && remote.map.is_some()).map(|(id, _)| id)
+    }
+
+    /// Whether the registry was read in this term.
+    pub const fn has_read(&self) -> bool {
+        self.others.read
+    }
+
+    /// The names that another cluster exports.
+    pub fn names_of(&self, cluster: &ClusterId) -> impl Iterator<Item = &ServiceKey> {
+        self.others.remotes.get(cluster).into_iter().flat_map(|remote| &remote.exports)
+    }
+
+    /// What another cluster exports under the first `most` names of each Kubernetes namespace that are `wanted`. It is decoded as it
+    /// is asked for.
+    pub fn exports_of<'a>(
+        &'a self,
+        cluster: &ClusterId,
+        wanted: impl Fn(&ServiceKey) -> bool + 'a,
+        most: usize,
+    ) -> impl Iterator<Item = (&'a ServiceKey, Exported)> {
+        let remote = self.others.remotes.get(cluster);
+        let mut last: Option<(&'a Arc<str>, usize)> = None;
+        let names = self.names_of(cluster).filter(move |key| wanted(key)).filter(move |key| {
+            let before = last.filter(|(namespace, _)| **namespace == key.namespace).map_or(0, |(_, count)| count);
+            last = Some((&key.namespace, before + 1));
+            before < most
+        });
+        names.filter_map(move |key| Some((key, remote?.export(key)?)))
+    }
+
     /// Takes in the state of the other clusters. Names that wait for a cluster to become known
     /// ([`unknown`](Self::unknown), [`awaits_first_reading`](Self::awaits_first_reading)) are not in the result.
     pub fn adopt_remotes(&mut self, remotes: &Remotes) -> Concerned {

@@ -18,6 +18,7 @@ use ledger::{
     writer::Inherited,
 };
 use model::addresses::Range;
+use reachability::Verdicts;
 
 /// A channel that never changes.
 pub(super) fn never<T: Default>() -> watch::Receiver<T> {
@@ -69,6 +70,7 @@ pub(super) struct Channels {
     pub(super) zones: watch::Receiver<Known>,
     pub(super) answers: watch::Receiver<Arc<Answers>>,
     pub(super) judged: watch::Receiver<Arc<Judgements>>,
+    pub(super) reached: watch::Receiver<Arc<Verdicts>>,
     pub(super) statuses: watch::Receiver<Statuses>,
     pub(super) found: watch::Receiver<Arc<Discovered>>,
     pub(super) service_ranges: watch::Receiver<Arc<[Range]>>,
@@ -93,6 +95,7 @@ impl Channels {
             Ok(()) = self.zones.changed() => Input::Zones(self.zones.borrow_and_update().clone()),
             Ok(()) = self.answers.changed() => Input::Answers(Arc::clone(&self.answers.borrow_and_update())),
             Ok(()) = self.judged.changed() => Input::Judged(Arc::clone(&self.judged.borrow_and_update())),
+            Ok(()) = self.reached.changed() => Input::Reached(Arc::clone(&self.reached.borrow_and_update())),
             Ok(()) = self.statuses.changed() => Input::Statuses(self.statuses.borrow_and_update().clone()),
             Ok(()) = self.found.changed() => Input::Discovered(Arc::clone(&self.found.borrow_and_update())),
             Ok(()) = self.service_ranges.changed() => self.ranges(),

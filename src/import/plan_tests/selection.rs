@@ -63,7 +63,24 @@ fn local_only_serves_nothing_where_the_own_cluster_cannot() {
     unready(&mut scene, "here");
     assert_eq!(serving(&scene), ["here"]);
     assert_eq!(scene.wanted().selection.unwrap().serving, Serving::Nobody);
-    assert!(scene.wanted().slices[&id("near")].is_empty());
+}
+
+/// KEP-1645: there is an EndpointSlice of each cluster that exports the name.
+#[test]
+fn who_does_not_serve_keeps_a_slice_without_endpoints_in_each_family() {
+    let mut scene = scene();
+    let before = scene.wanted().slices[&id("near")].clone();
+    let [slice] = &*before else { panic!("{before:?}") };
+    let OwnSlice(there) = &*mk_slice(&slice.name, "near");
+    scene.slices = vec![Arc::new(OwnSlice(EndpointSlice { ports: slice.ports.clone(), ..there.clone() }))];
+    scene.default = ClusterSelection::local_only();
+    let wanted = scene.wanted();
+    assert_eq!(wanted.slices[&id("near")], [Slice { endpoints: vec![], ..slice.clone() }], "the one that there was");
+    assert!(wanted.stale.is_empty());
+    let far = &wanted.slices[&id("far")];
+    assert!(far.len() == 1 && far[0].endpoints.is_empty(), "{far:?}");
+    scene.families = vec![IpFamily::V6];
+    assert!(scene.wanted().slices[&id("near")].is_empty(), "of a family that it does not have there is none");
 }
 
 #[test]
@@ -123,5 +140,7 @@ fn what_no_cluster_exports_has_no_tiers() {
     assert_eq!((wanted.slices.values().flatten().count(), wanted.selection), (1, None));
     scene.exports = self::scene().exports;
     let wanted = scene.wanted();
-    assert!(wanted.slices.iter().all(|(source, slices)| *source == id("here") || slices.is_empty()));
+    let shown = wanted.slices.iter().filter(|(_, slices)| slices.iter().any(|slice| !slice.endpoints.is_empty()));
+    assert_eq!(shown.map(|(source, _)| source.as_str()).collect::<Vec<_>>(), ["here"]);
+    assert!(wanted.slices.iter().all(|(source, slices)| source.as_str() != "ecs-prod" || slices.is_empty()));
 }

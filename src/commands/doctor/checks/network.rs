@@ -94,7 +94,7 @@ fn stream(one: (&str, &Probe), other: (&str, &Probe), clusters: &[(&Cluster, &Se
     let source = source(from, here.listens.as_deref().unwrap_or_default(), attempt.address, clusters);
     let remedy = format!(
         "allow {source} to reach port {} in {to}'s node security group (docs/stream.md#network), or set --stream=off: changes \
-         take seconds through the registry",
+         take seconds through the registry, and nobody notices that the network to a cluster is gone (docs/unreachable.md)",
         attempt.address.port()
     );
     let what = format!("neither leader is reached by the other cluster's pods: {}", list.join(", "));

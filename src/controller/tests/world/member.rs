@@ -104,6 +104,7 @@ impl Cluster {
                 records,
                 directory: Some(annotations::Directory::spawn(listings)),
                 guards: guard::spawn(fake.clone(), callers),
+                prober: ::reachability::probe::spawn(Arc::new(::reachability::Tcp)),
                 lookups: ::gates::lookups::spawn(fake),
                 instances: desired,
                 statuses: registered.status(),
@@ -129,8 +130,9 @@ impl Cluster {
                 settle,
                 type_notice: Duration::from_mins(15),
                 cluster_selection: api::selection::ClusterSelection::spread(),
+                probe: true,
             };
-            run(settings, inputs).await;
+            Box::pin(run(settings, inputs)).await;
         })));
     }
 
