@@ -1,6 +1,6 @@
 //! What a pod of a cluster sees: DNS answers and servers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::time::Duration;
 
@@ -92,6 +92,20 @@ impl Cluster {
         Ok(output.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect())
     }
 
+    /// How many of so many requests, each over a new connection, each answer came to. The name is resolved once.
+    pub async fn shares(&self, url: &str, requests: usize) -> Result<BTreeMap<String, usize>> {
+        let patience = PATIENCE.as_secs();
+        let script = format!(
+            "curl --silent --show-error --fail --max-time {patience} --header 'Connection: close' --write-out '\\n' '{url}?[1-{requests}]'"
+        );
+        let output = self.exec_within(LOAD, NAMESPACE_OF_CLIENTS, CLIENT, &["sh", "-c", &script]).await?;
+        let mut shares = BTreeMap::new();
+        for answer in output.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            *shares.entry(answer.to_owned()).or_default() += 1;
+        }
+        Ok(shares)
+    }
+
     /// Who answers at each address of a name, in the client pod: see [`reach`].
     pub async fn reach(&self, name: &str, port: u16) -> Result<BTreeSet<String>> {
         let output = self.ask(CLIENT, &["sh", "-c", &reach(name, port)]).await?;
@@ -120,7 +134,31 @@ impl Cluster {
         let both = Box::pin(async { tokio::join!(run, steer) });
         let ((output, outcome), standstills) = standstill::watch(both).await;
         let (output, outcome) = (output?, outcome?);
-        Ok((outcome, Load::of(&output, standstills)))
+        Ok((outcome, Load::of_one(&output, standstills)))
+    }
+
+    /// The same for many names, one after the other: ten requests to each, each over a new connection, as fast as the answers
+    /// come. Each ten resolve the name once.
+    pub async fn load_all<T>(&self, urls: &[String], during: impl Future<Output = Result<T>>) -> Result<(T, Load)> {
+        let stop = format!("/tmp/stop-{:016x}", rand::random::<u64>());
+        let (patience, urls) = (PATIENCE.as_secs(), urls.join(" "));
+        let script = format!(
+            "while [ ! -e {stop} ]; do for url in {urls}; do echo \"at $(date +%s)\"; \
+             curl --silent --fail --max-time {patience} --header 'Connection: close' --output /dev/null \
+             --write-out '%{{exitcode}} %{{time_total}} %{{errormsg}} (%{{remote_ip}})\\n' \"$url?[1-10]\"; sleep 0.02; done; done; \
+             echo \"at $(date +%s)\"; rm {stop}"
+        );
+        let command = ["sh", "-c", &script];
+        let run = self.exec_within(LOAD, NAMESPACE_OF_CLIENTS, CLIENT, &command);
+        let steer = async {
+            let outcome = during.await;
+            self.ask(CLIENT, &["touch", &stop]).await?;
+            outcome
+        };
+        let both = Box::pin(async { tokio::join!(run, steer) });
+        let ((output, outcome), standstills) = standstill::watch(both).await;
+        let (output, outcome) = (output?, outcome?);
+        Ok((outcome, Load::of_many(&output, standstills)))
     }
 
     /// Starts a client on a node, beside the one that is asked otherwise, and gives its name.
@@ -165,30 +203,79 @@ pub struct Load {
     pub disturbed: Vec<String>,
 }
 
+/// A request that failed.
+struct Failed {
+    /// When that was.
+    within: Span,
+    /// How long it took, in seconds.
+    took: u64,
+    said: String,
+}
+
 impl Load {
-    /// What the script printed: `answered`, or when a request began and ended, in seconds since 1970, and what was said.
-    fn of(output: &str, mut standstills: Vec<Span>) -> Self {
+    /// What the script of [`Cluster::load`] printed: `answered`, or when a request began and ended, in seconds since 1970, and what
+    /// was said.
+    fn of_one(output: &str, standstills: Vec<Span>) -> Self {
         let mut load = Self::default();
         let mut failed = Vec::new();
         for line in output.lines() {
             let mut words = line.splitn(3, ' ');
             match (words.next().map(str::parse), words.next().map(str::parse), words.next()) {
-                (Some(Ok(from)), Some(Ok(until)), Some(said)) => failed.push((Span { from, until }, said)),
+                (Some(Ok(from)), Some(Ok(until)), Some(said)) => {
+                    let within = Span { from, until };
+                    failed.push(Failed { within, took: within.lasts(), said: said.to_owned() });
+                }
                 _ if line == "answered" => load.answers += 1,
                 _ => load.failures.push(line.to_owned()),
             }
         }
+        load.sorted(failed, standstills)
+    }
+
+    /// What the script of [`Cluster::load_all`] printed: when some requests began, in seconds since 1970, and of each of them the
+    /// exit code of curl, how many seconds it took, and what curl says.
+    fn of_many(output: &str, standstills: Vec<Span>) -> Self {
+        let mut load = Self::default();
+        let (mut from, mut these, mut failed) = (0, Vec::new(), Vec::new());
+        for line in output.lines() {
+            if let Some(Ok(at)) = line.strip_prefix("at ").map(str::parse) {
+                // They ended before the next ones began.
+                failed.extend(these.drain(..).map(|(took, said)| Failed {
+                    within: Span { from, until: at },
+                    took,
+                    said,
+                }));
+                from = at;
+                continue;
+            }
+            let mut words = line.splitn(3, ' ');
+            match (words.next(), words.next().map(str::parse::<f64>), words.next()) {
+                (Some("0"), Some(Ok(_)), Some(_)) => load.answers += 1,
+                (Some(_), Some(Ok(took)), Some(said)) => {
+                    let took = Duration::try_from_secs_f64(took).unwrap_or_default();
+                    these.push((took.as_secs(), format!("at {from}: {said}")));
+                }
+                _ => load.failures.push(line.to_owned()),
+            }
+        }
+        load.failures.extend(these.into_iter().map(|(_, said)| said));
+        load.sorted(failed, standstills)
+    }
+
+    /// Sorts out what failed because the machine stood still.
+    fn sorted(mut self, failed: Vec<Failed>, mut standstills: Vec<Span>) -> Self {
         // Its own clock ends a request in time, unless it does not run.
-        standstills.extend(failed.iter().map(|(request, _)| *request).filter(|it| it.lasts() > PATIENCE.as_secs() + 5));
-        for (request, said) in failed {
-            let disturbed = standstills.iter().any(|standstill| standstill.disturbs(request));
-            let list = if disturbed { &mut load.disturbed } else { &mut load.failures };
-            list.push(said.to_owned());
+        let late = failed.iter().filter(|request| request.took > PATIENCE.as_secs() + 5);
+        standstills.extend(late.map(|request| request.within));
+        for Failed { within, said, .. } in failed {
+            let disturbed = standstills.iter().any(|standstill| standstill.disturbs(within));
+            let list = if disturbed { &mut self.disturbed } else { &mut self.failures };
+            list.push(said);
         }
-        if !load.disturbed.is_empty() {
-            let _ = writeln!(std::io::stderr(), "the machine stood still: {:?} do not count", load.disturbed);
+        if !self.disturbed.is_empty() {
+            let _ = writeln!(std::io::stderr(), "the machine stood still: {:?} do not count", self.disturbed);
         }
-        load
+        self
     }
 }
 
@@ -196,12 +283,15 @@ impl Load {
 mod tests {
     use super::*;
 
+    fn counts(load: &Load) -> (usize, usize, usize) {
+        (load.answers, load.failures.len(), load.disturbed.len())
+    }
+
     #[test]
     fn what_fails_counts_unless_the_machine_stood_still() {
         let of = |output: &str, standstills: &[(u64, u64)]| {
             let standstills = standstills.iter().map(|(from, until)| Span { from: *from, until: *until });
-            let load = Load::of(output, standstills.collect());
-            (load.answers, load.failures.len(), load.disturbed.len())
+            counts(&Load::of_one(output, standstills.collect()))
         };
         let refused = "answered\n100 100 until 10:00:00: curl: (7) refused\nanswered\n";
         assert_eq!(of(refused, &[]), (2, 1, 0));
@@ -213,5 +303,19 @@ mod tests {
         let stood_still = "100 159 until 10:00:59: curl: (28) timed out\n160 171 until 10:01:11: curl: (6) no name\n";
         assert_eq!(of(stood_still, &[]), (0, 0, 2), "20 seconds took 59");
         assert_eq!(of("sh: no curl\n", &[]), (0, 1, 0));
+    }
+
+    #[test]
+    fn of_many_requests_each_has_its_own_time() {
+        let of = |output: &str| counts(&Load::of_many(output, Vec::new()));
+        assert_eq!(
+            of("at 100\n0 0.001  (10.0.0.1)\n7 0.002 refused (10.0.0.2)\nat 101\n0 0.001  (10.0.0.1)\nat 102\n"),
+            (2, 1, 0)
+        );
+        let dead = "at 100\n28 20.001 timed out ()\n28 20.002 timed out ()\nat 140\n";
+        assert_eq!(of(dead), (0, 2, 0), "two that waited for their whole time");
+        assert_eq!(of("at 100\n28 59.3 timed out ()\nat 160\n6 10.0 no name ()\nat 171\n"), (0, 0, 2));
+        assert_eq!(of("at 100\n0 0.001  (10.0.0.1)\n6 1.0 no name ()"), (1, 1, 0), "the script ended");
+        assert_eq!(of("sh: no curl\n"), (0, 1, 0));
     }
 }

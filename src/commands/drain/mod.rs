@@ -90,7 +90,7 @@ pub(super) async fn drain(args: DrainArgs) -> anyhow::Result<ExitCode> {
     }
     let mut out = std::io::stdout();
     if way == Way::Back {
-        writeln!(out, "All endpoints of this cluster are back.")?;
+        write!(out, "{}", seen.back())?;
         return Ok(ExitCode::SUCCESS);
     }
     let settling = Box::pin(sleep(args.settle));
@@ -136,7 +136,16 @@ async fn take_back(client: &Client, scope: &Scope) -> anyhow::Result<()> {
         }
         Scope::Names(keys) => {
             let annotations = [ANNOTATION_DRAIN, ANNOTATION_DRAIN_MIN_READY];
-            annotate(client, keys, &annotations.map(|name| (name.to_owned(), Value::Null)).into_iter().collect()).await
+            annotate(client, keys, &annotations.map(|name| (name.to_owned(), Value::Null)).into_iter().collect())
+                .await?;
+            // Who may annotate exports may not be allowed to read this.
+            let all = read(Api::<ClusterProperty>::all(client.clone()).get_opt(PROPERTY_DRAIN)).await.ok().flatten();
+            anyhow::ensure!(
+                all.is_none_or(|property| property.spec.value != "true"),
+                "the names are asked back, and still drained, because the cluster is (ClusterProperty {PROPERTY_DRAIN}). All of it comes \
+                 back with: cloudmap-mcs drain --all --back"
+            );
+            Ok(())
         }
     }
 }
@@ -184,6 +193,10 @@ async fn look(client: &Client, scope: &Scope, way: Way) -> Result<Seen, Unread> 
     let exports: Api<ServiceExport> = Api::all(client.clone());
     let mut take = |export: ServiceExport| {
         let key = ServiceKey::new(export.namespace().unwrap_or_default(), export.name_any());
+        let by_itself = export.annotations().get(ANNOTATION_DRAIN).is_some_and(|value| value == "true");
+        if way == Way::Back && by_itself {
+            return seen.by_themselves.push(key);
+        }
         let conditions = export.status.map(|status| status.conditions).unwrap_or_default();
         seen.exports.push((key, State::of(&conditions, way)));
     };

@@ -58,6 +58,8 @@ pub(super) struct Seen {
     pub(super) exports: Vec<(ServiceKey, State)>,
     /// Why nothing was seen, if so.
     unread: Option<String>,
+    /// Those that stay drained on the way back of all others, because their own annotation says so.
+    pub(super) by_themselves: Vec<ServiceKey>,
     /// What imports here say of silent clusters.
     pub(super) silent: Vec<String>,
 }
@@ -105,6 +107,18 @@ impl Seen {
     /// Whether endpoints stay.
     pub(super) fn any_stays(&self) -> bool {
         self.exports.iter().any(|(_, state)| matches!(state, State::Stays(_)))
+    }
+
+    /// The end of the way back.
+    pub(super) fn back(&self) -> String {
+        if self.by_themselves.is_empty() {
+            return "All endpoints of this cluster are back.\n".to_owned();
+        }
+        let names: Vec<_> = self.by_themselves.iter().map(ToString::to_string).collect();
+        format!(
+            "All endpoints of this cluster are back but those of names that are drained by themselves: {}.\n",
+            names.join(", ")
+        )
     }
 
     /// The end of a drain. `back`: the command that undoes it.

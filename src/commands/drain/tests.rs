@@ -49,11 +49,34 @@ async fn the_way_back_takes_away_what_is_there() {
     for _ in 0..4 {
         api.prepare(200, export(&json!([])));
     }
+    api.refuse(404, "NotFound", "there is no such property");
     take_back(&api.client(), &names()).await.unwrap();
     let requests = api.requests();
-    let body = &requests.last().unwrap().body;
+    let body = &requests[requests.len() - 2].body;
     let nothing = json!({ANNOTATION_DRAIN: null, ANNOTATION_DRAIN_MIN_READY: null});
     assert_eq!(body["metadata"]["annotations"], nothing);
+}
+
+/// Or the command would wait for what nobody asked for.
+#[tokio::test]
+async fn what_the_other_kind_of_drain_holds_is_said_and_not_waited_for() {
+    let api = FakeApi::default();
+    for _ in 0..4 {
+        api.prepare(200, export(&json!([])));
+    }
+    api.prepare(200, json!({"metadata": {"name": PROPERTY_DRAIN}, "spec": {"value": "true"}}));
+    let error = take_back(&api.client(), &names()).await.unwrap_err().to_string();
+    assert!(error.contains("still drained") && error.contains("drain --all --back"), "{error}");
+
+    let mut own = export(
+        &json!([{"type": "Drained", "status": "True", "reason": "Drained", "message": "m", "lastTransitionTime": "2026-01-01T00:00:00Z"}]),
+    );
+    own["metadata"]["annotations"] = json!({ANNOTATION_DRAIN: "true"});
+    api.prepare(200, json!({"metadata": {}, "items": [own]}));
+    api.prepare(200, json!({"metadata": {}, "items": []}));
+    let seen = look(&api.client(), &Scope::Cluster, Way::Back).await.unwrap();
+    assert_eq!(seen.waits(Way::Back), None);
+    assert!(seen.back().ends_with("drained by themselves: shop/cart.\n"), "{}", seen.back());
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! One name, followed from the clusters that export it to DNS. Pure.
 
 mod registry;
+mod traffic;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,12 +15,12 @@ use self::registry::is_live;
 pub(super) use self::registry::targets;
 use super::{
     observe::{Cluster, Dns, Name},
-    overview::{cluster, ignored, known, look_at_controller, of_import, since, subject, troubles},
+    overview::{cluster, ignored, known, look_at_controller, of_import, since, subject, troubles, unreachable},
     report::{Finding, Report, State},
 };
 use api::{
     ServiceExport, ServiceImportType,
-    conditions::{ImportCondition, ImportReadyReason, ValidReason, Verdict, export_rows},
+    conditions::{ImportCondition, ImportReadyReason, ImportUnreachableReason, ValidReason, Verdict, export_rows},
     names,
 };
 use cli::shell::quoted;
@@ -44,6 +45,7 @@ pub(super) fn plan(seen: &Cluster, name: &Name) -> Report {
     findings.extend(follow.import());
     findings.extend(follow.derived());
     findings.extend(follow.slices());
+    findings.extend(follow.traffic());
     findings.push(follow.dns());
     Report { subject: format!("{} as seen by {}", name.key, subject(seen)), findings }
 }
@@ -342,6 +344,10 @@ impl<'a> Follow<'a> {
                 let text = "none: this cluster serves no IP family that the export has";
                 Finding::wrong(about, text, ImportReadyReason::IpFamilyNotSupported.row().remedy)
             }
+            Some(there) if count.ready == 0 && there.ready > 0 && self.is_unreachable(source) => {
+                let text = format!("{count}: the network to it is gone, and others serve; the ledger has {there}");
+                Finding::wrong(about, text, ImportUnreachableReason::NoAnswer.row().remedy)
+            }
             Some(there) if count.ready == 0 && there.ready > 0 && self.selection().is_some() => {
                 Finding::well(about, format!("{count}: others serve here by the cluster selection"))
             }
@@ -366,6 +372,11 @@ impl<'a> Follow<'a> {
         let import = self.name.import.as_ref().ok()?.as_ref()?;
         let type_ = ImportCondition::ClusterSelection.as_str();
         import.status.as_ref()?.conditions.iter().find(|said| said.type_ == type_)
+    }
+
+    /// Whether this cluster says in its ledger that it cannot reach another one.
+    fn is_unreachable(&self, source: &str) -> bool {
+        known(self.seen).is_some_and(|own| unreachable(self.views, &own.cluster, source).is_some())
     }
 
     fn is_out_of_reach(&self, source: &str) -> bool {

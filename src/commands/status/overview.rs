@@ -14,14 +14,15 @@ use super::{
 use crate::{ledger_show, table::human};
 use api::{
     ServiceImport,
-    conditions::{ImportStaleReason, ReadyReason, Row, export_rows, import_rows},
+    conditions::{ImportStaleReason, ImportUnreachableReason, ReadyReason, Row, export_rows, import_rows},
+    names::PROPERTY_UNREACHABLE,
 };
 use cluster::{identity::Identity, lease::LEASE, objects, reader::Unread, record::RECORD};
 use ledger::{
     reader::TOO_LARGE,
     record::{Member, StoreError},
 };
-use model::{Exported, capitalized};
+use model::{ClusterId, Exported, capitalized};
 use records::ClusterView;
 
 /// A Lease that was not renewed for this long has no leader, unless the clock here is wrong: renewals come every 3 s.
@@ -234,7 +235,12 @@ fn registry(seen: &Cluster) -> Vec<Finding> {
     let mut findings = vec![Finding::well(ABOUT, format!("clusters in the ledger: {}", views.len()))];
     findings.extend(views.iter().map(|view| {
         let ignored = ignored(seen, view, &format!("cluster {}", view.id));
-        ignored.unwrap_or_else(|| of_cluster(view, own, stream(seen, view)))
+        let unreachable = own.and_then(|own| unreachable(views, &own.cluster, &view.id));
+        let of_cluster = || match unreachable {
+            Some(since) => of_unreachable(view, since),
+            None => of_cluster(view, own, stream(seen, view)),
+        };
+        ignored.unwrap_or_else(of_cluster)
     }));
     if let Some(own) = own
         && !views.iter().any(|view| *view.id == *own.cluster.as_str())
@@ -304,6 +310,19 @@ pub(crate) fn stream(seen: &Cluster, view: &ClusterView) -> Option<bool> {
     let listens = view.head.as_ref().is_some_and(|head| head.is_live() && !head.addresses.is_empty());
     let streams = leader.peers.connected.as_ref().filter(|_| listens && !is_own)?;
     Some(streams.contains(&*view.id))
+}
+
+/// Since when a cluster says of another one that it cannot reach it; `None`: it does not say so.
+pub(super) fn unreachable(views: &[ClusterView], here: &ClusterId, other: &str) -> Option<Timestamp> {
+    let own = views.iter().find(|view| *view.id == *here.as_str())?;
+    let since = own.catalog.properties.get(&format!("{PROPERTY_UNREACHABLE}/{other}"))?;
+    Timestamp::from_second(since.parse().ok()?).ok()
+}
+
+fn of_unreachable(view: &ClusterView, since: Timestamp) -> Finding {
+    let text = format!("the network from here to it is gone since {since}: its endpoints serve only if no others do");
+    let remedy = ImportUnreachableReason::NoAnswer.row().remedy;
+    Finding::wrong(format!("cluster {}", view.id), text, remedy).aged(view.age)
 }
 
 fn of_cluster(view: &ClusterView, own: Option<&Identity>, stream: Option<bool>) -> Finding {

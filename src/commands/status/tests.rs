@@ -133,6 +133,12 @@ fn refuse_two(seen: &mut Cluster) {
     seen.lease.as_mut().unwrap().as_mut().unwrap().peers.refused = [("two".into(), why.to_owned())].into();
 }
 
+/// As after cluster one lost the network to cluster two.
+fn lose_two(seen: &mut Cluster) {
+    let name = "unreachable.cloudmap-mcs.io/two".to_owned();
+    seen.ledger.as_mut().unwrap()[0].catalog.properties = [(name, ago(60).as_second().to_string())].into();
+}
+
 pub(crate) fn report(seen: &Cluster, objects: &Objects) -> Report {
     overview::plan(seen, objects)
 }
@@ -221,13 +227,64 @@ fn a_name_that_is_well_says_so_at_every_stage() {
         "ServiceImport             ok      5d    ClusterSetIP 10.96.0.9, ports 80/TCP, from one, two",
         "derived Service           ok      5d    derived-x 10.96.0.9",
         "EndpointSlices from two   ok      3h    1 of 2 endpoints ready",
+        "connections               ok            by cluster one 50 % (1 of 2), two 50 % (1 of 2)",
         "DNS                       ok            web.shop.svc.clusterset.local is 10.96.0.9",
     ] {
         assert!(table.lines().any(|there| there == line), "{line}\nis not in\n{table}");
     }
 }
 
-/// While a derived Service with another name takes over, each of the two has slices of its own.
+#[test]
+fn what_each_cluster_and_zone_gets_is_said_with_what_decides_it() {
+    let mut name = followed();
+    let slices = name.imported.as_mut().unwrap();
+    for endpoint in slices.iter_mut().flat_map(|slice| &mut slice.endpoints) {
+        endpoint.conditions.as_mut().unwrap().ready = Some(true);
+    }
+    for slice in slices.iter_mut().filter(|slice| slice.metadata.name.as_deref() == Some("one")) {
+        slice.endpoints.truncate(1);
+        slice.endpoints[0].zone = Some("eu-central-1a".to_owned());
+    }
+    let mut conditions = vec![condition("Ready", "True", "Ready")];
+    let mut selection = condition("ClusterSelection", "True", "InForce");
+    selection["message"] = "By local-first, these serve: one, two.".into();
+    conditions.push(selection);
+    name.import = Ok(Some(parsed(import(&json!(conditions)))));
+    let said = |name: &Name| {
+        let findings = name::plan(&cluster(), name).findings;
+        findings.into_iter().find(|finding| finding.about == "connections").map(|finding| finding.text)
+    };
+    let text = "by cluster two 67 % (2 of 3), one 33 % (1 of 3); by zone unknown 67 % (2 of 3), eu-central-1a 33 % (1 of 3). By \
+                local-first, these serve: one, two.";
+    assert_eq!(said(&name).as_deref(), Some(text));
+    name.imported = Ok(Vec::new());
+    assert_eq!(said(&name), None);
+}
+
+#[test]
+fn who_cannot_be_reached_is_wrong_and_shows_nothing_here() {
+    let mut seen = cluster();
+    let mut name = followed();
+    name.imported.as_mut().unwrap().retain(|slice| slice.metadata.name.as_deref() == Some("one"));
+    let of_two = |seen: &Cluster, name: &Name, about: &str| {
+        let findings = name::plan(seen, name).findings;
+        let finding = findings.into_iter().find(|finding| finding.about == about).unwrap();
+        (finding.state, finding.text.contains("the network to it is gone"))
+    };
+    assert_eq!(of_two(&seen, &name, "EndpointSlices from two"), (State::Wrong, false), "slices are missing");
+    lose_two(&mut seen);
+    assert_eq!(of_two(&seen, &name, "EndpointSlices from two"), (State::Wrong, true));
+    let overview = overview::ledger(&seen);
+    let two = overview.iter().find(|finding| finding.about == "cluster two").unwrap();
+    assert!(two.state == State::Wrong && two.text.contains("the network from here to it is gone since"), "{two:?}");
+    assert!(two.remedy.as_ref().unwrap().contains("peering"), "{two:?}");
+    // What the other one says of this cluster is not about the way from here.
+    let views = seen.ledger.as_mut().unwrap();
+    views[0].catalog.properties.clear();
+    views[1].catalog.properties = [("unreachable.cloudmap-mcs.io/one".to_owned(), "60".to_owned())].into();
+    assert!(overview::ledger(&seen).iter().all(|finding| finding.state == State::Well));
+}
+
 /// As with mail, where some pods serve one port and some another.
 #[test]
 fn ports_that_only_some_endpoints_serve_are_counted_and_nothing_is_wrong() {
@@ -259,6 +316,7 @@ fn a_port_of_an_annotated_service_that_no_endpoint_serves_is_wrong() {
     assert!(report.findings.iter().all(|finding| finding.about != "ports here"), "{}", report.table());
 }
 
+/// While a derived Service with another name takes over, each of the two has slices of its own.
 #[test]
 fn an_endpoint_that_several_slices_list_counts_once() {
     let mut name = followed();
