@@ -217,6 +217,7 @@ end_to_end() {
 	stage "End-to-end tests"
 	# The scenarios themselves know which of them may run beside each other, and how many.
 	export MCS_E2E_THREADS=${THREADS:-6}
+	export MCS_E2E_RESTART_API_SERVER="$TESTBED restart-apiserver"
 	"${CARGO_TEST[@]}" --test e2e -- --test-threads=64 "${OWN_NETWORK[@]}" ${TESTS:+"$TESTS"}
 }
 

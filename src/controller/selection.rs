@@ -139,7 +139,10 @@ impl Core {
             );
             return Some((SelectionReason::UnknownCluster, text));
         }
-        let tiers = selection.for_importer(&properties[here]);
+        // In this cluster, its Namespace counts first.
+        let overruled = self.importing.selections.get(&export.key.namespace).filter(|there| ***there != selection);
+        let in_force = overruled.map_or(&selection, AsRef::as_ref);
+        let tiers = in_force.for_importer(&properties[here]);
         let mut by_tier = BTreeMap::<Option<usize>, BTreeSet<&str>>::new();
         for cluster in merged.clusters.keys().filter(|cluster| !ClusterId::is_discovered(cluster.as_str())) {
             // Those that never serve come last.
@@ -150,6 +153,10 @@ impl Core {
         let order = by_tier.values().map(names).collect::<Vec<_>>().join("; then ");
         let order = if order.is_empty() { "no cluster serves".to_owned() } else { order };
         let never = never.map(|clusters| format!("; never: {}", names(&clusters))).unwrap_or_default();
-        Some((SelectionReason::InForce, format!("By {selection}, clients in this cluster use {order}{never}.")))
+        let by = match overruled {
+            None => format!("By {selection}"),
+            Some(there) => format!("By {there}, which the Namespace in this cluster says instead of {selection}"),
+        };
+        Some((SelectionReason::InForce, format!("{by}, clients in this cluster use {order}{never}.")))
     }
 }

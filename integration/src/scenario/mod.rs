@@ -10,6 +10,7 @@
 //! | `MCS_E2E_EMULATOR` | the emulator that the controllers use, if they do, as this process reaches it: `http://...` |
 //! | `MCS_E2E_THREADS` | so many scenarios at once; by default 6 |
 //! | `MCS_E2E_DNS_HOST` | the address where that emulator answers DNS: the zones at port 5300, the resolver at port 53 |
+//! | `MCS_E2E_RESTART_API_SERVER` | the command that ends the API server of a context, which comes behind it, and starts it again; where there is none, the API servers go on |
 //! | `MCS_E2E_AGNHOST_IMAGE` | the image of servers and clients; by default the public one |
 //! | `MCS_E2E_SYSTEM_NAMESPACE` | where the controller is installed; by default `cloudmap-mcs-system` |
 

@@ -246,9 +246,11 @@ command_stop_host() {
 
 command_restart_apiserver() {
 	require_up
-	[ $# -eq 1 ] && [[ " $(clusters_present | xargs) " == *" $1 "* ]] || fail "restart-apiserver takes the number of a cluster"
+	local cluster=${1:-}
+	cluster=${cluster#mcs-}
+	[ $# -eq 1 ] && [[ " $(clusters_present | xargs) " == *" $cluster "* ]] || fail "restart-apiserver takes the number of a cluster, or its context"
 	one_at_a_time
-	apiserver_restart "$1"
+	apiserver_restart "$cluster"
 }
 
 # host_stop NAME: asks it to end, and after five seconds ends it. Its log stays.

@@ -101,8 +101,9 @@ async fn day(world: &World) -> Result<()> {
     let stay = world.imported_addresses(other, ONLY, upgraded).await?;
     holds(!stay.is_empty(), "what nobody else serves stays", &stay)?;
 
-    // The controller and all pods go without a word, as their nodes do.
+    // The controller, the API server and all pods go without a word, as their nodes do.
     upgraded.controller().stop().await?;
+    upgraded.restart_api_server().await?;
     try_join_all(both().map(async |name| {
         upgraded.merge(DEPLOYMENT, &world.namespace, &name, &json!({"spec": {"replicas": 0}})).await?;
         for pod in upgraded.list(POD, &world.namespace, &format!("app={name}")).await? {

@@ -121,6 +121,25 @@ async fn herd(world: &World, here: &Cluster, there: &Cluster) -> Result<()> {
             &shares,
         )
     })
+    .await?;
+    weights(world, here, there, &first).await
+}
+
+/// The one pod of this cluster and the twelve of the other one get the same, where their clusters have the same weight.
+async fn weights(world: &World, here: &Cluster, there: &Cluster, first: &str) -> Result<()> {
+    let weights = format!("{}=50%,{}=50%", here.id, there.id);
+    for cluster in [here, there] {
+        let annotations = json!({"cloudmap-mcs/cluster-weights": weights});
+        world.apply(cluster, manifests::annotated(manifests::export("herd"), &annotations)).await?;
+    }
+    let requests = 400;
+    let url = format!("http://{}/hostname", world.name("herd"));
+    let (low, high) = (requests * 38 / 100, requests * 62 / 100);
+    eventually("half of the connections is the weight", BACK, async || {
+        let shares = here.shares(&url, requests).await?;
+        let own = shares.get(first).copied().unwrap_or_default();
+        holds(own >= low && own <= high, &format!("from {low} to {high} of {requests} reach {first}"), &shares)
+    })
     .await
 }
 

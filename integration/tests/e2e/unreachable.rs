@@ -43,7 +43,28 @@ async fn a_cluster_whose_network_is_gone_serves_nobody_and_comes_back_and_less_p
         // The leaders find each other again.
         sleep(KNOWN).await;
 
-        // Everything.
+        // The controllers alone.
+        dead.controller().stop().await?;
+        holds_for("its endpoints serve without controllers", STAYS, async || serves(world, here, dead, true).await)
+            .await?;
+        dead.controller().run(2, &[]).await?;
+
+        // All others at once: it is this cluster that is cut off.
+        let mut all = Vec::new();
+        for cluster in [dead, other] {
+            all.extend(addresses(&cluster.list(POD, &world.namespace, "").await?));
+            all.extend(addresses(&cluster.controller().pods().await?));
+        }
+        blackhole(world, here, "all", &all).await?;
+        holds_for("nobody is judged", STAYS, async || {
+            serves(world, here, dead, true).await?;
+            serves(world, here, other, true).await
+        })
+        .await?;
+        restore(world, here, "all").await?;
+        sleep(KNOWN).await;
+
+        // Everything of one.
         let pods = [dead.list(POD, &world.namespace, "").await?, dead.controller().pods().await?].concat();
         let gone = Instant::now();
         blackhole(world, here, "network", &addresses(&pods)).await?;

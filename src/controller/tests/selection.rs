@@ -83,6 +83,10 @@ async fn the_namespace_of_the_importing_cluster_has_the_last_word() {
     annotate("spread");
     until("all serve here", || blue.imported("web").len() == 6).await;
     assert_eq!(green.imported("web").len(), 2, "and nothing changes there");
+    let overruled =
+        "By spread, which the Namespace in this cluster says instead of local-first, clients in this cluster use";
+    until("the export says so", || message(&blue).starts_with(overruled)).await;
+    assert!(!message(&green).contains("Namespace"), "{}", message(&green));
     annotate("nearest");
     let is_it = |note: &cluster::events::EventRecord| note.text.contains("cloudmap-mcs/cluster-selectors: \"nearest\"");
     until("it is said", || blue.objects.take_note(is_it).is_some()).await;
