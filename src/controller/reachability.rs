@@ -194,14 +194,9 @@ impl Core {
         (port > 0).then(|| SocketAddr::new(address, port))
     }
 
-    /// The clusters that are looked at, and whether they cannot be reached.
-    pub(super) fn asked_for(&self) -> impl Iterator<Item = (&ClusterId, bool)> {
-        let reachability = &self.importing.reachability;
-        let clusters = reachability.asked.keys().filter_map(|party| match party {
-            Party::There(cluster) => Some(cluster),
-            Party::Here => None,
-        });
-        clusters.map(|cluster| (cluster, reachability.is_unreachable(cluster)))
+    /// The other clusters that are known, and whether they cannot be reached.
+    pub(super) fn reachable_or_not(&self) -> impl Iterator<Item = (&ClusterId, bool)> {
+        self.knowledge.live().map(|cluster| (cluster, self.importing.reachability.is_unreachable(cluster)))
     }
 
     /// Takes in what connections showed.

@@ -340,7 +340,7 @@ impl Runtime {
         self.metrics.annotated(sizes.annotated);
         self.metrics.waiting_pods(sizes.waiting_pods);
         self.metrics.serving(sizes.serving);
-        self.metrics.unreachable(self.core.asked_for());
+        self.metrics.unreachable(self.core.reachable_or_not());
         self.metrics.quotas(&self.core.knowledge.quotas(MOST_NAMESPACES));
         self.metrics.cutovers(cutovers::phases(&self.core.world.cutovers));
         if let Some(remotes) = self.unmeasured.take() {

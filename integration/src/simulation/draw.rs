@@ -65,6 +65,9 @@ const READINGS: [&str; 4] = ["ListInstances", "GetInstancesHealthStatus", "Disco
 /// The ClusterSets that clusters join; empty: none.
 const SETS: [&str; 4] = ["set", "set", "other", ""];
 
+/// What users ask for. Above 0 %, each cluster shows an endpoint at least.
+const WEIGHTS: [&str; 4] = ["c1=10%,c2=90%", "c3=50%", "c1=30%,c2=30%,c3=40%", "c2=1%"];
+
 /// How long after the end of a trouble users still meet what it leaves behind.
 const WAKE: Duration = Duration::from_secs(10);
 
@@ -172,6 +175,10 @@ fn step(rng: &mut Rng, kind: Kind, scenario: &Scenario, end: Duration) -> Step {
         Kind::Exports => draw.short(if rng.chance(0.5) { Action::Export(place) } else { Action::Unexport(place) }),
         Kind::Services if rng.chance(0.4) => draw.short(Action::RemoveService(place)),
         Kind::Services => draw.short(Action::Scale { place, to: rng.below(3), rolled: false }),
+        Kind::Weights => {
+            let (namespace, weights) = (if rng.chance(0.5) { "shop" } else { "pay" }, *rng.pick(&WEIGHTS));
+            draw.long(Action::Weigh { cluster, namespace, weights })
+        }
         Kind::Drains => draw.short(Action::Drain { cluster, drained: rng.chance(0.6) }),
         Kind::Namespaces => {
             draw.short(Action::Namespace { cluster, namespace: if rng.chance(0.5) { "shop" } else { "pay" } })

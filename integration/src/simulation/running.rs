@@ -100,6 +100,7 @@ impl Running {
             Action::Meddle { which, how } => world.meddle(*which, *how),
             Action::DeleteKey { cluster, dies: Some(Moment::Before) } => world.acting(*cluster, Role::Leader).kill(),
             Action::DeleteKey { cluster, dies: None | Some(Moment::After) } => world.delete_key(*cluster),
+            Action::Weigh { cluster, namespace, weights } => world.weigh(*cluster, namespace, Some(weights)),
             Action::Drain { cluster, drained } => world.drain(*cluster, *drained),
             Action::Rename { cluster, id } => world.rename(*cluster, id),
             Action::Move { cluster, told: true, .. } => world.leave(*cluster, true),
@@ -176,6 +177,7 @@ impl Running {
                 drop(api.put("namespaces", world::namespace(namespace)));
             }
             Action::Divide { .. } => world.network.iter().for_each(|network| network.unite(number)),
+            Action::Weigh { cluster, namespace, .. } => world.weigh(*cluster, namespace, None),
             Action::Blackhole { .. } => world.network.iter().for_each(|network| {
                 network.unite(number);
                 network.restore(number);

@@ -28,6 +28,8 @@ pub enum Kind {
     Cutovers,
     /// Others register instances in a Cloud Map namespace that clusters import from, and delete it.
     Imports,
+    /// Clusters get weights in the namespaces of one of them, for a while.
+    Weights,
     /// Clusters are drained, and come back.
     Drains,
     /// A cluster does not reach the pods of others, mostly with the streams to their leaders.
@@ -85,8 +87,11 @@ pub enum Kind {
 impl Kind {
     /// What users do, and nothing that goes wrong.
     pub(crate) fn is_of_users(self) -> bool {
-        [Endpoints, Cooldown, Exports, Services, Drains, Namespaces, Shapes, Ports, Claims, Shares, Cutovers, Imports]
-            .contains(&self)
+        [
+            Endpoints, Cooldown, Exports, Services, Weights, Drains, Namespaces, Shapes, Ports, Claims, Shares,
+            Cutovers, Imports,
+        ]
+        .contains(&self)
     }
 }
 
@@ -155,7 +160,7 @@ impl Scenario {
 use Kind::{
     Blackholes, Claims, Clocks, Cooldown, Crashes, Cutovers, Divides, Drains, Editors, Endpoints, Exports, Foreigners,
     Imports, Keys, Kills, Kubernetes, Lag, Meddlers, Moves, Namespaces, Partitions, Pauses, Policies, Ports, Readings,
-    Registry, Renames, Services, Shapes, Shares, Silences, Stale, Stops, Strangers, Unobserved, Vandals,
+    Registry, Renames, Services, Shapes, Shares, Silences, Stale, Stops, Strangers, Unobserved, Vandals, Weights,
 };
 
 /// All scenarios.
@@ -325,6 +330,16 @@ pub static SCENARIOS: &[Scenario] = &[
         clusters: &[NEAREST, USUAL, USUAL],
         kinds: &[
             Endpoints, Endpoints, Exports, Services, Drains, Drains, Drains, Kills, Stops, Lag, Kubernetes, Registry,
+        ],
+        steps: 24,
+    },
+    Scenario {
+        name: "weights",
+        about: "clusters have weights for a while, and some of their endpoints are shown",
+        clusters: THREE,
+        kinds: &[
+            Endpoints, Endpoints, Exports, Services, Weights, Weights, Weights, Weights, Kills, Stops, Lag, Kubernetes,
+            Registry,
         ],
         steps: 24,
     },

@@ -167,6 +167,12 @@ pub(crate) enum Action {
         cluster: usize,
         dies: Option<Moment>,
     },
+    /// Asks for weights in a Kubernetes namespace of a cluster, as long as this lasts.
+    Weigh {
+        cluster: usize,
+        namespace: &'static str,
+        weights: &'static str,
+    },
     /// Asks for the drain of a cluster, or no more.
     Drain {
         cluster: usize,

@@ -233,6 +233,14 @@ impl World {
     }
 
     /// Asks for the drain of a cluster, as far as others have a ready endpoint, or no more.
+    pub(crate) fn weigh(&mut self, cluster: usize, name: &str, weights: Option<&str>) {
+        let mut object = namespace(name);
+        if let Some(weights) = weights {
+            object["metadata"]["annotations"]["cloudmap-mcs/cluster-weights"] = weights.into();
+        }
+        must(self.clusters[cluster].api.put("namespaces", object));
+    }
+
     pub(crate) fn drain(&mut self, cluster: usize, drained: bool) {
         let api = &self.clusters[cluster].api;
         set_property(api, "drain-min-ready.cloudmap-mcs.io", "any");

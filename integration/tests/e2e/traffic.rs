@@ -12,6 +12,7 @@ use cloudmap_mcs_integration::scenario::{
     name_of,
 };
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 /// Pods that go on serving for a while when they are deleted, as pods must whose addresses others use.
 const GRACE: u32 = 15;
@@ -82,7 +83,25 @@ async fn nearest(world: &World) -> Result<()> {
         })
         .await?;
     holds(load.answers > 100 && load.failures.is_empty(), "every request is answered", &load.failures)?;
+    crash(world, here, &url).await?;
     herd(world, here, there).await
+}
+
+/// A pod that ends without a word fails what reaches it until the import shows that it is not ready. That is counted, and decides
+/// nothing.
+async fn crash(world: &World, here: &Cluster, url: &str) -> Result<()> {
+    let ((), load) = here
+        .load(url, async {
+            let pods = here.list(POD, &world.namespace, "app=web").await?;
+            let first = pods.first().map(name_of).unwrap_or_default();
+            here.kill_pod(&world.namespace, first).await?;
+            sleep(Duration::from_secs(15)).await;
+            answered(world, here, url, here).await
+        })
+        .await?;
+    let (failed, all) = (load.failures.len(), load.failures.len() + load.answers);
+    let _ = writeln!(std::io::stderr(), "requests that failed when one pod of two crashed: {failed} of {all}");
+    Ok(())
 }
 
 /// One pod of ten becomes ready, and gets no more than its share. 70 % of the ten must be ready, so it takes a seventh.
