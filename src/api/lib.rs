@@ -19,6 +19,7 @@ pub mod names;
 pub mod selection;
 mod service_export;
 mod service_import;
+pub mod unreachable;
 pub mod weights;
 
 pub use cluster_property::{ClusterProperty, ClusterPropertySpec};

@@ -16,10 +16,7 @@ use super::{
     core::{Command, Core, Now},
     dirty::Fact,
 };
-use api::{
-    conditions::{ImportCondition, SharedCondition, find},
-    names::PROPERTY_UNREACHABLE,
-};
+use api::conditions::{ImportCondition, SharedCondition, find};
 use cluster::objects::ServiceImport;
 use import::{Unreachable, is_said_of, usable};
 use ledger::Map;
@@ -56,26 +53,11 @@ impl Reachability {
     }
 }
 
-/// The property that says of a cluster that this one cannot reach it.
-fn property(cluster: &ClusterId) -> String {
-    format!("{PROPERTY_UNREACHABLE}/{cluster}")
-}
-
-/// Whether a property is one of these: nobody may set it.
-pub(super) fn is_verdict(property: &str) -> bool {
-    property.split_once('/').is_some_and(|(prefix, _)| prefix == PROPERTY_UNREACHABLE)
-}
-
 impl Core {
     /// Takes in what an earlier leader published.
     pub(super) fn resume_unreachable(&mut self, own: &Map) {
-        let verdicts = records::properties::read(own);
-        let of = |(name, value): (&String, &String)| {
-            let (prefix, cluster) = name.split_once('/')?;
-            let cluster = cluster.parse::<ClusterId>().ok().filter(|_| prefix == PROPERTY_UNREACHABLE)?;
-            Some((cluster, Unreachable { since: value.parse().ok()?, tried: None }))
-        };
-        for (cluster, unreachable) in verdicts.iter().filter_map(of) {
+        for (cluster, since) in api::unreachable::read(&records::properties::read(own)) {
+            let unreachable = Unreachable { since, tried: None };
             self.importing.reachability.unreachable.entry(cluster).or_insert(unreachable);
         }
     }
@@ -102,7 +84,7 @@ impl Core {
     /// The properties to publish.
     pub(super) fn verdicts(&self) -> Vec<(String, String)> {
         let unreachable = self.importing.reachability.unreachable.iter();
-        unreachable.map(|(cluster, it)| (property(cluster), it.since.to_string())).collect()
+        unreachable.map(|(cluster, it)| (api::unreachable::property(cluster), it.since.to_string())).collect()
     }
 
     /// Chooses the endpoints that may be tried, if it is time.

@@ -142,7 +142,7 @@ fn who_cannot_be_reached_serves_last_and_a_new_leader_knows_it() {
     let commands = judge(&mut next, "blue", Verdict::Reachable, 50);
     assert_eq!(shown(&mut next, 51), (vec!["blue".to_owned(), "green".to_owned()], None));
     let map = published(&commands).unwrap();
-    assert!(!records::properties::keys(&map).iter().any(|name| name.contains(PROPERTY_UNREACHABLE)));
+    assert!(!records::properties::keys(&map).iter().any(|name| name.contains(api::names::PROPERTY_UNREACHABLE)));
 }
 
 #[test]

@@ -5,11 +5,12 @@ use std::{
     sync::Arc,
 };
 
-use super::{Mode, core::Core, reachability::is_verdict, world::World};
+use super::{Mode, core::Core, world::World};
 use api::{
     conditions::SelectionReason,
     names::{ANNOTATION_CLUSTER_WEIGHTS, CLUSTER_SELECTION, PROPERTIES, PROPERTY_CLUSTER_ID, PROPERTY_DRAIN},
     selection::{ClusterSelection, InvalidSelection, Properties},
+    unreachable,
 };
 use cluster::objects::ServiceExport;
 use import::Source;
@@ -25,10 +26,11 @@ pub(super) fn asked(export: &ServiceExport) -> Result<Option<ClusterSelection>, 
 }
 
 /// The properties by which others prefer this cluster. The two of its identity are not among them: everybody knows its id, and
-/// all have the same ClusterSet. Nor are those of a drain, which is published as far as it is in force, and what this cluster says of others.
+/// all have the same ClusterSet. Nor are those of a drain, which is published as far as it is in force, and what this cluster says
+/// of others.
 fn own_properties(world: &World) -> impl Iterator<Item = (&str, &str)> {
     let properties = world.properties.values().map(|property| (&*property.name, &*property.value));
-    properties.filter(|(name, _)| !PROPERTIES.contains(name) && !is_verdict(name))
+    properties.filter(|(name, _)| !PROPERTIES.contains(name) && !unreachable::is_one(name))
 }
 
 impl Core {

@@ -18,7 +18,7 @@ use cluster::{
     objects::{Namespace, ServiceExport},
 };
 use import::{Extent, Plan, There, Wanted};
-use model::ServiceKey;
+use model::{ClusterId, ServiceKey};
 
 /// After this many failures in a row, an Event says so, once.
 const SAID_AFTER: u32 = 3;
@@ -161,40 +161,40 @@ impl Work {
 
     /// The Event for an import whose condition `Stale` appears or disappears.
     fn staleness(&self, wanted: &Wanted) -> Option<EventRecord> {
-        let import = self.there.import.as_ref().filter(|import| import.managed)?;
-        let is_stale = find(&import.status.conditions, ImportCondition::Stale.as_str()).is_some();
-        let silent = wanted.silent.as_ref()?;
-        let (reason, text) = match (is_stale, silent.is_empty()) {
-            (false, false) => {
-                let clusters: Vec<_> = silent.keys().map(ToString::to_string).collect();
-                let text = format!(
-                    "Silent clusters: {}. Their endpoints stay as they were, and may be gone.",
-                    clusters.join(", ")
-                );
-                (EventReason::ClusterSilent, text)
-            }
-            (true, true) => (EventReason::ClustersHeard, "No exporting cluster is silent any more.".to_owned()),
-            _ => return None,
+        let appears = |clusters: &str| {
+            let text = format!("Silent clusters: {clusters}. Their endpoints stay as they were, and may be gone.");
+            (EventReason::ClusterSilent, text)
         };
-        Some(EventRecord { regarding: events::import(&self.key, &import.uid), reason, action: "Import", text })
+        let over = (EventReason::ClustersHeard, "No exporting cluster is silent any more.");
+        self.turn(ImportCondition::Stale, wanted.silent.as_ref()?.keys(), appears, over)
     }
 
     /// The Event for an import whose condition `Unreachable` appears or disappears.
     fn reachability(&self, wanted: &Wanted) -> Option<EventRecord> {
+        let appears = |clusters: &str| {
+            let text = format!(
+                "Clusters that cannot be reached from this one: {clusters}. Their endpoints serve only if no others do."
+            );
+            (EventReason::ClusterUnreachable, text)
+        };
+        let over = (EventReason::ClusterReachable, "Every exporting cluster can be reached from this one.");
+        self.turn(ImportCondition::Unreachable, wanted.unreachable.keys(), appears, over)
+    }
+
+    /// The Event for a condition about clusters that appears or disappears.
+    fn turn<'a>(
+        &self,
+        condition: ImportCondition,
+        clusters: impl Iterator<Item = &'a ClusterId>,
+        appears: impl FnOnce(&str) -> (EventReason, String),
+        over: (EventReason, &str),
+    ) -> Option<EventRecord> {
         let import = self.there.import.as_ref().filter(|import| import.managed)?;
-        let is_said = find(&import.status.conditions, ImportCondition::Unreachable.as_str()).is_some();
-        let clusters: Vec<_> = wanted.unreachable.keys().map(ToString::to_string).collect();
+        let is_said = find(&import.status.conditions, condition.as_str()).is_some();
+        let clusters: Vec<_> = clusters.map(ToString::to_string).collect();
         let (reason, text) = match (is_said, clusters.is_empty()) {
-            (false, false) => {
-                let text = format!(
-                    "Clusters that cannot be reached from this one: {}. Their endpoints serve only if no others do.",
-                    clusters.join(", ")
-                );
-                (EventReason::ClusterUnreachable, text)
-            }
-            (true, true) => {
-                (EventReason::ClusterReachable, "Every exporting cluster can be reached from this one.".to_owned())
-            }
+            (false, false) => appears(&clusters.join(", ")),
+            (true, true) => (over.0, over.1.to_owned()),
             _ => return None,
         };
         Some(EventRecord { regarding: events::import(&self.key, &import.uid), reason, action: "Import", text })

@@ -20,7 +20,7 @@ use cluster::{
     cache::Narrow,
     objects::{ImportStatus, ObjectKey, OwnSlice, Service, ServiceImport},
 };
-use model::{ClusterId, ClusterSetService, IpFamily, ServiceKey, ServiceType, Slice};
+use model::{ClusterId, ClusterSetService, ServiceKey, ServiceType, Slice, family_of};
 
 /// How long kube-proxy may take to learn of a new Service and its slices. Before that, a connection to its address hangs
 /// or is refused.
@@ -225,8 +225,7 @@ fn known_cluster_ips(there: &There, service: &ClusterSetService) -> Vec<String> 
         (None, Some(import)) if there.derived.former.is_empty() => &*import.spec.ips,
         (None, _) => &[][..],
     };
-    let family = |ip: &IpAddr| if ip.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
-    known.iter().filter(|ip| service.ip_families.contains(&family(ip))).map(ToString::to_string).collect()
+    known.iter().filter(|ip| service.ip_families.contains(&family_of(**ip))).map(ToString::to_string).collect()
 }
 
 /// Brings the derived Service to its desired state and returns its cluster IPs, which are those of the import. There

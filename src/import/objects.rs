@@ -32,7 +32,7 @@ use api::{
 use cluster::objects;
 use model::{
     ClusterId, ClusterSetService, Conditions, DEFAULT_AFFINITY_TIMEOUT, EndpointPort, Hints, IpFamily, ServiceKey,
-    ServicePort, ServiceType, SessionAffinity, Slice, SliceEndpoint, UNNAMED_PORT,
+    ServicePort, ServiceType, SessionAffinity, Slice, SliceEndpoint, UNNAMED_PORT, family_of,
     labels::{is_annotation_key, is_label_key, is_label_value},
 };
 
@@ -140,7 +140,6 @@ pub fn service_import(
     cluster_ips: &[IpAddr],
 ) -> ServiceImport {
     let headless = service.service_type == ServiceType::Headless;
-    let family = |ip: &IpAddr| if ip.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
     // KEP-1645: the IPs are in the order of the families.
     let (families, ips): (Vec<IpFamily>, Vec<String>) = if headless {
         (service.ip_families.clone(), Vec::new())
@@ -148,7 +147,7 @@ pub fn service_import(
         service
             .ip_families
             .iter()
-            .filter_map(|wanted| Some((*wanted, cluster_ips.iter().find(|ip| family(ip) == *wanted)?.to_string())))
+            .filter_map(|wanted| Some((*wanted, cluster_ips.iter().find(|ip| family_of(**ip) == *wanted)?.to_string())))
             .unzip()
     };
     let mut import = ServiceImport::new(

@@ -12,7 +12,7 @@ use super::{
     plan::{Observed, of_cluster, slice},
 };
 use cluster::objects::{OwnSlice, Service};
-use model::{ClusterId, EndpointPort, IpFamily, PackedEndpoint, ServicePort, Slice, empty_slice, pack};
+use model::{ClusterId, EndpointPort, IpFamily, PackedEndpoint, ServicePort, Slice, empty_slice, family_of, pack};
 
 /// A former derived Service that the import still shows, and its slices. They follow their endpoints until the import shows
 /// another Service.
@@ -31,8 +31,7 @@ pub(super) type Offered = BTreeMap<IpFamily, Arc<[EndpointPort]>>;
 pub(super) fn offered(endpoints: &[PackedEndpoint]) -> Offered {
     let mut offered = Offered::new();
     for PackedEndpoint { endpoint, ports } in endpoints {
-        let family = if endpoint.address.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 };
-        let first = offered.entry(family).or_insert_with(|| ports.clone());
+        let first = offered.entry(family_of(endpoint.address)).or_insert_with(|| ports.clone());
         if ports < first {
             first.clone_from(ports);
         }

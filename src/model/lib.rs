@@ -38,8 +38,8 @@ pub use merge::{ClusterSetService, Conflict, ConflictReason, merge};
 pub use min_ready::{MinReady, NoMinReady, number};
 pub use pairs::Pairs;
 pub use slices::{
-    Hints, MAX_ENDPOINTS, PackedEndpoint, Placement, Proximity, Slice, SliceEndpoint, empty_slice, pack, packable,
-    service_of_slice,
+    Hints, MAX_ENDPOINTS, PackedEndpoint, Placement, Proximity, Slice, SliceEndpoint, empty_slice, family_of, pack,
+    packable, service_of_slice,
 };
 pub use target::{ClaimOwner, ClaimState, Registration, Target};
 pub use text::capitalized;

@@ -274,7 +274,8 @@ pub fn service_of_slice(slice: &str) -> Option<&str> {
     (is_digest && number.parse::<u32>().is_ok() && !service.is_empty()).then_some(service)
 }
 
-fn family_of(address: IpAddr) -> IpFamily {
+/// The family of an address.
+pub fn family_of(address: IpAddr) -> IpFamily {
     if address.is_ipv4() { IpFamily::V4 } else { IpFamily::V6 }
 }
 

@@ -21,13 +21,13 @@ use super::{
 use base::inquiry::Planner;
 
 /// Time from one round to the next while all is well.
-pub const REST: Duration = Duration::from_secs(10);
+const REST: Duration = Duration::from_secs(10);
 /// The same while the stream of a cluster is lost, or a cluster counts as unreachable.
-pub const QUICK: Duration = Duration::from_secs(3);
+const QUICK: Duration = Duration::from_secs(3);
 /// So many endpoints of a party are tried in a round at most.
-pub const PER_ROUND: usize = 3;
+const PER_ROUND: usize = 3;
 /// So many endpoints of a party are known to answer at most.
-pub const SAMPLE: usize = 6;
+const SAMPLE: usize = 6;
 /// An endpoint that has not answered for this long is not known to answer. Each one is tried every 30 s at least.
 const RECENT: Duration = Duration::from_mins(1);
 

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{Evidence, ROUNDS, Verdict};
+use crate::{Evidence, Verdict, judge::ROUNDS};
 use model::ClusterId;
 
 fn there(name: &str) -> Party {

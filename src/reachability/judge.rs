@@ -13,9 +13,9 @@ use super::{Evidence, Party, Verdict};
 
 /// The stream of a cluster must be lost for this long before it is judged. A stream over which nothing comes is lost after 10 s
 /// (S10).
-pub const LOST: Duration = Duration::from_secs(10);
+const LOST: Duration = Duration::from_secs(10);
 /// So many rounds in a row must fail.
-pub const ROUNDS: u32 = 3;
+pub(super) const ROUNDS: u32 = 3;
 /// After so many rounds in a row with an answer, a cluster is back.
 const BACK: u32 = 2;
 /// Endpoints on so many nodes must fail in a round, and so many endpoints.

@@ -13,8 +13,7 @@ pub mod probe;
 
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc};
 
-pub use agenda::{Agenda, PER_ROUND, QUICK, REST, SAMPLE};
-pub use judge::{LOST, ROUNDS};
+pub use agenda::Agenda;
 pub use probe::{Connect, Prober, Tcp};
 
 use model::ClusterId;

@@ -116,7 +116,7 @@ impl Cluster {
     /// answers, and what went wrong with each request that failed. A connection stays with the endpoint that it was given: one
     /// that is dead fails however long is waited. A machine that stands still fails nothing ([`standstill`]).
     pub async fn load<T>(&self, url: &str, during: impl Future<Output = Result<T>>) -> Result<(T, Load)> {
-        let stop = format!("/tmp/stop-{:016x}", rand::random::<u64>());
+        let stop = stop_file();
         let patience = PATIENCE.as_secs();
         let script = format!(
             "while [ ! -e {stop} ]; do from=$(date +%s); \
@@ -124,23 +124,14 @@ impl Cluster {
              && echo answered || echo \"$from $(date +%s) until $(date -u +%T): $(echo \"$said\" | grep -E 'Trying|^curl' | tr '\\n' ' ')\"; \
              sleep 0.1; done; rm {stop}"
         );
-        let command = ["sh", "-c", &script];
-        let run = self.exec_within(LOAD, NAMESPACE_OF_CLIENTS, CLIENT, &command);
-        let steer = async {
-            let outcome = during.await;
-            self.ask(CLIENT, &["touch", &stop]).await?;
-            outcome
-        };
-        let both = Box::pin(async { tokio::join!(run, steer) });
-        let ((output, outcome), standstills) = standstill::watch(both).await;
-        let (output, outcome) = (output?, outcome?);
+        let (outcome, output, standstills) = self.until_stopped(&script, &stop, during).await?;
         Ok((outcome, Load::of_one(&output, standstills)))
     }
 
     /// The same for many names, one after the other: ten requests to each, each over a new connection, as fast as the answers
     /// come. Each ten resolve the name once.
     pub async fn load_all<T>(&self, urls: &[String], during: impl Future<Output = Result<T>>) -> Result<(T, Load)> {
-        let stop = format!("/tmp/stop-{:016x}", rand::random::<u64>());
+        let stop = stop_file();
         let (patience, urls) = (PATIENCE.as_secs(), urls.join(" "));
         let script = format!(
             "while [ ! -e {stop} ]; do for url in {urls}; do echo \"at $(date +%s)\"; \
@@ -148,17 +139,29 @@ impl Cluster {
              --write-out '%{{exitcode}} %{{time_total}} %{{errormsg}} (%{{remote_ip}})\\n' \"$url?[1-10]\"; sleep 0.02; done; done; \
              echo \"at $(date +%s)\"; rm {stop}"
         );
-        let command = ["sh", "-c", &script];
+        let (outcome, output, standstills) = self.until_stopped(&script, &stop, during).await?;
+        Ok((outcome, Load::of_many(&output, standstills)))
+    }
+
+    /// Runs a script in the client pod while `during` runs; then there is the file `stop`, at which it ends. Gives what it printed,
+    /// and when the machine stood still.
+    async fn until_stopped<T>(
+        &self,
+        script: &str,
+        stop: &str,
+        during: impl Future<Output = Result<T>>,
+    ) -> Result<(T, String, Vec<Span>)> {
+        let command = ["sh", "-c", script];
         let run = self.exec_within(LOAD, NAMESPACE_OF_CLIENTS, CLIENT, &command);
         let steer = async {
             let outcome = during.await;
-            self.ask(CLIENT, &["touch", &stop]).await?;
+            self.ask(CLIENT, &["touch", stop]).await?;
             outcome
         };
         let both = Box::pin(async { tokio::join!(run, steer) });
         let ((output, outcome), standstills) = standstill::watch(both).await;
         let (output, outcome) = (output?, outcome?);
-        Ok((outcome, Load::of_many(&output, standstills)))
+        Ok((outcome, output, standstills))
     }
 
     /// Starts a client on a node, beside the one that is asked otherwise, and gives its name.
@@ -192,6 +195,11 @@ pub fn reach(name: &str, port: u16) -> String {
         "addresses=$(dig +short +tries=1 +time=3 {name} A) && [ -n \"$addresses\" ] || {{ echo no addresses >&2; exit 1; }}; \
          for address in $addresses {name}; do {curl} http://$address:{port}/hostname && echo || exit 1; done"
     )
+}
+
+/// The name of a file that there is not.
+fn stop_file() -> String {
+    format!("/tmp/stop-{:016x}", rand::random::<u64>())
 }
 
 /// What became of the requests of [`Cluster::load`].

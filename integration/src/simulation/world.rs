@@ -232,7 +232,7 @@ impl World {
         self.clusters.push(Cluster { id, set, leaving, ids, sets, uid, site, api, replicas: replicas.into(), shown });
     }
 
-    /// Asks for the drain of a cluster, as far as others have a ready endpoint, or no more.
+    /// Asks for weights in a Kubernetes namespace of a cluster, or no more.
     pub(crate) fn weigh(&mut self, cluster: usize, name: &str, weights: Option<&str>) {
         let mut object = namespace(name);
         if let Some(weights) = weights {
@@ -241,6 +241,7 @@ impl World {
         must(self.clusters[cluster].api.put("namespaces", object));
     }
 
+    /// Asks for the drain of a cluster, as far as others have a ready endpoint, or no more.
     pub(crate) fn drain(&mut self, cluster: usize, drained: bool) {
         let api = &self.clusters[cluster].api;
         set_property(api, "drain-min-ready.cloudmap-mcs.io", "any");

@@ -23,7 +23,10 @@ use super::{
 use api::{
     ClusterProperty, ClusterPropertySpec, ServiceExport, ServiceImport,
     conditions::ImportCondition,
-    names::{ANNOTATION_DRAIN, ANNOTATION_DRAIN_MIN_READY, FieldManager, PROPERTY_DRAIN, PROPERTY_DRAIN_MIN_READY},
+    drain::read as read_drain,
+    names::{
+        ANNOTATION_DRAIN, ANNOTATION_DRAIN_MIN_READY, DRAIN, FieldManager, PROPERTY_DRAIN, PROPERTY_DRAIN_MIN_READY,
+    },
 };
 use app::connect;
 use cli::DrainArgs;
@@ -141,13 +144,18 @@ async fn take_back(client: &Client, scope: &Scope) -> anyhow::Result<()> {
             // Who may annotate exports may not be allowed to read this.
             let all = read(Api::<ClusterProperty>::all(client.clone()).get_opt(PROPERTY_DRAIN)).await.ok().flatten();
             anyhow::ensure!(
-                all.is_none_or(|property| property.spec.value != "true"),
+                !is_asked(all.as_ref().map(|property| property.spec.value.as_str())),
                 "the names are asked back, and still drained, because the cluster is (ClusterProperty {PROPERTY_DRAIN}). All of it comes \
                  back with: cloudmap-mcs drain --all --back"
             );
             Ok(())
         }
     }
+}
+
+/// Whether a value asks for a drain.
+fn is_asked(value: Option<&str>) -> bool {
+    matches!(read_drain([value, None], DRAIN), Ok(Some(_)))
 }
 
 /// Sets a ClusterProperty. Another field manager may hold the same value, and not another one.
@@ -193,7 +201,7 @@ async fn look(client: &Client, scope: &Scope, way: Way) -> Result<Seen, Unread> 
     let exports: Api<ServiceExport> = Api::all(client.clone());
     let mut take = |export: ServiceExport| {
         let key = ServiceKey::new(export.namespace().unwrap_or_default(), export.name_any());
-        let by_itself = export.annotations().get(ANNOTATION_DRAIN).is_some_and(|value| value == "true");
+        let by_itself = is_asked(export.annotations().get(ANNOTATION_DRAIN).map(String::as_str));
         if way == Way::Back && by_itself {
             return seen.by_themselves.push(key);
         }

@@ -6,7 +6,10 @@ mod traffic;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::{
-    api::{core::v1::Service, discovery::v1::EndpointSlice},
+    api::{
+        core::v1::Service,
+        discovery::v1::{Endpoint, EndpointSlice},
+    },
     apimachinery::pkg::apis::meta::v1::{Condition, Time},
 };
 use kube::ResourceExt;
@@ -75,8 +78,7 @@ impl Count {
         for slice in slices {
             let addresses = families.entry(&slice.address_type).or_default();
             for endpoint in &slice.endpoints {
-                // The API says that a missing condition means ready.
-                let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true);
+                let ready = is_ready(endpoint);
                 *addresses.entry(endpoint.addresses.first().map(String::as_str)).or_default() |= ready;
             }
         }
@@ -86,6 +88,11 @@ impl Count {
         };
         families.into_values().map(count).max_by_key(|count| (count.ready, count.total)).unwrap_or_default()
     }
+}
+
+/// The API says that a missing condition means ready.
+fn is_ready(endpoint: &Endpoint) -> bool {
+    endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true)
 }
 
 struct Follow<'a> {

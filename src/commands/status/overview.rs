@@ -15,7 +15,6 @@ use crate::{ledger_show, table::human};
 use api::{
     ServiceImport,
     conditions::{ImportStaleReason, ImportUnreachableReason, ReadyReason, Row, export_rows, import_rows},
-    names::PROPERTY_UNREACHABLE,
 };
 use cluster::{identity::Identity, lease::LEASE, objects, reader::Unread, record::RECORD};
 use ledger::{
@@ -315,8 +314,8 @@ pub(crate) fn stream(seen: &Cluster, view: &ClusterView) -> Option<bool> {
 /// Since when a cluster says of another one that it cannot reach it; `None`: it does not say so.
 pub(super) fn unreachable(views: &[ClusterView], here: &ClusterId, other: &str) -> Option<Timestamp> {
     let own = views.iter().find(|view| *view.id == *here.as_str())?;
-    let since = own.catalog.properties.get(&format!("{PROPERTY_UNREACHABLE}/{other}"))?;
-    Timestamp::from_second(since.parse().ok()?).ok()
+    let mut others = api::unreachable::read(&own.catalog.properties);
+    Timestamp::from_second(others.find(|(cluster, _)| cluster.as_str() == other)?.1).ok()
 }
 
 fn of_unreachable(view: &ClusterView, since: Timestamp) -> Finding {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kube::ResourceExt as _;
 
-use super::{super::report::Finding, Follow};
+use super::{super::report::Finding, Follow, is_ready};
 use api::{ServiceImportType, names};
 use cluster::objects;
 
@@ -37,9 +37,8 @@ impl Follow<'_> {
         let mut families = BTreeMap::<&str, BTreeMap<(&str, &str), &str>>::new();
         for slice in slices.iter().filter(|slice| objects::is_managed_slice(&slice.metadata)) {
             let source = slice.labels().get(names::LABEL_SOURCE_CLUSTER).map_or("", String::as_str);
-            for endpoint in &slice.endpoints {
-                let ready = endpoint.conditions.as_ref().and_then(|conditions| conditions.ready).unwrap_or(true);
-                if let Some(address) = endpoint.addresses.first().filter(|_| ready) {
+            for endpoint in slice.endpoints.iter().filter(|endpoint| is_ready(endpoint)) {
+                if let Some(address) = endpoint.addresses.first() {
                     let zone = endpoint.zone.as_deref().unwrap_or(UNKNOWN);
                     families.entry(&slice.address_type).or_default().insert((source, address), zone);
                 }
