@@ -65,11 +65,12 @@ table! {
         "a percentage from `0%` to `100%`, such as `25%`"; "all ready pods are registered"; "register only as many \
         ready pods as have this [share of the traffic](../shares.md) beside the instances of others";
     /// On a ServiceExport: which clusters serve its name, nearest first, in every importing cluster (KEP-5939, alpha). On a
-    /// Namespace: the same for the imports in it, whatever exports say.
-    ANNOTATION_CLUSTER_SELECTORS = "cloudmap-mcs/cluster-selectors" on "ServiceExport", "Namespace":
+    /// Namespace: the same for the imports in it, whatever exports say. The controller writes what is in force on the ServiceImport.
+    ANNOTATION_CLUSTER_SELECTORS = "cloudmap-mcs/cluster-selectors" on "ServiceExport", "Namespace", "ServiceImport":
         "`local-first`, `local-only`, `spread`, or a list of selectors"; "`--cluster-selectors`"; "which clusters [serve the \
         name](../traffic.md), nearest first. On a ServiceExport, for all importing clusters; on a Namespace, for the imports in it, whatever \
-        exports say. Alpha: it follows the draft KEP-5939";
+        exports say. On a ServiceImport, the controller writes the selection that is in force, unless all clusters serve alike. Alpha: it \
+        follows the draft KEP-5939";
     /// With [`ANNOTATION_CLUSTER_SELECTORS`]: what becomes of clusters that no selector selects.
     ANNOTATION_FALLBACK_POLICY = "cloudmap-mcs/cluster-selectors-fallback-policy" on "ServiceExport", "Namespace":
         "`AllClusters`, `None`"; "`AllClusters`; with `local-only`, `None`"; "whether [clusters that no selector selects](../traffic.md#selectors) serve when no other can. Alpha";

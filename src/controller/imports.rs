@@ -50,8 +50,8 @@ pub(super) struct Importing {
     subscribed: Arc<BTreeSet<Arc<str>>>,
     /// Whether the Cloud Map namespaces are listed.
     pub(super) listing: bool,
-    /// The cluster selections of Kubernetes namespaces. One that is invalid leaves the last valid one in force.
-    pub(super) selections: BTreeMap<Arc<str>, Arc<ClusterSelection>>,
+    /// The cluster selections of Kubernetes namespaces; `None` if it is invalid.
+    pub(super) selections: BTreeMap<Arc<str>, Option<Arc<ClusterSelection>>>,
     pub(super) spills: Spills,
     pub(super) reachability: Reachability,
     /// How near the clusters are that serve, by name, where a cluster selection is in force.
@@ -110,12 +110,14 @@ impl Core {
     fn select(&mut self, name: &Arc<str>, namespace: Option<&Namespace>) {
         let annotations = namespace.map(|namespace| namespace.cluster_selection.each_ref().map(Option::as_deref));
         match ClusterSelection::read(annotations.unwrap_or_default(), CLUSTER_SELECTION) {
-            Ok(Some(selection)) => drop(self.importing.selections.insert(name.clone(), Arc::new(selection))),
+            Ok(Some(selection)) => {
+                self.importing.selections.insert(name.clone(), Some(Arc::new(selection)));
+            }
             Ok(None) => drop(self.importing.selections.remove(name)),
             Err(why) => {
+                self.importing.selections.insert(name.clone(), None);
                 let regarding = namespace.map(|namespace| events::namespace(&namespace.name, &namespace.uid));
-                let text =
-                    format!("The last valid cluster selection of the namespace counts, if there was one: {why}.");
+                let text = format!("The cluster selection that each import in it has stays in force: {why}.");
                 let (reason, action) = (EventReason::InvalidAnnotation, "Import");
                 let note = regarding.map(|regarding| EventRecord { regarding, reason, action, text });
                 self.out.extend(note.map(Command::Emit));

@@ -121,7 +121,8 @@ impl Core {
             .collect();
         let (silent, unheard) = (self.knowledge.silent(), self.knowledge.unheard());
         let namespace = self.world.namespaces.get(&key.namespace);
-        let of_namespace = self.importing.selections.get(&key.namespace).map(AsRef::as_ref);
+        let of_namespace = self.namespace_selection(&key.namespace, there.import.as_deref());
+        let of_namespace = of_namespace.as_deref();
         let properties = self.properties_of(&sources, of_namespace);
         let drain = |(cluster, source): (&ClusterId, &Source<'_>)| {
             Some((cluster.clone(), self.drain_of(cluster, source.export)?))

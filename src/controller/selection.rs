@@ -1,6 +1,7 @@
 //! Which clusters serve a name: the properties of this cluster and of the others.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -12,8 +13,8 @@ use api::{
     selection::{ClusterSelection, InvalidSelection, Properties},
     unreachable,
 };
-use cluster::objects::ServiceExport;
-use import::Source;
+use cluster::objects::{ServiceExport, ServiceImport};
+use import::{Source, shown_selection};
 use model::{ClusterId, ClusterSetService, ServiceKey, ServiceType};
 
 /// The cluster selection that an export names, if it names one.
@@ -42,6 +43,19 @@ impl Core {
             let verdicts = self.verdicts();
             let verdicts = verdicts.iter().map(|(name, value)| (&**name, &**value));
             self.knowledge.set_properties(own_properties(&self.world).chain(drain).chain(verdicts));
+        }
+    }
+
+    /// The cluster selection that counts in a Kubernetes namespace, whatever exports say. One that is invalid leaves in force what
+    /// `import`, the import of a name in it, says.
+    pub(super) fn namespace_selection(
+        &self,
+        namespace: &str,
+        import: Option<&ServiceImport>,
+    ) -> Option<Cow<'_, ClusterSelection>> {
+        match self.importing.selections.get(namespace)? {
+            Some(selection) => Some(Cow::Borrowed(selection)),
+            None => shown_selection(import).map(Cow::Owned),
         }
     }
 
@@ -142,8 +156,10 @@ impl Core {
             return Some((SelectionReason::UnknownCluster, text));
         }
         // In this cluster, its Namespace counts first.
-        let overruled = self.importing.selections.get(&export.key.namespace).filter(|there| ***there != selection);
-        let in_force = overruled.map_or(&selection, AsRef::as_ref);
+        let import = self.world.imports.get(&export.key);
+        let overruled =
+            self.namespace_selection(&export.key.namespace, import.as_deref()).filter(|there| **there != selection);
+        let in_force = overruled.as_deref().unwrap_or(&selection);
         let tiers = in_force.for_importer(&properties[here]);
         let mut by_tier = BTreeMap::<Option<usize>, BTreeSet<&str>>::new();
         for cluster in merged.clusters.keys().filter(|cluster| !ClusterId::is_discovered(cluster.as_str())) {
@@ -155,7 +171,7 @@ impl Core {
         let order = by_tier.values().map(names).collect::<Vec<_>>().join("; then ");
         let order = if order.is_empty() { "no cluster serves".to_owned() } else { order };
         let never = never.map(|clusters| format!("; never: {}", names(&clusters))).unwrap_or_default();
-        let by = match overruled {
+        let by = match &overruled {
             None => format!("By {selection}"),
             Some(there) => format!("By {there}, which the Namespace in this cluster says instead of {selection}"),
         };

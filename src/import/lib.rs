@@ -24,7 +24,7 @@ pub use derived::{DerivedNaming, DerivedServices, InvalidDerivedName, hashed, is
 pub use objects::{derived_service, endpoint_slice, import_status, service_import};
 pub use packing::Former;
 pub use plan::{Observed, Plan, Source, Wanted, is_system, plan};
-pub use selecting::{Selected, Selecting, Serving};
+pub use selecting::{Selected, Selecting, Serving, shown_selection};
 pub use type_notice::TypeChange;
 pub use unknown::Unknown;
 pub use unreachable::{Unreachable, is_said_of};

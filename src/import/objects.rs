@@ -131,8 +131,8 @@ pub(super) fn derived_service_matches(there: &objects::Service, key: &ServiceKey
         && there.traffic_distribution == service.traffic_distribution
 }
 
-/// The ServiceImport. It names its derived Service, if it has one, and shows the cluster IPs of that Service (none for
-/// a headless one).
+/// The ServiceImport. It names its derived Service, if it has one, shows the cluster IPs of that Service (none for a headless
+/// one), and says which cluster selection is in force, unless all clusters serve alike.
 pub fn service_import(
     key: &ServiceKey,
     derived: Option<&str>,
@@ -185,6 +185,9 @@ pub fn service_import(
     annotations.retain(|name, _| is_annotation_key(name));
     if let Some(derived) = derived {
         annotations.insert(names::ANNOTATION_DERIVED_SERVICE.to_owned(), derived.to_owned());
+    }
+    if let Some(selection) = &service.cluster_selection {
+        annotations.insert(names::ANNOTATION_CLUSTER_SELECTORS.to_owned(), selection.to_string());
     }
     import.metadata.namespace = Some(key.namespace.to_string());
     import.metadata.labels = Some(labels);

@@ -23,6 +23,7 @@ use super::{
 use api::{
     conditions::{ImportCondition, find},
     names,
+    selection::ClusterSelection,
 };
 use cluster::objects::{AddressType, Endpoint as Row, ImportSpec, OwnSlice, ServiceImport};
 use discovery::Picture;
@@ -97,7 +98,7 @@ pub enum Plan {
 pub struct Wanted {
     /// The merged service; `None` if the ServiceImport and the derived Service stay as they are, because a cluster that
     /// may have decided about them is unknown. Its IP families are those by which this cluster serves it; none if this
-    /// cluster supports none of them.
+    /// cluster supports none of them. Its cluster selection is the one that is in force, if not all clusters serve alike.
     pub service: Option<ClusterSetService>,
     /// If the ServiceImport stays as it is, the derived Service that it names and that somebody deleted, as the import
     /// describes it.
@@ -239,6 +240,8 @@ fn plan_import(
     let selection = selection.filter(|_| service_type == ServiceType::ClusterSetIp);
     // Of what no cluster exports, no cluster is preferred.
     let selection = selection.filter(|_| is_exported || import_concerns_unknown(observed));
+    service.cluster_selection =
+        selection.as_ref().filter(|selection| !selection.is_spread()).map(ClusterSelection::published);
     let (mut spill, mut said, mut unreachable) = (Spill::Settled, None, BTreeMap::new());
     let mut offers = BTreeMap::new();
     if let Some(selection) = selection {

@@ -10,9 +10,10 @@ use super::{
 };
 use api::{
     conditions::ImportSelectionReason,
+    names::ANNOTATION_CLUSTER_SELECTORS,
     selection::{ClusterSelection, Properties},
 };
-use cluster::objects::OwnSlice;
+use cluster::objects::{OwnSlice, ServiceImport};
 use model::{ClusterId, Drain, PackedEndpoint};
 
 /// What decides which clusters serve a name in this cluster, beside its exports.
@@ -41,6 +42,14 @@ impl Selecting<'_> {
         let alike = selection.is_spread() && self.drains.is_empty() && self.unreachable.is_empty();
         (!alike).then_some(selection)
     }
+}
+
+/// The cluster selection that an import says is in force; `None` if there is no import of ours.
+#[must_use]
+pub fn shown_selection(import: Option<&ServiceImport>) -> Option<ClusterSelection> {
+    let import = import.filter(|import| import.managed)?;
+    let text = import.annotations.get(ANNOTATION_CLUSTER_SELECTORS);
+    Some(text.and_then(|text| ClusterSelection::from_published(text).ok()).unwrap_or_default())
 }
 
 /// How near the clusters are that serve a name, of those that its cluster selection allows.

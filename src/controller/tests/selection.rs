@@ -76,9 +76,10 @@ async fn a_property_that_changes_changes_who_is_near() {
 #[tokio::test(start_paused = true)]
 async fn the_namespace_of_the_importing_cluster_has_the_last_word() {
     let world = World::new();
-    let [blue, green, _red] = three(&world).await;
+    let [mut blue, green, _red] = three(&world).await;
+    let objects = blue.objects.clone();
     let annotate = |selectors: &str| {
-        blue.objects.annotate_namespace("shop", &[(ANNOTATION_MAY_REGISTER, "*/*"), (SELECTORS, selectors)]);
+        objects.annotate_namespace("shop", &[(ANNOTATION_MAY_REGISTER, "*/*"), (SELECTORS, selectors)]);
     };
     annotate("spread");
     until("all serve here", || blue.imported("web").len() == 6).await;
@@ -90,7 +91,10 @@ async fn the_namespace_of_the_importing_cluster_has_the_last_word() {
     annotate("nearest");
     let is_it = |note: &cluster::events::EventRecord| note.text.contains("cloudmap-mcs/cluster-selectors: \"nearest\"");
     until("it is said", || blue.objects.take_note(is_it).is_some()).await;
-    assert_eq!(blue.imported("web").len(), 6, "the last valid one counts");
+    always("the last valid one counts", Duration::from_secs(5), || blue.imported("web").len() == 6).await;
+    blue.kill();
+    blue.lead();
+    always("also for a new leader", Duration::from_mins(2), || blue.imported("web").len() == 6).await;
     blue.objects.annotate_namespace("shop", &[(ANNOTATION_MAY_REGISTER, "*/*")]);
     until("the export counts again", || blue.imported("web").len() == 2).await;
 }
