@@ -320,13 +320,18 @@ impl Cluster {
             .with_context(what)
     }
 
-    /// What a pod's first container printed.
-    /// Ends the API server as a crash does, and starts it again, if this process was told how. Waits until it answers.
-    pub async fn restart_api_server(&self) -> Result<()> {
+    /// Ends the API server as a crash does, and starts it again when it has been `away` for so long, if this process was told
+    /// how. Waits until it answers.
+    pub async fn restart_api_server(&self, away: Duration) -> Result<()> {
         let command = super::setting("MCS_E2E_RESTART_API_SERVER", "");
         let mut words = command.split_whitespace();
         let Some(program) = words.next() else { return Ok(()) };
-        let status = tokio::process::Command::new(program).args(words).arg(&self.context).status().await?;
+        let status = tokio::process::Command::new(program)
+            .args(words)
+            .arg(&self.context)
+            .arg(away.as_secs().to_string())
+            .status()
+            .await?;
         ensure!(status.success(), "{command} {}: {status}", self.context);
         super::wait::eventually("the API server answers again", super::wait::PODS, async || {
             self.version().await.map(drop)
@@ -334,6 +339,7 @@ impl Cluster {
         .await
     }
 
+    /// What a pod's first container printed.
     pub async fn logs(&self, namespace: &str, pod: &str) -> Result<String> {
         let pods: Api<k8s_openapi::api::core::v1::Pod> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("failed to read the log of {namespace}/{pod} in {}", self.context);

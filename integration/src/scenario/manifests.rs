@@ -1,5 +1,7 @@
 //! The objects that scenarios apply.
 
+use std::net::SocketAddr;
+
 use serde_json::{Value, json};
 
 use super::agnhost_image;
@@ -22,16 +24,31 @@ pub fn client(name: &str) -> Value {
     })
 }
 
-/// A pod in the network of its node, which lets nothing of the node pass to these addresses as long as it runs. It uses the
-/// node's own `ip`.
-pub fn blackhole(name: &str, node: &str, addresses: &[String]) -> Value {
-    let route = |verb: &str, joined: &str| {
-        let each = |address: &String| {
-            let family = if address.contains(':') { "-6" } else { "-4" };
-            format!("chroot /node ip {family} route {verb} blackhole {address}")
+/// Where nothing of a node can go.
+#[derive(Debug, Clone)]
+pub enum Blackhole {
+    /// To an address.
+    Address(String),
+    /// To a TCP port.
+    Port(SocketAddr),
+}
+
+impl Blackhole {
+    /// The command that makes it (`add`) or ends it (`del`).
+    fn command(&self, verb: &str) -> String {
+        let (v6, what, to) = match self {
+            Self::Address(address) => (address.contains(':'), "route", address.clone()),
+            Self::Port(port) => (port.is_ipv6(), "rule", format!("to {} ipproto tcp dport {}", port.ip(), port.port())),
         };
-        addresses.iter().map(each).collect::<Vec<_>>().join(joined)
-    };
+        let family = if v6 { "-6" } else { "-4" };
+        format!("chroot /node ip {family} {what} {verb} blackhole {to}")
+    }
+}
+
+/// A pod in the network of its node, which keeps these as long as it runs. It uses the node's own `ip`.
+pub fn blackhole(name: &str, node: &str, blackholes: &[Blackhole]) -> Value {
+    let route =
+        |verb: &str, joined: &str| blackholes.iter().map(|hole| hole.command(verb)).collect::<Vec<_>>().join(joined);
     let script = format!(
         "end() {{ {}; exit; }}; trap end TERM; {} && touch /tmp/ready || end; while true; do sleep 1 & wait; done",
         route("del", "; "),

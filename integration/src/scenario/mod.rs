@@ -8,12 +8,15 @@
 //! | `MCS_E2E_CONTEXTS` | two or three contexts of the kubeconfig: `a,b,c` |
 //! | `MCS_E2E_IPV6_CONTEXT` | the context of a further cluster, which has IPv6 only; where there is none, only the scenarios about IP families need it |
 //! | `MCS_E2E_EMULATOR` | the emulator that the controllers use, if they do, as this process reaches it: `http://...` |
+//! | `MCS_E2E_OTHER_EMULATOR` | another one, for clusters in another region; where there is none, no scenario has several registries |
 //! | `MCS_E2E_THREADS` | so many scenarios at once; by default 6 |
 //! | `MCS_E2E_DNS_HOST` | the address where that emulator answers DNS: the zones at port 5300, the resolver at port 53 |
-//! | `MCS_E2E_RESTART_API_SERVER` | the command that ends the API server of a context, which comes behind it, and starts it again; where there is none, the API servers go on |
+//! | `MCS_E2E_RESTART_API_SERVER` | the command that ends the API server of a context, which comes behind it, and starts it again after so many seconds, which come behind that; where there is none, the API servers go on |
+//! | `MCS_E2E_AWAY` | for how many seconds something is away in the scenario `unreachable`; by default 45 |
 //! | `MCS_E2E_AGNHOST_IMAGE` | the image of servers and clients; by default the public one |
 //! | `MCS_E2E_SYSTEM_NAMESPACE` | where the controller is installed; by default `cloudmap-mcs-system` |
 
+mod blackholes;
 mod cluster;
 mod controller;
 pub mod manifests;
@@ -50,6 +53,7 @@ pub fn system_namespace() -> String {
     setting("MCS_E2E_SYSTEM_NAMESPACE", "cloudmap-mcs-system")
 }
 
-fn setting(variable: &str, default: &str) -> String {
+/// The value of a variable of the environment; the default, if it is empty or not set.
+pub fn setting(variable: &str, default: &str) -> String {
     std::env::var(variable).ok().filter(|value| !value.is_empty()).unwrap_or_else(|| default.to_owned())
 }

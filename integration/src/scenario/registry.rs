@@ -1,6 +1,7 @@
 //! Cloud Map as others see it: an ECS task that discovers, somebody who registers, and the emulator's books.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -33,15 +34,30 @@ pub struct Registry {
 impl Registry {
     /// The emulator of `MCS_E2E_EMULATOR`, if that is set.
     pub fn from_env() -> Result<Option<Self>> {
-        let Some(endpoint) = std::env::var("MCS_E2E_EMULATOR").ok().filter(|endpoint| !endpoint.is_empty()) else {
+        Self::of_variable("MCS_E2E_EMULATOR")
+    }
+
+    /// That of another region, `MCS_E2E_OTHER_EMULATOR`, if it is set.
+    pub fn elsewhere() -> Result<Option<Self>> {
+        Self::of_variable("MCS_E2E_OTHER_EMULATOR")
+    }
+
+    fn of_variable(name: &str) -> Result<Option<Self>> {
+        let endpoint = super::setting(name, "");
+        if endpoint.is_empty() {
             return Ok(None);
-        };
-        let authority = endpoint.strip_prefix("http://").context("MCS_E2E_EMULATOR must start with http://")?;
+        }
+        let authority = endpoint.strip_prefix("http://").with_context(|| format!("{name} must start with http://"))?;
         Ok(Some(Self {
             // AWS lets an account make a namespace every two seconds, and controllers make those of other scenarios.
             client: Client::from_conf(patient_sdk_config(&endpoint, "e2e")),
             authority: authority.trim_end_matches('/').to_owned(),
         }))
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> Result<SocketAddr> {
+        self.authority.parse().with_context(|| format!("{} is no address with a port", self.authority))
     }
 
     /// What `DiscoverInstances` answers; nothing where the namespace or the service is not there.

@@ -33,11 +33,12 @@ const IPV6_ONLY: usize = 3;
 
 /// The scenarios that take longest, the longest first: those that wait begin in this order. Only the time that all take
 /// together depends on it.
-const LONGEST: [&str; 21] = [
+const LONGEST: [&str; 22] = [
     "chart",
     "drain",
     "unreachable",
     "nearest",
+    "regions",
     "aws-mcs",
     "ecs-cutover",
     "ecs-tasks",

@@ -246,11 +246,12 @@ command_stop_host() {
 
 command_restart_apiserver() {
 	require_up
-	local cluster=${1:-}
+	local cluster=${1:-} away=${2:-0}
 	cluster=${cluster#mcs-}
-	[ $# -eq 1 ] && [[ " $(clusters_present | xargs) " == *" $cluster "* ]] || fail "restart-apiserver takes the number of a cluster, or its context"
+	[ $# -le 2 ] && [[ $away =~ ^[0-9]+$ ]] && [[ " $(clusters_present | xargs) " == *" $cluster "* ]] ||
+		fail "restart-apiserver takes the number of a cluster, or its context, and for how many seconds it is away"
 	one_at_a_time
-	apiserver_restart "$cluster"
+	apiserver_restart "$cluster" "$away"
 }
 
 # host_stop NAME: asks it to end, and after five seconds ends it. Its log stays.

@@ -32,13 +32,14 @@ apiserver_ready() {
 	[ "$(curl -sS --noproxy '*' --max-time 3 --cacert "$(cluster_folder "$1")/pki/ca.crt" "$(server "$1")/readyz")" = ok ]
 }
 
-# apiserver_restart CLUSTER: etcd goes on meanwhile.
+# apiserver_restart CLUSTER SECONDS: it is away for so long. etcd goes on meanwhile.
 apiserver_restart() {
 	local cluster=$1 folder pid
 	folder=$(node_folder "$cluster" 1)
 	pid=$(cat "$folder/pids/kube-apiserver")
 	kill -KILL "$pid"
 	wait_until 60 process_ended "$pid" || fail "the API server of cluster $cluster does not end"
+	sleep "$2"
 	apiserver_start "$cluster"
 	await "$cluster" 600 "the API server" "$folder/log/kube-apiserver.log" apiserver_ready "$cluster"
 }

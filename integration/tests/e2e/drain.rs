@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::Write as _;
 use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::scenario::{
@@ -103,7 +104,7 @@ async fn day(world: &World) -> Result<()> {
 
     // The controller, the API server and all pods go without a word, as their nodes do.
     upgraded.controller().stop().await?;
-    upgraded.restart_api_server().await?;
+    upgraded.restart_api_server(Duration::ZERO).await?;
     try_join_all(both().map(async |name| {
         upgraded.merge(DEPLOYMENT, &world.namespace, &name, &json!({"spec": {"replicas": 0}})).await?;
         for pod in upgraded.list(POD, &world.namespace, &format!("app={name}")).await? {

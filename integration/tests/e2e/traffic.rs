@@ -130,7 +130,8 @@ async fn herd(world: &World, here: &Cluster, there: &Cluster) -> Result<()> {
     .await?;
     let requests = 1_000;
     let url = format!("http://{}/hostname", world.name("herd"));
-    let (low, high) = (requests * 9 / 100, requests * 20 / 100);
+    let share = requests / 7;
+    let (low, high) = (share - requests * 5 / 100, share + requests * 5 / 100);
     eventually("a seventh of the connections is its share", BACK, async || {
         let shares = here.shares(&url, requests).await?;
         let own = shares.get(&first).copied().unwrap_or_default();

@@ -1,12 +1,13 @@
 //! A cluster to which the network is gone serves nobody until it is back. Whatever else is gone proves nothing.
 
-use std::{io::Write as _, time::Duration};
+use std::{io::Write as _, sync::LazyLock, time::Duration};
 
 use anyhow::Result;
 use cloudmap_mcs_integration::scenario::{
-    Cluster, NODE, POD, PODS, PROPAGATION, SERVICE_IMPORT, World, condition, eventually, holds, holds_for, manifests,
-    name_of,
+    Cluster, POD, PROPAGATION, SERVICE_IMPORT, World, condition, eventually, holds, holds_for, manifests::Blackhole,
+    setting,
 };
+use futures::future::try_join;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -14,8 +15,11 @@ use tokio::time::{Instant, sleep};
 const KNOWN: Duration = Duration::from_secs(30);
 /// It takes about 20 s; the machine does much else.
 const JUDGED: Duration = Duration::from_mins(3);
-/// What is true for so long stays so.
-const STAYS: Duration = Duration::from_secs(45);
+/// What is true for so long stays so: twice what a judgement takes. `MCS_E2E_AWAY` says for how many seconds something is away.
+static STAYS: LazyLock<Duration> = LazyLock::new(|| {
+    let seconds = setting("MCS_E2E_AWAY", "45").parse();
+    Duration::from_secs(seconds.expect("MCS_E2E_AWAY is a number of seconds"))
+});
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_whose_network_is_gone_serves_nobody_and_comes_back_and_less_proves_nothing() {
@@ -36,16 +40,37 @@ async fn a_cluster_whose_network_is_gone_serves_nobody_and_comes_back_and_less_p
 
         // The stream alone: nothing passes to the controllers.
         let controllers = addresses(&dead.controller().pods().await?);
-        blackhole(world, here, "stream", &controllers).await?;
-        holds_for("its endpoints serve without a stream", STAYS, async || serves(world, here, dead, true).await)
+        world.blackhole(here, "stream", &controllers).await?;
+        holds_for("its endpoints serve without a stream", *STAYS, async || serves(world, here, dead, true).await)
             .await?;
-        restore(world, here, "stream").await?;
+        world.let_through(here, "stream").await?;
         // The leaders find each other again.
+        sleep(KNOWN).await;
+
+        // The registry alone, for both leaders.
+        let registry = world.registry()?.address()?;
+        for cluster in [dead, here] {
+            world.blackhole(cluster, "registry", &[Blackhole::Port(registry)]).await?;
+            let health = format!("http://{registry}/_emulator/health");
+            let answer = cluster.curl(&health, &["--max-time", "2"]).await;
+            holds(answer.is_err(), "the registry cannot be reached", &answer.ok())?;
+        }
+        holds_for("its endpoints serve without the registry", *STAYS, async || serves(world, here, dead, true).await)
+            .await?;
+        for cluster in [dead, here] {
+            world.let_through(cluster, "registry").await?;
+        }
+
+        // Its API server alone.
+        let serves_here = holds_for("its endpoints serve without its API server", *STAYS, async || {
+            serves(world, here, dead, true).await
+        });
+        try_join(dead.restart_api_server(*STAYS), serves_here).await?;
         sleep(KNOWN).await;
 
         // The controllers alone.
         dead.controller().stop().await?;
-        holds_for("its endpoints serve without controllers", STAYS, async || serves(world, here, dead, true).await)
+        holds_for("its endpoints serve without controllers", *STAYS, async || serves(world, here, dead, true).await)
             .await?;
         dead.controller().run(2, &[]).await?;
 
@@ -55,19 +80,19 @@ async fn a_cluster_whose_network_is_gone_serves_nobody_and_comes_back_and_less_p
             all.extend(addresses(&cluster.list(POD, &world.namespace, "").await?));
             all.extend(addresses(&cluster.controller().pods().await?));
         }
-        blackhole(world, here, "all", &all).await?;
-        holds_for("nobody is judged", STAYS, async || {
+        world.blackhole(here, "all", &all).await?;
+        holds_for("nobody is judged", *STAYS, async || {
             serves(world, here, dead, true).await?;
             serves(world, here, other, true).await
         })
         .await?;
-        restore(world, here, "all").await?;
+        world.let_through(here, "all").await?;
         sleep(KNOWN).await;
 
         // Everything of one.
         let pods = [dead.list(POD, &world.namespace, "").await?, dead.controller().pods().await?].concat();
         let gone = Instant::now();
-        blackhole(world, here, "network", &addresses(&pods)).await?;
+        world.blackhole(here, "network", &addresses(&pods)).await?;
         eventually("others serve", JUDGED, async || serves(world, here, dead, false).await).await?;
         tell("the endpoints of the cluster went", gone);
         serves(world, here, other, true).await?;
@@ -82,13 +107,13 @@ async fn a_cluster_whose_network_is_gone_serves_nobody_and_comes_back_and_less_p
                 // A new leader knows it, too.
                 here.controller().kill_leader().await?;
                 here.controller().settle().await?;
-                holds_for("others serve", STAYS, async || serves(world, here, dead, false).await).await
+                holds_for("others serve", *STAYS, async || serves(world, here, dead, false).await).await
             })
             .await?;
         holds(load.answers > 100 && load.failures.is_empty(), "every request is answered", &load.failures)?;
 
         let back = Instant::now();
-        restore(world, here, "network").await?;
+        world.let_through(here, "network").await?;
         eventually("its endpoints serve again", JUDGED, async || serves(world, here, dead, true).await).await?;
         tell("the endpoints of the cluster came back", back);
         eventually("nothing is said any more", PROPAGATION, async || {
@@ -122,39 +147,7 @@ async fn said(world: &World, cluster: &Cluster, name: &str, words: &str) -> Resu
 }
 
 /// The addresses of pods.
-fn addresses(pods: &[Value]) -> Vec<String> {
+fn addresses(pods: &[Value]) -> Vec<Blackhole> {
     let ips = pods.iter().flat_map(|pod| pod["status"]["podIPs"].as_array().into_iter().flatten());
-    ips.filter_map(|ip| ip["ip"].as_str().map(str::to_owned)).collect()
-}
-
-/// Lets nothing pass from the nodes of a cluster to these addresses, until [`restore`].
-async fn blackhole(world: &World, cluster: &Cluster, name: &str, addresses: &[String]) -> Result<()> {
-    holds(!addresses.is_empty(), "there are pods", &addresses)?;
-    let nodes = cluster.list(NODE, "", "").await?;
-    for node in &nodes {
-        let pod = format!("{name}-{}", name_of(node));
-        world.apply(cluster, manifests::blackhole(&pod, name_of(node), addresses)).await?;
-    }
-    eventually("nothing passes any more", PODS, async || {
-        for node in &nodes {
-            let pod = cluster.expect(POD, &world.namespace, &format!("{name}-{}", name_of(node))).await?;
-            holds(pod["status"]["containerStatuses"][0]["ready"] == true, "the routes are there", &pod["status"])?;
-        }
-        Ok(())
-    })
-    .await
-}
-
-async fn restore(world: &World, cluster: &Cluster, name: &str) -> Result<()> {
-    let nodes = cluster.list(NODE, "", "").await?;
-    for node in &nodes {
-        cluster.delete(POD, &world.namespace, &format!("{name}-{}", name_of(node))).await?;
-    }
-    eventually("the routes are gone", PODS, async || {
-        for node in &nodes {
-            cluster.expect_none(POD, &world.namespace, &format!("{name}-{}", name_of(node))).await?;
-        }
-        Ok(())
-    })
-    .await
+    ips.filter_map(|ip| ip["ip"].as_str().map(|ip| Blackhole::Address(ip.to_owned()))).collect()
 }
