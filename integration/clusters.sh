@@ -78,6 +78,16 @@ registry_up() {
 	export CLOUDMAP_ENDPOINT
 }
 
+# other_registry_up EMULATOR [FLAG...]: starts another one beside it, as that of another region; sets OTHER_CLOUDMAP_ENDPOINT.
+other_registry_up() {
+	local emulator=$1
+	shift
+	[ -z "$GIVEN_CONTEXTS" ] || return 0
+	"$TESTBED" run-host cloudmap-emulator-elsewhere -- "$emulator" --listen "$TESTBED_HOST_IP:8701" --region us-east-1 "$@"
+	OTHER_CLOUDMAP_ENDPOINT=http://$TESTBED_HOST_IP:8701
+	export OTHER_CLOUDMAP_ENDPOINT
+}
+
 # image_up BINARY: puts an image of the controller on every node; sets IMAGE.
 image_up() {
 	local tar
@@ -110,7 +120,7 @@ controllers_install() {
 
 # tests_environment: sets the variables that tests on clusters read; see integration/src/scenario/mod.rs.
 tests_environment() {
-	export MCS_E2E_CONTEXTS=$CONTEXTS MCS_E2E_IPV6_CONTEXT=${IPV6_CONTEXT:-} MCS_E2E_EMULATOR=${CLOUDMAP_ENDPOINT:-} MCS_E2E_AGNHOST_IMAGE=${TESTBED_AGNHOST_IMAGE:-}
+	export MCS_E2E_CONTEXTS=$CONTEXTS MCS_E2E_IPV6_CONTEXT=${IPV6_CONTEXT:-} MCS_E2E_EMULATOR=${CLOUDMAP_ENDPOINT:-} MCS_E2E_OTHER_EMULATOR=${OTHER_CLOUDMAP_ENDPOINT:-} MCS_E2E_AGNHOST_IMAGE=${TESTBED_AGNHOST_IMAGE:-}
 	export MCS_E2E_DNS_HOST=${TESTBED_HOST_IP:-}
 }
 

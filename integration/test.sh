@@ -144,6 +144,8 @@ provide() {
 	# external-dns lists the namespaces every 3 s here and not every minute, several of them at the same time.
 	registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --max-namespaces 1000 --call-latency 5ms-20ms \
 		--operation-latency 100ms-300ms --replicas 2 --discovery-lag 0s-500ms --rate ListNamespaces=3/20
+	other_registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --call-latency 60ms-120ms --operation-latency 100ms-300ms \
+		--replicas 2 --discovery-lag 0s-500ms
 	image_up "$CARGO_TARGET_DIR/release/cloudmap-mcs"
 	export PROGRAM=$CARGO_TARGET_DIR/release/cloudmap-mcs
 	controllers_install

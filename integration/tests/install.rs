@@ -42,7 +42,8 @@ fn every_flag() -> Value {
         "readinessGates": true, "gateTimeout": "2m", "cutovers": true, "hideTasks": true, "settle": "1m",
         "domainFilter": ["example.org", ".internal"], "awsZoneType": "private", "txtOwnerId": "eks",
         "policy": "upsert-only", "dryRun": true, "registrationPolicy": "granted", "namespaceQuota": "names=2000,records=9000",
-        "claimDelay": "500ms",
+        "claimDelay": "500ms", "home": "eu",
+        "registries": {"eu": {"region": "eu-central-1"}, "us": {"region": "us-east-1", "roleArn": "arn:aws:iam::111122223333:role/registry"}},
     });
     // The macro would recurse too deeply for all at once.
     let more = json!({
@@ -149,10 +150,14 @@ fn a_packaged_chart_renders_the_same() {
 #[test]
 fn every_flag_reaches_the_controller() {
     let mut config = every_flag();
-    // These two exclude each other.
+    // Some exclude others.
     config["awsMcsCompat"] = true.into();
-    let without = config.as_object_mut().unwrap().remove("instancesNamespace").unwrap();
-    for (config, count) in [(&config, 44), (&json!({"instancesNamespace": without, "dryRun": false}), 2)] {
+    let mut without = |flag: &str| config.as_object_mut().unwrap().remove(flag).unwrap();
+    let others = json!({
+        "instancesNamespace": without("instancesNamespace"), "dryRun": false, "home": without("home"),
+        "registries": without("registries"),
+    });
+    for (config, count) in [(&config, 44), (&others, 4)] {
         let Some(objects) = rendered(&json!({"config": config})) else { return };
         let data = &find(&objects, "ConfigMap", "cloudmap-mcs-config").unwrap()["data"];
         let flags: Vec<_> = data.as_object().unwrap().iter().collect();

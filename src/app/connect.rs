@@ -1,19 +1,21 @@
 //! Connections to Kubernetes and Cloud Map, from the command line.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use anyhow::Context as _;
 use backon::{ExponentialBuilder, Retryable as _};
 use kube::Client;
 use prometheus::Registry;
 
-use cli::{AwsArgs, ClusterArgs, EcsArgs, IdentityArgs, KubeArgs};
+use base::metrics::Register;
+use cli::{AwsArgs, ClusterArgs, EcsArgs, IdentityArgs, KubeArgs, RegistryPlace};
 use cloudmap::{AwsSettings, Connected, Permit, Rates};
 use cluster::{
     client::{self, Connection, Options},
     identity::{self, Flags, Identity},
 };
 use ecs::{AwsEcs, Ecs};
+use ledger::driver::Registries;
 use model::ClusterSetId;
 
 /// A client, and the namespace of this pod or of the kubeconfig's context.
@@ -39,19 +41,40 @@ const REPEAT: u32 = 24;
 /// be known before.
 const REPEAT_STATUS: u32 = 8;
 
-fn settings(args: &AwsArgs) -> AwsSettings {
-    let AwsArgs { region, assume_role_arn, assume_role_external_id, cloudmap_endpoint } = args;
-    AwsSettings {
-        region: region.clone(),
-        assume_role_arn: assume_role_arn.clone(),
-        external_id: assume_role_external_id.clone(),
-        endpoint: cloudmap_endpoint.clone(),
-        ..AwsSettings::default()
-    }
+fn settings(place: RegistryPlace) -> AwsSettings {
+    let RegistryPlace { region, role_arn, external_id, endpoint } = place;
+    AwsSettings { region, assume_role_arn: role_arn, external_id, endpoint, ..AwsSettings::default() }
 }
 
+/// The home.
 pub(crate) async fn registry(args: &AwsArgs, metrics: cloudmap::Metrics) -> anyhow::Result<Connected> {
-    Ok(cloudmap::connect(&settings(args), &Rates::default(), metrics).await?)
+    let (_, place) = args.home()?;
+    Ok(cloudmap::connect(&settings(place), &Rates::default(), metrics).await?)
+}
+
+/// The registries beside the home, which are only read.
+pub(crate) async fn registries(args: &AwsArgs, metrics: &impl Register) -> anyhow::Result<Registries> {
+    others(args, 0, |name| cloudmap::Metrics::of(metrics, name)).await
+}
+
+/// The same for commands that read and end soon.
+pub async fn registries_for_command(args: &AwsArgs) -> anyhow::Result<Registries> {
+    others(args, REPEAT_STATUS, |_| cloudmap::Metrics::new(&Registry::new())).await
+}
+
+async fn others(
+    args: &AwsArgs,
+    repeat: u32,
+    metrics: impl Fn(&str) -> prometheus::Result<cloudmap::Metrics>,
+) -> anyhow::Result<Registries> {
+    let mut others = BTreeMap::new();
+    for (name, place) in args.others() {
+        let settings = AwsSettings { repeat, ..settings(place.clone()) };
+        let connected = cloudmap::connect(&settings, &Rates::default(), metrics(name)?).await;
+        let connected = connected.with_context(|| format!("the registry {name}"))?;
+        others.insert(name.into(), connected.cloudmap as Arc<dyn cloudmap::Read>);
+    }
+    Ok(Registries { home: args.home()?.0.into(), others })
 }
 
 /// For commands that read and end soon. Nobody reads their metrics. They repeat throttled calls, because they share the
@@ -77,7 +100,7 @@ pub async fn registry_to_examine(args: &AwsArgs) -> anyhow::Result<(Connected, P
 }
 
 async fn repeating(args: &AwsArgs, repeat: u32) -> anyhow::Result<Connected> {
-    let settings = AwsSettings { repeat, ..settings(args) };
+    let settings = AwsSettings { repeat, ..settings(args.home()?.1) };
     let metrics = cloudmap::Metrics::new(&Registry::new())?;
     Ok(cloudmap::connect(&settings, &Rates::default(), metrics).await?)
 }
@@ -88,10 +111,11 @@ const REPEAT_ECS: u32 = 4;
 /// ECS, with the credentials, the region and the role with which Cloud Map is called. `None`: Cloud Map is an emulator, and
 /// nothing is known of an ECS that belongs to it.
 pub async fn ecs_for_command(aws: &AwsArgs, ecs: &EcsArgs) -> anyhow::Result<Option<Arc<dyn Ecs>>> {
-    if aws.cloudmap_endpoint.is_some() && ecs.ecs_endpoint.is_none() {
+    let (_, place) = aws.home()?;
+    if place.endpoint.is_some() && ecs.ecs_endpoint.is_none() {
         return Ok(None);
     }
-    let settings = AwsSettings { repeat: REPEAT_ECS, ..settings(aws) };
+    let settings = AwsSettings { repeat: REPEAT_ECS, ..settings(place) };
     Ok(Some(Arc::new(AwsEcs::connect(&settings, ecs.ecs_endpoint.as_deref()).await?)))
 }
 

@@ -47,6 +47,7 @@ pub(super) struct Leader {
     pub(super) keys: KeyStore,
     pub(super) cloudmap: Arc<dyn cloudmap::Write>,
     pub(super) listings: Arc<cloudmap::Listings>,
+    pub(super) registries: driver::Registries,
     pub(super) network: Option<Arc<dyn Network>>,
     pub(super) outside: Arc<dyn Outside>,
     /// How it connects to endpoints of other clusters.
@@ -155,6 +156,7 @@ impl Leader {
                 settings.timing = settings.timing.with_tick(self.args.ledger_tick);
                 settings.stale_ttl = self.args.stale_cluster_ttl;
                 settings.limits.remote_bytes = self.args.remote_memory as usize * MIB;
+                settings.registries = self.registries.clone();
                 let trust = Trust { join: self.args.join, ..trust };
                 (settings.trust, settings.keys, settings.network) = (trust, keys, self.network.clone());
                 let mut ledger = driver::spawn(

@@ -25,7 +25,7 @@ use cluster::{
     service_network,
 };
 use cutover::guard::Outside;
-use ledger::driver::sessions::Network;
+use ledger::driver::{Registries, sessions::Network};
 use model::{IpFamily, addresses::Range};
 use reachability::Connect;
 
@@ -67,8 +67,10 @@ pub struct Replica {
     pub pod: String,
     /// The connection to Kubernetes.
     pub client: Client,
-    /// The connection to Cloud Map.
+    /// The connection to Cloud Map: to the home.
     pub registry: Connected,
+    /// The registries that are read beside it.
+    pub registries: Registries,
     /// How it reaches the leaders of other clusters, if it does.
     pub network: Option<Arc<dyn Network>>,
     /// What the guards of Cutovers look at.
@@ -185,7 +187,7 @@ impl Replica {
     }
 
     async fn run_here(self, stop: watch::Receiver<bool>) -> anyhow::Result<()> {
-        let Self { args, pod, client, registry, network, outside, endpoints, admin, metrics } = self;
+        let Self { args, pod, client, registry, registries, network, outside, endpoints, admin, metrics } = self;
         let Connected { cloudmap, region, endpoint: _ } = registry;
         let namespace = args.place.kube.controller.namespace.clone();
         let mut stopping = stop.clone();
@@ -235,6 +237,7 @@ impl Replica {
             caches,
             cloudmap,
             listings,
+            registries,
             network,
             outside,
             endpoints,

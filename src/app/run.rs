@@ -29,6 +29,7 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let exposed = Registry::new();
     release::register(&exposed)?;
     let metrics = Metrics::new(&exposed)?;
+    let registries = Box::pin(connect::registries(&args.place.aws, &exposed)).await?;
     let stop = stop_signal()?;
     let admin = Admin::new(exposed);
     let mut server = JoinSet::new();
@@ -41,8 +42,8 @@ pub async fn run(args: RunArgs) -> anyhow::Result<()> {
     let pod = std::env::var("POD_NAME").or_else(|_| std::env::var("HOSTNAME")).unwrap_or_else(|_| "local".to_owned());
     let outside = Arc::new(Net::new(args.guard_prometheus.clone()));
     let endpoints = Arc::new(reachability::Tcp);
-    let mut replica =
-        Replica { args, pod, client, registry, network, outside, endpoints, admin, metrics }.run(stop.clone());
+    let mut replica = Replica { args, pod, client, registry, registries, network, outside, endpoints, admin, metrics }
+        .run(stop.clone());
     tokio::select! {
         result = &mut replica => result,
         ended = server.join_next() => {

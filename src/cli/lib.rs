@@ -10,6 +10,7 @@ mod drain;
 mod gather;
 mod iam;
 mod page;
+mod registries;
 mod run;
 mod shared;
 pub mod shell;
@@ -44,6 +45,7 @@ pub use self::{
     gather::GatherArgs,
     iam::{IamArgs, IamCommand, IamFormat, PolicyArgs, TrustArgs, Trusted},
     page::PageArgs,
+    registries::{Registries, RegistryPlace},
     run::{RunArgs, STREAM_PORT},
     shared::{AwsArgs, ClusterArgs, ControllerArgs, IdentityArgs, KubeArgs, OutputFormat, PlaceArgs},
     status::StatusArgs,

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
 use super::{
+    registries::{Registries, RegistryPlace},
     shell::quoted,
     values::{http_url, parsed},
 };
@@ -101,6 +103,41 @@ pub struct AwsArgs {
     /// For PrivateLink set $AWS_ENDPOINT_URL_SERVICEDISCOVERY instead.
     #[arg(long, env = "CLOUDMAP_MCS_CLOUDMAP_ENDPOINT", value_name = "URL", value_parser = http_url)]
     pub cloudmap_endpoint: Option<String>,
+    /// The registries of the ClusterSet, if it has several: YAML, or `@` and the path of a file with it. It is the same for all
+    /// clusters. Instead of --region, --assume-role-arn and --cloudmap-endpoint.
+    ///
+    /// Each name has a `region`, and if it needs them a `roleArn`, an `externalId` and an `endpoint`, as these flags.
+    #[arg(long, env = "CLOUDMAP_MCS_REGISTRIES", value_name = "YAML", value_parser = parsed::<Registries>, requires = "home",
+        conflicts_with_all = ["region", "assume_role_arn", "cloudmap_endpoint"])]
+    pub registries: Option<Registries>,
+    /// The registry of this cluster among --registries: it writes its ledger and its instances there.
+    #[arg(long, env = "CLOUDMAP_MCS_HOME", value_name = "NAME", requires = "registries")]
+    pub home: Option<String>,
+}
+
+impl AwsArgs {
+    /// The home: its name, which is empty if registries have no names, and how to reach it.
+    ///
+    /// # Errors
+    /// `--home` names none of the registries.
+    pub fn home(&self) -> anyhow::Result<(String, RegistryPlace)> {
+        let Some(registries) = &self.registries else {
+            let Self { region, assume_role_arn, assume_role_external_id, cloudmap_endpoint, .. } = self.clone();
+            let (role_arn, external_id, endpoint) = (assume_role_arn, assume_role_external_id, cloudmap_endpoint);
+            return Ok((String::new(), RegistryPlace { region, role_arn, external_id, endpoint }));
+        };
+        let name = self.home.clone().unwrap_or_default();
+        let known = || registries.iter().map(|(name, _)| name).collect::<Vec<_>>().join(", ");
+        let place = registries.iter().find(|(other, _)| **other == *name).map(|(_, place)| place.clone());
+        let place = place.with_context(|| format!("--home is {name}, but --registries has {}", known()))?;
+        Ok((name, place))
+    }
+
+    /// The registries beside the home.
+    pub fn others(&self) -> impl Iterator<Item = (&str, &RegistryPlace)> {
+        let all = self.registries.iter().flat_map(Registries::iter);
+        all.filter(|(name, _)| Some(*name) != self.home.as_deref())
+    }
 }
 
 /// Format of the output.

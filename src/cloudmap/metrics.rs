@@ -25,24 +25,35 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Creates and registers the metrics.
+    /// Creates and registers the metrics of the home.
     ///
     /// # Errors
-    /// The registry already has metrics with these names.
-    pub fn new(registry: &impl Register) -> Result<Self, prometheus::Error> {
+    /// The registry of metrics already has them.
+    pub fn new(metrics: &impl Register) -> Result<Self, prometheus::Error> {
+        Self::of(metrics, "")
+    }
+
+    /// The same of the registry with this name, which is not the home.
+    ///
+    /// # Errors
+    /// The registry of metrics already has them.
+    pub fn of(registry: &impl Register, name: &str) -> Result<Self, prometheus::Error> {
         let buckets = || vec![0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
         let metrics = Self {
             calls: IntCounterVec::new(
                 Opts::new(
                     "cloudmap_mcs_aws_calls_total",
                     "Calls to AWS Cloud Map; each page counts. The outcome is ok, not_found, already_exists, duplicate, \
-                     in_use, limit_exceeded, throttled, access_denied, no_credentials, invalid_input, unknown or other",
-                ),
+                     in_use, limit_exceeded, throttled, access_denied, no_credentials, invalid_input, unknown or other. The registry \
+                     is empty for the home",
+                )
+                .const_label("registry", name),
                 &["operation", "outcome"],
             )?,
             duration: HistogramVec::new(
                 HistogramOpts::new("cloudmap_mcs_aws_call_duration_seconds", "Duration of calls to AWS Cloud Map")
-                    .buckets(buckets()),
+                    .buckets(buckets())
+                    .const_label("registry", name),
                 &["operation"],
             )?,
             wait: HistogramVec::new(
@@ -50,7 +61,8 @@ impl Metrics {
                     "cloudmap_mcs_aws_limiter_wait_seconds",
                     "Time that calls waited for the rate limit of their operation; the lane is ledger or instances",
                 )
-                .buckets(buckets()),
+                .buckets(buckets())
+                .const_label("registry", name),
                 &["operation", "lane"],
             )?,
             answers: Arc::default(),

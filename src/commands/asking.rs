@@ -7,19 +7,72 @@ use std::{
     time::Duration,
 };
 
+use futures::future::{join, join_all};
 use k8s_openapi::{api::core::v1::Pod, jiff::SignedDuration};
 use kube::{Client, ResourceExt as _};
 use tokio::time::{Instant, sleep, timeout};
 
 use app::connect;
 use base::env;
-use cli::{IdentityArgs, KubeArgs};
+use cli::{AwsArgs, IdentityArgs, KubeArgs};
 use cloudmap::{Error, ErrorKind, Operation};
 use cluster::{
     identity::Identity,
     reader::{self, Unread},
 };
+use ledger::{RegistryName, show};
 use model::ClusterSetId;
+use records::{ClusterView, read_all};
+
+/// The ledgers of a ClusterSet: that of the home, and those of the other registries by name.
+pub(super) struct AllLedgers {
+    /// That of the home.
+    pub(super) home: Vec<ClusterView>,
+    /// The others, or why they cannot be read. A registry without a ledger has no clusters.
+    pub(super) others: Vec<(RegistryName, Result<Vec<ClusterView>, show::Error>)>,
+}
+
+impl AllLedgers {
+    /// Reads all of them at the same time.
+    ///
+    /// # Errors
+    /// The settings cannot be used, or the home cannot be read.
+    pub(super) async fn read(args: &AwsArgs, clusterset: &ClusterSetId) -> anyhow::Result<Self> {
+        let cloudmap = connect::registry_for_command(args).await?;
+        let others = connect::registries_for_command(args).await?.others;
+        let others = others.into_iter().map(async |(name, cloudmap)| {
+            let views = match patiently(read_all(cloudmap, clusterset)).await {
+                Err(show::Error::NoLedger(_)) => Ok(Vec::new()),
+                views => views,
+            };
+            (name, views)
+        });
+        let (home, others) = join(patiently(read_all(cloudmap, clusterset)), join_all(others)).await;
+        Ok(Self { home: home?, others })
+    }
+
+    /// Every cluster that could be read, with its registry if that is not the home.
+    pub(super) fn clusters(&self) -> impl Iterator<Item = (Option<&RegistryName>, &ClusterView)> {
+        let others = self.others.iter().filter_map(|(name, views)| Some((name, views.as_ref().ok()?)));
+        let others = others.flat_map(|(name, views)| views.iter().map(move |view| (Some(name), view)));
+        self.home.iter().map(|view| (None, view)).chain(others)
+    }
+
+    /// The registries that could not be read, and why.
+    pub(super) fn unread(&self) -> impl Iterator<Item = (&RegistryName, &show::Error)> {
+        self.others.iter().filter_map(|(name, views)| Some((name, views.as_ref().err()?)))
+    }
+
+    /// Fails if a registry could not be read: what is shown lacks its clusters.
+    ///
+    /// # Errors
+    /// Names these registries, and says why.
+    pub(super) fn all_read(&self) -> anyhow::Result<()> {
+        let unread: Vec<_> = self.unread().map(|(name, error)| format!("registry {name}: {error}")).collect();
+        anyhow::ensure!(unread.is_empty(), "not all registries could be read: {}", unread.join("; "));
+        Ok(())
+    }
+}
 
 /// How long a call of AWS may take, its repetitions included; also a reading of the whole ledger.
 const PATIENCE: Duration = Duration::from_secs(30);

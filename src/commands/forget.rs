@@ -10,6 +10,7 @@ use app::connect;
 use cli::{ForgetArgs, KubeArgs};
 use cloudmap::Permit;
 use cluster::record::RecordObject;
+use futures::future::try_join_all;
 use ledger::{
     CLUSTERS,
     head::Head,
@@ -22,6 +23,13 @@ use records::read_all;
 pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
     let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
     let (cloudmap, permit) = connect::registry_to_write(&args.place.aws).await?;
+    // It may have moved to another home.
+    let others = connect::registries_for_command(&args.place.aws).await?.others;
+    let others = others.iter().map(async |(name, cloudmap)| {
+        let alive = refuse_if_alive(cloudmap, &clusterset, Some(&args.cluster), false).await;
+        alive.with_context(|| format!("in the registry {name}")).map(drop)
+    });
+    try_join_all(others).await?;
     let said = mark(&cloudmap, &permit, &clusterset, &args.place.kube, &args.cluster).await?;
     writeln!(std::io::stdout(), "{said}\nTo list what else it left behind: {}", listing(&clusterset, &args.cluster))?;
     Ok(())

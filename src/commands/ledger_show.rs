@@ -3,25 +3,49 @@
 use serde_json::{Value, json};
 
 use super::{
-    asking::{self, patiently},
+    asking::{self, AllLedgers},
     table::{self, Table, human, time},
 };
-use app::connect;
 use cli::ShowArgs;
-use ledger::head::Presence;
+use ledger::{head::Presence, show};
 use model::{ClaimState, Conditions, Endpoint, Registration};
-use records::{ClusterView, read_all};
+use records::ClusterView;
 
 pub(super) async fn show(args: ShowArgs) -> anyhow::Result<()> {
     let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
-    let cloudmap = connect::registry_for_command(&args.place.aws).await?;
-    let mut views = patiently(read_all(cloudmap, &clusterset)).await?;
+    let mut ledgers = AllLedgers::read(&args.place.aws, &clusterset).await?;
     if let Some(cluster) = &args.cluster {
-        views.retain(|view| *view.id == *cluster.as_str());
-        anyhow::ensure!(!views.is_empty(), "the ClusterSet {clusterset} has no cluster {cluster}");
+        let others = ledgers.others.iter_mut().filter_map(|(_, views)| views.as_mut().ok());
+        for views in others.chain([&mut ledgers.home]) {
+            views.retain(|view| *view.id == *cluster.as_str());
+        }
+        anyhow::ensure!(ledgers.clusters().next().is_some(), "the ClusterSet {clusterset} has no cluster {cluster}");
     }
-    let json = || json!({ "clusterset": clusterset.as_str(), "clusters": clusters_json(&views) });
-    table::print(args.output, || tables(&views), json)
+    let AllLedgers { home: views, others } = &ledgers;
+    let json = || {
+        let mut shown = json!({ "clusterset": clusterset.as_str(), "clusters": clusters_json(views) });
+        if !others.is_empty() {
+            shown["registries"] = others.iter().map(|(name, views)| (name.to_string(), registry_json(views))).collect();
+        }
+        shown
+    };
+    let text = || {
+        let others = others.iter().map(|(name, views)| {
+            let views = views.as_ref().map_or_else(|error| format!("{error}\n"), |views| tables(views));
+            format!("\nRegistry {name}:\n{views}")
+        });
+        tables(views) + &others.collect::<String>()
+    };
+    table::print(args.output, text, json)?;
+    ledgers.all_read()
+}
+
+/// A registry beside the home.
+fn registry_json(views: &Result<Vec<ClusterView>, show::Error>) -> Value {
+    match views {
+        Ok(views) => json!({ "clusters": clusters_json(views) }),
+        Err(error) => json!({ "error": error.to_string() }),
+    }
 }
 
 fn tables(views: &[ClusterView]) -> String {

@@ -81,7 +81,7 @@ async fn complete(command: Command) -> anyhow::Result<ExitCode> {
 
 /// The controller, with the page beside it if that is wanted.
 async fn run(args: RunArgs) -> anyhow::Result<()> {
-    let Some(listen) = args.page_listen else { return app::run(args).await };
+    let Some(listen) = args.page_listen else { return Box::pin(app::run(args)).await };
     anyhow::ensure!(!collide(listen, args.listen), "--page-listen has the port of --listen: give it another one");
     let place = args.place.clone();
     let client = connect::kubernetes(&place.kube).await?;

@@ -9,7 +9,7 @@ use anyhow::Context as _;
 use serde_json::json;
 
 use super::{
-    asking::{self, patiently},
+    asking::{self, AllLedgers},
     table::{self, Table},
 };
 use app::connect;
@@ -17,12 +17,13 @@ use base::env;
 use cli::{TrustAcceptArgs, TrustCommand, TrustListArgs, TrustRejectArgs, TrustRotateArgs};
 use cluster::{identity, keys::KeyStore, record::RecordObject};
 use ledger::{
+    RegistryName,
     head::Head,
     record::{self, Accepted, Gone, Record, RecordStore as _},
     trust::{Keys, TRUSTED},
 };
 use model::{ClusterId, ClusterSetId, PublicKey};
-use records::{ClusterView, read_all};
+use records::ClusterView;
 
 pub(super) async fn trust(command: TrustCommand) -> anyhow::Result<()> {
     match command {
@@ -75,9 +76,20 @@ impl Row {
     }
 }
 
-/// One row for each cluster that has a head or is recorded here.
-fn rows(views: &[ClusterView], accepted: &BTreeMap<String, Accepted>, uid: &str) -> Vec<Row> {
-    let views: BTreeMap<&str, &ClusterView> = views.iter().map(|view| (&*view.id, view)).collect();
+/// One row for each cluster that has a head or is recorded here. Of an id that several registries have, the head is that of the
+/// recorded one.
+fn rows<'a>(
+    all: impl Iterator<Item = (Option<&'a RegistryName>, &'a ClusterView)>,
+    accepted: &BTreeMap<String, Accepted>,
+    uid: &str,
+) -> Vec<Row> {
+    let mut views = BTreeMap::<&str, &ClusterView>::new();
+    for (registry, view) in all {
+        let recorded = accepted.get(&*view.id).is_some_and(|it| it.registry.as_deref() == registry.map(|name| &**name));
+        if recorded || !views.contains_key(&*view.id) {
+            views.insert(&view.id, view);
+        }
+    }
     let ids: BTreeSet<&str> = views.keys().copied().chain(accepted.keys().map(String::as_str)).collect();
     ids.into_iter().map(|id| Row::new(id, views.get(id).copied(), accepted.get(id), uid)).collect()
 }
@@ -85,17 +97,18 @@ fn rows(views: &[ClusterView], accepted: &BTreeMap<String, Accepted>, uid: &str)
 async fn list(args: TrustListArgs) -> anyhow::Result<()> {
     let client = connect::kubernetes(&args.place.kube).await?;
     let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
-    let cloudmap = connect::registry_for_command(&args.place.aws).await?;
+    let ledgers = AllLedgers::read(&args.place.aws, &clusterset).await?;
     let uid = identity::kube_system_uid(&client).await?;
     let record = RecordObject::new(client, &args.place.kube.controller.namespace).load().await?;
     let record = record.map(|(record, _)| record).filter(|record| record.is_of(clusterset.as_str()));
     let accepted = record.map(|record| record.accepted).unwrap_or_default();
-    let rows = rows(&patiently(read_all(cloudmap, &clusterset)).await?, &accepted, &uid);
+    let rows = rows(ledgers.clusters(), &accepted, &uid);
     let json = || {
         let row = |Row { cluster, signs, pinned, own, note }: &Row| json!({"cluster": cluster, "signsWith": signs, "pinned": pinned, "own": own, "note": note});
         json!({"clusterset": clusterset.as_str(), "clusters": rows.iter().map(row).collect::<Vec<_>>()})
     };
-    table::print(args.output, || tables(&rows), json)
+    table::print(args.output, || tables(&rows), json)?;
+    ledgers.all_read()
 }
 
 fn tables(rows: &[Row]) -> String {
@@ -111,11 +124,11 @@ fn tables(rows: &[Row]) -> String {
 async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
     let id = &args.cluster;
     let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
-    let cloudmap = connect::registry_for_command(&args.place.aws).await?;
-    let views = patiently(read_all(cloudmap, &clusterset)).await?;
-    let head = views.into_iter().find(|view| *view.id == *id.as_str()).and_then(|view| view.head);
-    let head =
-        head.with_context(|| format!("the ClusterSet {clusterset} has no head of a cluster {id} that can be read"))?;
+    let ledgers = AllLedgers::read(&args.place.aws, &clusterset).await?;
+    let Some((registry, head)) = head_of(ledgers.clusters(), id, args.key) else {
+        ledgers.all_read()?;
+        anyhow::bail!("the ClusterSet {clusterset} has no head of a cluster {id} that can be read");
+    };
     let signer = head.signer.with_context(|| {
         format!("the head of {id} has no valid signature: start its controller without --trust=open, and try again")
     })?;
@@ -124,7 +137,9 @@ async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
     let client = connect::kubernetes(&args.place.kube).await?;
     refuse_own(id, &head.uid, &identity::kube_system_uid(&client).await?)?;
     let store = RecordObject::new(client, &args.place.kube.controller.namespace);
-    let pinned = record::update(&store, |record| pin(record, &clusterset, id, &head.uid, key)).await?;
+    let home = args.place.aws.home()?.0;
+    let registry = registry.map_or(home.as_str(), |name| name);
+    let pinned = record::update(&store, |record| pin(record, &clusterset, (id, registry), &head.uid, key)).await?;
     let pinned = pinned.context("this cluster has no ledger record: its controller has never led")?;
     anyhow::ensure!(
         pinned,
@@ -139,14 +154,35 @@ async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Pins the key of another cluster; `false` if the record is that of a cluster in another ClusterSet, where another cluster may
+/// The head of a cluster, and its registry if that is not the home. Of an id that several registries have, the one that is signed with
+/// this key.
+fn head_of<'a>(
+    all: impl Iterator<Item = (Option<&'a RegistryName>, &'a ClusterView)>,
+    id: &ClusterId,
+    key: Option<PublicKey>,
+) -> Option<(Option<&'a RegistryName>, &'a Head)> {
+    let of_id = all.filter(|(_, view)| *view.id == *id.as_str());
+    let heads = of_id.filter_map(|(registry, view)| Some((registry, view.head.as_deref()?)));
+    heads.min_by_key(|(_, head)| key.is_none() || head.signer != key)
+}
+
+/// Pins the key of another cluster, whose ledger is in this registry (empty: registries have no names); `false` if the record is that of a cluster in another ClusterSet, where another cluster may
 /// have the id.
-fn pin(record: &mut Record, clusterset: &ClusterSetId, id: &ClusterId, uid: &str, key: PublicKey) -> bool {
+fn pin(
+    record: &mut Record,
+    clusterset: &ClusterSetId,
+    (id, registry): (&ClusterId, &str),
+    uid: &str,
+    key: PublicKey,
+) -> bool {
     let is_member = record.is_of(clusterset.as_str());
     if is_member {
         // The date of its service stays: who created it did not change.
         let created = record.accepted.get(id.as_str()).filter(|before| before.uid == uid).map_or(0, |it| it.created);
-        let accepted = Accepted { created, ..Accepted::unread(uid.to_owned(), Some(key)) };
+        // As the controller names them; without names there is one.
+        let elsewhere = record.home.as_ref().filter(|home| !registry.is_empty() && *home != registry);
+        let registry = elsewhere.map(|_| registry.to_owned());
+        let accepted = Accepted { created, registry, ..Accepted::unread(uid.to_owned(), Some(key)) };
         record.accepted.insert(id.to_string(), accepted);
     }
     is_member
@@ -283,7 +319,7 @@ mod tests {
         for (own, pinned) in [("prod", true), ("staging", false)] {
             let member = Some(Member { clusterset: own.to_owned(), cluster: "green".to_owned() });
             let mut record = Record { member, ..Record::default() };
-            assert_eq!(pin(&mut record, &prod, &blue, "uid-blue", PublicKey::from_bytes([1; 32])), pinned);
+            assert_eq!(pin(&mut record, &prod, (&blue, ""), "uid-blue", PublicKey::from_bytes([1; 32])), pinned);
             assert_eq!(record.accepted.contains_key("blue"), pinned);
         }
     }
@@ -299,10 +335,10 @@ mod tests {
         let head = view("blue");
         let row = |record: &Record| Row::new("blue", Some(&head), record.accepted.get("blue"), "uid-green").note;
         assert_eq!(row(&record), "rejected here");
-        assert!(pin(&mut record, &prod, &blue, "uid-blue", key));
+        assert!(pin(&mut record, &prod, (&blue, ""), "uid-blue", key));
         assert_eq!((record.accepted["blue"].gone, record.accepted["blue"].key), (None, Some(key)));
         record.accepted.get_mut("blue").unwrap().created = 7;
-        assert!(take_back(&mut record, &blue) && pin(&mut record, &prod, &blue, "uid-blue", key));
+        assert!(take_back(&mut record, &blue) && pin(&mut record, &prod, (&blue, ""), "uid-blue", key));
         assert_eq!(record.accepted["blue"].created, 7, "since when it is there is not forgotten");
     }
 
@@ -344,7 +380,7 @@ mod tests {
             ("red".to_owned(), Accepted::unread("uid-red".to_owned(), None)),
         ];
         let unreadable = ClusterView { head: None, ..view("black") };
-        let rows = rows(&[unreadable], &accepted.into(), "uid-green");
+        let rows = rows([(None, &unreadable)].into_iter(), &accepted.into(), "uid-green");
         let notes: Vec<_> = rows.iter().map(|row| (row.cluster.as_str(), row.pinned, row.note)).collect();
         let absent = "no head in the ledger";
         assert_eq!(

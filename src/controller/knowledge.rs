@@ -16,7 +16,7 @@ use super::{Mode, subset::Subset};
 use cluster::objects::Namespace;
 use export::{Accounts, Dates, Exports, Quota, Refusal};
 use instances::{RegistrationPolicy, Rights, policy::Precedence};
-use ledger::Map;
+use ledger::{Map, RegistryName};
 use model::{ClaimOwner, ClaimState, ClusterId, Endpoint, Exported, Registration, ServiceKey, Target};
 
 /// What a change of the registry concerns.
@@ -138,8 +138,12 @@ struct Others {
     remotes: BTreeMap<ClusterId, Remote>,
     /// Clusters that are in the ledger, but of which nothing is accepted (yet).
     unaccepted: BTreeSet<ClusterId>,
-    /// Whether the registry's heads were read at least once in this term. The content of the record does not count.
+    /// Whether the heads of any registry were read at least once in this term. The content of the record does not count.
     read: bool,
+    /// The same of the home.
+    home_read: bool,
+    /// The registries beside the home that were not read in this term.
+    unread: BTreeSet<RegistryName>,
     /// Whether all live clusters were verified at least once, or had the time for it.
     first_read: bool,
 }

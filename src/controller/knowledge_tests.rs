@@ -55,12 +55,14 @@ pub(crate) fn mk_remotes(clusters: &[(&str, Option<Arc<Map>>)]) -> Remotes {
         expired: false,
         refused: false,
         created: 0,
+        registry: None,
         problem: None,
     };
     Remotes {
         clusters: clusters.iter().map(|(name, state)| (id(name), read(state))).collect(),
         heads_read: true,
         all_live_verified: clusters.iter().all(|(_, state)| state.is_some()),
+        all_read: clusters.iter().all(|(_, state)| state.is_some()),
         ..Remotes::default()
     }
 }
@@ -109,7 +111,7 @@ fn a_record_that_was_rolled_back_says_nothing_about_the_clusters_that_it_lacks()
     assert!(!knowledge.end_first_reading(), "time alone does not tell");
     // Who made the exports service of the other one is asked only now.
     let mut read = mk_remotes(&[("there", Some(mk_map(&[])))]);
-    (read.unaccepted, read.all_live_verified) = ([id("joined")].into(), false);
+    (read.unaccepted, read.all_live_verified, read.all_read) = ([id("joined")].into(), false, false);
     knowledge.adopt_remotes(&read);
     assert_eq!(knowledge.unknown(), Unknown::Only([id("joined")].into()));
     assert!(knowledge.is_unread(&id("joined")) && knowledge.awaits_first_reading());

@@ -14,6 +14,7 @@ use api::conditions::{ImportCondition, find};
 use ledger::{
     Map,
     driver::{Status, local::Kept},
+    readers::Owner,
     remote::{RemoteFigures, Remotes},
     writer::{Inherited, Stage},
 };
@@ -181,7 +182,9 @@ impl Core {
             if live { !self.importing.peers.reads(key) } else { self.importing.peers.is_complete(key) }
         });
         let known = waiting(&self.knowledge) != before;
-        let others = remotes.clusters.values().any(|remote| !remote.left) || !remotes.unaccepted.is_empty();
+        // Claims of clusters in other registries are about what is there.
+        let others = remotes.clusters.values().any(|remote| !remote.left && remote.registry.is_none())
+            || !remotes.unaccepted.is_empty();
         let sole = remotes.all_live_verified && !others;
         if self.claims.set_clusters(sole, remotes.all_live_verified, now.mono) {
             self.changed(Fact::Clusters);
@@ -234,6 +237,12 @@ pub(super) fn membership(status: &Status, young: bool, cluster: &ClusterId) -> M
             "The cluster id \"{cluster}\" belongs to another member of the ClusterSet, whose kube-system namespace has the UID \
              {owner}: nothing is exported from here. Give this cluster another id (ClusterProperty cluster.clusterset.k8s.io, or \
              the flag --cluster-id). If that member is gone for good: cloudmap-mcs forget {cluster}, then cloudmap-mcs purge --cluster {cluster}."
+        )),
+        Stage::OwnedElsewhere(Owner { registry, uid }) => Membership::Refused(format!(
+            "The cluster id \"{cluster}\" belongs to another member of the ClusterSet, whose ledger is in the registry {registry} for \
+             longer, and whose kube-system namespace has the UID {uid}: nothing that is exported from here counts. Give this cluster \
+             another id (ClusterProperty cluster.clusterset.k8s.io, or the flag --cluster-id). If that member is gone for good: \
+             cloudmap-mcs forget {cluster}, then cloudmap-mcs purge --cluster {cluster} in that registry."
         )),
         Stage::Contested { cluster: other } => Membership::Refused(format!(
             "Another controller writes in the name of this cluster, under the id \"{other}\" and with the same UID of its namespace \

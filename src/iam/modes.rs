@@ -14,7 +14,9 @@ use super::{
 pub enum Mode {
     /// Exports and imports between clusters, without instances (`--instances=none`).
     Ledger,
-    /// The same with instances, as `run` does by default. Also enough for annotated Services in a ClusterSet.
+    /// Reading the ledger in a registry that is not the home (`--registries`): for a role there.
+    Reading,
+    /// `ledger` with instances, as `run` does by default. Also enough for annotated Services in a ClusterSet.
     Instances,
     /// Imports of what others registered in these Cloud Map namespaces (`--import-from`). Includes `ledger`.
     Imports,

@@ -42,6 +42,7 @@ pub(crate) fn of_mode(mode: Mode, scope: &Scope) -> Result<Vec<Statement>, Neede
     let permissions = Permissions { mode, scope };
     match mode {
         Mode::Ledger => permissions.ledger(),
+        Mode::Reading => permissions.reading(),
         Mode::Instances => permissions.instances(),
         Mode::Imports => permissions.imports(),
         Mode::AwsMcs => permissions.aws_mcs(),
@@ -103,13 +104,19 @@ impl Permissions<'_> {
                 .on([&services])
                 .when("StringEquals", &tagged(CLUSTERSET_TAG), [id])
                 .only_with_tag(&tagged(CLUSTER_TAG), &clusters),
-            // AWS may append a hash to the name by which a namespace is discovered.
-            Statement::calls("ReadTheLedger", &[DiscoverInstances]).when(
-                "StringLike",
-                "servicediscovery:NamespaceName",
-                [format!("{}*", ledger::namespace_name(id))],
-            ),
+            self.read_the_ledger()?,
         ])
+    }
+
+    fn read_the_ledger(&self) -> Result<Statement, Needed> {
+        // AWS may append a hash to the name by which a namespace is discovered.
+        let name = format!("{}*", ledger::namespace_name(self.clusterset()?.as_str()));
+        let statement = Statement::calls("ReadTheLedger", &[DiscoverInstances]);
+        Ok(statement.when("StringLike", "servicediscovery:NamespaceName", [name]))
+    }
+
+    fn reading(&self) -> Result<Vec<Statement>, Needed> {
+        Ok(vec![Statement::calls("Look", &[ListNamespaces, ListServices, GetService]), self.read_the_ledger()?])
     }
 
     fn instances(&self) -> Result<Vec<Statement>, Needed> {

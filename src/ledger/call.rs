@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
+    RegistryName,
     head::Head,
     page::{PageId, StoredPage},
     trust::Announced,
@@ -99,6 +100,13 @@ pub enum Call {
         /// Id of the cluster.
         cluster: Arc<str>,
     },
+    /// A call that reads, in another registry than the home.
+    Elsewhere {
+        /// The registry.
+        registry: RegistryName,
+        /// The call.
+        call: Box<Self>,
+    },
 }
 
 impl Call {
@@ -119,6 +127,7 @@ impl Call {
             | Self::ReadPages { .. }
             | Self::Announced { .. }
             | Self::Copy { .. }
+            | Self::Elsewhere { .. }
             | Self::Creator { .. } => false,
         }
     }

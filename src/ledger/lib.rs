@@ -57,6 +57,7 @@ pub mod news;
 mod pace;
 pub mod page;
 pub mod reader;
+pub mod readers;
 pub mod record;
 pub mod remote;
 pub mod runs;
@@ -74,6 +75,9 @@ pub mod writer;
 /// The state of one cluster in the ledger: opaque values by key. Of what they mean, the ledger knows only what its own rules
 /// are about: [`claims`], who is [`forgotten`], and who may join ([`joining`]).
 pub type Map = SharedMap<Arc<str>, Value>;
+
+/// The name of a registry: of one of the places in AWS that together have the ledger of a ClusterSet.
+pub type RegistryName = Arc<str>;
 
 /// What a key of a state has.
 pub type Value = Arc<[u8]>;

@@ -16,7 +16,7 @@ use std::{
 };
 
 use super::{
-    Map,
+    Map, RegistryName,
     call::{CallId, Created, Outbox},
     fetch::Fetch,
     hash::{Hashed, Hashes, Summary},
@@ -38,6 +38,8 @@ use recent::Recent;
 #[derive(Debug)]
 pub struct Reader {
     me: WriterIdentity,
+    /// The registry that it reads, if that is not the home of this cluster: the own head is not there.
+    registry: Option<RegistryName>,
     timing: Timing,
     /// After this time of silence, the endpoints of a stale cluster are removed, if it is set (R7).
     stale_ttl: Option<Duration>,
@@ -103,6 +105,8 @@ struct Peer {
     candidate: Option<Applied>,
     stale: Option<u64>,
     lag: Option<Duration>,
+    /// The registry with another cluster of this id, or with a newer ledger of this cluster, if that one counts.
+    yields_to: Option<RegistryName>,
 }
 
 /// What is held of a cluster's states, so that the next one need not be read whole.
@@ -136,6 +140,8 @@ struct Reading {
 struct Times {
     /// When it advanced last, on the own clock.
     advanced: Duration,
+    /// The same, on the read clock.
+    moved: Duration,
     /// When it was at the accepted position or above, on the read clock.
     at_or_above: Duration,
     /// When it was last present, whatever it contained, on the read clock.
@@ -179,6 +185,9 @@ impl Peer {
 
     /// Whether nothing is left to do for its head, and the last read had the accepted head and no other.
     fn is_at_rest(&self, read_clock: Duration) -> bool {
+        if self.yields_to.is_some() {
+            return true;
+        }
         let Some(accepted) = &self.accepted else { return false };
         if self.candidate.is_some() || self.times.low.is_some() {
             return false;
@@ -253,6 +262,7 @@ impl Reader {
     pub fn new(me: WriterIdentity, timing: Timing, stale_ttl: Option<Duration>, trust: Trust, most: usize) -> Self {
         Self {
             me,
+            registry: None,
             trust,
             announced: BTreeMap::new(),
             timing,
@@ -270,10 +280,21 @@ impl Reader {
         }
     }
 
+    /// A reader of a registry that is not the home of this cluster.
+    #[must_use]
+    pub(super) fn elsewhere(self, registry: RegistryName) -> Self {
+        Self { registry: Some(registry), ..self }
+    }
+
     /// Takes the positions of the record: at the start (`before` is `None`), and whenever another process stored it.
     pub(super) fn restore(&mut self, before: Option<&BTreeMap<String, Accepted>>, stored: &BTreeMap<String, Accepted>) {
         self.revision += 1;
-        for (id, accepted) in stored {
+        // Whom a person rejected here, and accepted with a ledger in another registry.
+        self.peers.retain(|id, peer| {
+            !peer.is_rejected() || stored.get(&**id).is_none_or(|it| it.registry.as_deref() == self.registry.as_deref())
+        });
+        let here = stored.iter().filter(|(_, accepted)| accepted.registry.as_deref() == self.registry.as_deref());
+        for (id, accepted) in here {
             let unchanged = before.is_some_and(|before| before.get(id) == Some(accepted));
             let peer = self.peers.entry(id.as_str().into()).or_default();
             let newer =
@@ -363,7 +384,7 @@ impl Reader {
         }
         self.keep_budget(now);
         self.judge(now);
-        self.bury();
+        self.bury(&[]);
         self.unaccepted =
             heads.iter().filter(|(id, head)| self.may_export(id, head)).map(|(id, _)| id.clone()).collect();
         self.all_live_verified = heads.iter().all(|(id, head)| {
@@ -375,7 +396,9 @@ impl Reader {
                 Ok(head) => hidden || head.is_live() && !self.is_refused(id),
                 Err(_) => hidden,
             };
-            !counts || peer.is_some_and(|peer| peer.applied.is_some() && !peer.returns() || peer.stale.is_some())
+            !counts
+                || peer.is_some_and(|peer| peer.yields_to.is_some())
+                || peer.is_some_and(|peer| peer.applied.is_some() && !peer.returns() || peer.stale.is_some())
         });
     }
 
@@ -396,6 +419,9 @@ impl Reader {
 
     /// R7: the own clock advances only between two advances of the own head as read back.
     fn own_head_read(&mut self, heads: &Heads) {
+        if self.registry.is_some() {
+            return self.any_head_read(heads);
+        }
         let Some(Ok(own)) = heads.get(&self.me.cluster) else { return };
         // Without an advance of the own head for this long, this cluster counts as cut off and cannot judge others.
         let silence = self.timing.silence();
@@ -415,6 +441,28 @@ impl Reader {
         }
         self.clocks.head =
             Some(OwnHead { position: own.position, read: self.clocks.read, advanced: self.clocks.head.is_some() });
+    }
+
+    /// The same in a registry without an own head: there it is the head of any cluster.
+    fn any_head_read(&mut self, heads: &Heads) {
+        let advances = |(id, head): (&Arc<str>, &Result<Arc<Head>, _>)| {
+            let accepted = self.peers.get(id).and_then(|peer| peer.accepted.as_ref());
+            let head = head.as_ref().ok().filter(|head| head.is_live());
+            accepted
+                .zip(head)
+                .is_some_and(|(accepted, head)| *accepted.uid == *head.uid && head.position > accepted.position)
+        };
+        if !heads.iter().any(advances) {
+            return;
+        }
+        let read = self.clocks.read;
+        match self.clocks.head {
+            Some(there) if read.saturating_sub(there.read) <= self.timing.silence() => {
+                self.clocks.own += read.saturating_sub(there.read);
+            }
+            _ => self.clocks.recovered = read,
+        }
+        self.clocks.head = Some(OwnHead { position: Position::default(), read, advanced: true });
     }
 
     fn has_room(&self, id: &Arc<str>) -> bool {

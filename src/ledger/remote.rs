@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Map, head::Presence};
+use super::{Map, RegistryName, head::Presence};
 use crate::record::{Position, Version};
 use model::ClusterId;
 
@@ -21,10 +21,17 @@ pub struct Remotes {
     /// Clusters with a head that is not accepted (yet): its creator was not found yet, or it cannot be read. Their
     /// exports are not known, so nothing that came from them may be deleted (R8).
     pub unaccepted: BTreeSet<ClusterId>,
-    /// Whether the heads were read, and every live cluster that is not stale is verified. Claims wait for this.
+    /// Whether the heads of the home were read, and every live cluster in it that is not stale is verified. Claims wait for this.
     pub all_live_verified: bool,
+    /// The same for all registries. New imports wait for this, because another cluster may have an older export.
+    pub all_read: bool,
     /// Since when this cluster is in the ledger, like [`Remote::created`].
     pub own_created: i64,
+    /// Number of registries beside the home.
+    pub others: usize,
+    /// Those of them that were not read since the term began. Of those, `clusters` has at most the clusters that
+    /// are in the record.
+    pub unread: BTreeSet<RegistryName>,
 }
 
 /// One other cluster.
@@ -35,7 +42,8 @@ pub struct Remote {
     /// The verified state. If it is `None` and neither `left` nor `expired` is set, the cluster is not verified (yet),
     /// and nothing that came from it may be deleted (R8).
     pub state: Option<Arc<Map>>,
-    /// The state that the ledger has, by which claims are judged. It is the same but for what came by stream.
+    /// The state that the ledger has, by which claims are judged. It is the same but for what came by stream. `None` also if the
+    /// cluster has another home: its claims are about what is in another registry.
     pub committed: Option<Arc<Map>>,
     /// The version of `state`.
     pub version: Option<Version>,
@@ -52,15 +60,24 @@ pub struct Remote {
     /// When its exports service was created, in seconds since 1970, as AWS says it to all: nothing that it says of itself counts as
     /// older (R10). 0 while that is not known.
     pub created: i64,
+    /// Its home; `None` if it is that of this cluster.
+    pub registry: Option<RegistryName>,
     /// Why its newest state cannot be read, as a text.
     pub problem: Option<String>,
 }
 
 impl Remotes {
+    /// Whether the heads of any registry were read since the term began.
+    #[must_use]
+    pub fn any_read(&self) -> bool {
+        self.heads_read || self.unread.len() < self.others
+    }
+
     /// Whether both are equal except for their positions, so that there is nothing to do.
     pub(super) fn same_content(&self, other: &Self) -> bool {
-        (self.all_live_verified, self.heads_read, &self.unaccepted, self.own_created)
-            == (other.all_live_verified, other.heads_read, &other.unaccepted, other.own_created)
+        let all = |it: &Self| (it.all_live_verified, it.all_read, it.heads_read, it.others, it.own_created);
+        all(self) == all(other)
+            && (&self.unaccepted, &self.unread) == (&other.unaccepted, &other.unread)
             && self.clusters.len() == other.clusters.len()
             && self.clusters.iter().zip(&other.clusters).all(|((a, x), (b, y))| a == b && x.same_content(y))
     }
@@ -75,6 +92,7 @@ impl Remote {
         };
         same(&self.state, &other.state)
             && same(&self.committed, &other.committed)
+            && self.registry == other.registry
             && (&self.uid, self.left, self.stale, self.expired, self.refused, self.created, &self.problem)
                 == (&other.uid, other.left, other.stale, other.expired, other.refused, other.created, &other.problem)
     }

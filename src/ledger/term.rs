@@ -1,6 +1,7 @@
 //! One leader's term: writer, reader and the record between them, as one pure state machine.
 
 mod record;
+mod standing;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,14 +11,15 @@ use std::{
 };
 
 use super::{
-    Map,
+    Map, RegistryName,
     call::{Call, CallId, Created, Ids, Outbox, Outcome},
     forgotten,
-    joining::{self, Ballot, Facts, Standing},
+    joining::{Ballot, Standing},
     limits::{Limits, Timing},
     news::News,
     pace::Pace,
     reader::Reader,
+    readers::Readers,
     remote::Remotes,
     stream::{Command, Contact, SessionId, Stream, message::Message},
     trust::{Mode, Trust},
@@ -43,6 +45,9 @@ struct Settings {
     uid: Arc<str>,
     trust: Trust,
     member: Member,
+    /// The name of the home, if registries have names.
+    home: Option<RegistryName>,
+    stale_ttl: Option<Duration>,
 }
 
 /// Something that is much to make, and what it was made of: it is made again when that is another one.
@@ -78,7 +83,7 @@ pub struct Term {
     /// The state to publish, without what is said of other clusters.
     wanted: Option<Arc<Map>>,
     writer: Writer,
-    reader: Reader,
+    readers: Readers,
     /// `None` where leaders do not talk to each other.
     stream: Option<Stream>,
     others: Others,
@@ -110,10 +115,10 @@ impl Term {
         let keys = if trust.mode == Mode::Open { Vec::new() } else { trust.own.clone() };
         let member = Member { clusterset: me.clusterset.to_string(), cluster: me.cluster.to_string() };
         Self {
-            settings: Settings { timing, uid: me.uid.clone(), trust: trust.clone(), member },
+            settings: Settings { timing, uid: me.uid.clone(), trust: trust.clone(), member, home: None, stale_ttl },
             wanted: None,
             writer: Writer::new(me.clone(), timing, limits, ids).signing(keys),
-            reader: Reader::new(me, timing, stale_ttl, trust, limits.remote_bytes),
+            readers: Readers::new(Reader::new(me, timing, stale_ttl, trust, limits.remote_bytes)),
             stream: None,
             others: Others::default(),
             pace: Pace::default(),
@@ -128,11 +133,22 @@ impl Term {
         }
     }
 
+    /// Reads these registries beside the home, which has this name.
+    #[must_use]
+    pub fn reading(mut self, home: RegistryName, registries: &[RegistryName]) -> Self {
+        let Settings { timing, stale_ttl, trust, .. } = &self.settings;
+        let me = self.writer.identity();
+        let make = |most| Reader::new(me.clone(), *timing, *stale_ttl, trust.clone(), most);
+        self.readers = self.readers.beside(home.clone(), registries, make);
+        self.settings.home = Some(home);
+        self
+    }
+
     /// Lets this leader talk to others, who find it at these addresses. Without keys nobody does.
     #[must_use]
     pub fn streaming(mut self, addresses: Arc<[SocketAddr]>, ids: Ids) -> Self {
         let stream = Stream::new(self.writer.identity().clone(), self.settings.timing, ids);
-        self.stream = Some(stream.within(self.reader.most()));
+        self.stream = Some(stream.within(self.readers.most()));
         self.writer = self.writer.listening(addresses);
         self
     }
@@ -148,9 +164,14 @@ impl Term {
         &self.writer
     }
 
-    /// The half that reads: what it knows of other clusters.
+    /// The half that reads the home: what it knows of the clusters there.
     pub fn reader(&self) -> &Reader {
-        &self.reader
+        self.readers.home()
+    }
+
+    /// Those of all registries.
+    pub(crate) const fn readers(&self) -> &Readers {
+        &self.readers
     }
 
     /// The state from which this leader started; `None` until W2 is over.
@@ -226,7 +247,16 @@ impl Term {
             let genuine = heads.and_then(|heads| self.settings.trust.without_forged(heads, &self.settings.uid, begins));
             let heads = genuine.as_ref().or(heads);
             self.writer.tick(now, heads, &mut self.out);
-            self.reader.tick(now, max_step, heads, &mut self.out);
+            self.readers.tick(now, None, max_step, heads, &mut self.out);
+        }
+        self.conclude(now);
+    }
+
+    /// [`Self::tick`] with the heads of another registry than the home.
+    pub fn tick_elsewhere(&mut self, now: Now, registry: &RegistryName, heads: Option<&Heads>) {
+        let max_step = self.settings.timing.max_step.max(self.settings.timing.tick_at_rest * 2);
+        if self.keeper.stored.is_some() || self.keeper.before.is_some() {
+            self.readers.tick(now, Some(registry), max_step, heads, &mut self.out);
         }
         self.conclude(now);
     }
@@ -258,7 +288,7 @@ impl Term {
                 self.keeper.failed_departures += 1;
             }
         } else if !self.writer.done(now, id, outcome, &mut self.out) {
-            self.reader.done(now, id, outcome, &mut self.out);
+            self.readers.done(now, id, outcome, &mut self.out);
         }
         self.conclude(now);
     }
@@ -374,11 +404,10 @@ impl Term {
         stream.advance(now.mono, self.writer.term(), self.writer.own_state(), &self.others.contacts.value);
         let mut more = false;
         for (cluster, streamed, diff) in stream.held() {
-            self.reader.streams(cluster);
-            more |= self.reader.hold(cluster, streamed, diff.as_ref());
+            more |= self.readers.hold(cluster, streamed, diff.as_ref());
         }
         if more {
-            self.reader.keep_budget(now);
+            self.readers.keep_budget(now);
         }
         stream.wake().into_iter().for_each(|at| self.out.wake_at(at));
     }
@@ -386,7 +415,7 @@ impl Term {
     fn conclude(&mut self, now: Now) {
         self.revision += 1;
         self.depart(now);
-        self.others.contacts.renew(self.reader.revision(), || self.reader.contacts());
+        self.others.contacts.renew(self.readers.revision(), || self.readers.contacts());
         self.exchange(now);
         self.writer.diff_taken();
         self.date(now);
@@ -397,11 +426,11 @@ impl Term {
             let inherited = self.writer.inherited().map(|inherited| Inherited { barred, ..inherited });
             self.inherited = inherited.map(|inherited| Arc::new(self.with_standalone(inherited)));
         }
-        if !self.reader.is_behind() {
+        if !self.readers.home().is_behind() {
             self.read_back = self.writer.read_back().cloned();
         }
         self.show();
-        let read = self.reader.is_at_rest();
+        let read = self.readers.is_at_rest();
         self.pace.observe(
             now.mono,
             &self.settings.timing,
@@ -412,83 +441,15 @@ impl Term {
         );
     }
 
-    /// R10: asks since when this cluster is in the ledger, once it owns its id.
-    fn date(&mut self, now: Now) {
-        if self.dated.at.is_some() || self.dated.call.is_some() || self.writer.epoch() == 0 {
-            return;
-        }
-        if now.mono < self.dated.retry_at {
-            return self.out.wake_at(self.dated.retry_at);
-        }
-        self.dated.call = Some(self.out.call(Call::Creator { cluster: self.writer.identity().cluster.clone() }));
-    }
-
-    /// J3 to J5: whether this cluster may register. It is judged again when something changed that the others say.
-    fn judge(&mut self, now: Now) {
-        let Some(Inherited { map, .. }) = self.writer.inherited() else { return };
-        let record = self.record().filter(|record| record.is_of(&self.settings.member.clusterset));
-        let recorded = record.and_then(|record| record.joined);
-        let of = (self.reader.revision(), recorded);
-        if self.standing.of == Some(of) {
-            return;
-        }
-        let me = self.writer.identity().clone();
-        let begins = self.standing.value.is_none();
-        let own = if begins { Ballot::read(&map, &me.cluster) } else { Ballot::default() };
-        let had_joined = own.joined || self.standing.value.as_ref().is_some_and(Standing::is_joined);
-        self.standing.of = Some(of);
-        if self.settings.trust.demands_approval() {
-            for (cluster, (uid, key)) in &own.approved {
-                self.reader.believe(cluster, uid, *key);
-            }
-        }
-        let standing = if self.settings.trust.mode == Mode::Open {
-            Standing::Joined
-        } else {
-            joining::judge(&Facts {
-                me: (&me.cluster, &me.uid),
-                keys: &self.settings.trust.own,
-                created: self.own_created(),
-                join: self.settings.trust.join,
-                joined: recorded.unwrap_or(had_joined),
-                // What a cluster says of which AWS has not answered yet whose it is may be that it is a member.
-                heads_read: self.reader.is_verified(),
-                accepted: &self.reader.voters(),
-                unaccepted: self.reader.unaccepted(),
-            })
-        };
-        if self.standing.value.as_ref() != Some(&standing) {
-            self.standing.value = Some(standing);
-            self.publish(now);
-        }
-    }
-
-    /// Why this cluster may not register, with the remedy.
-    pub fn barred(&self) -> Option<String> {
-        self.standing.value.as_ref()?.text(&self.settings.member.cluster, self.settings.trust.own.first())
-    }
-
-    /// Whether this cluster may register, once that is known.
-    pub fn standing(&self) -> Option<&Standing> {
-        self.standing.value.as_ref()
-    }
-
-    /// Since when this cluster is in the ledger, also under a former id; 0 if that is not known.
-    fn own_created(&self) -> i64 {
-        let record = self.record().filter(|record| record.is_of(&self.settings.member.clusterset));
-        let recorded = record.and_then(|record| record.created.values().min().copied());
-        recorded.into_iter().chain(self.dated.at).min().unwrap_or_default()
-    }
-
     /// Shows the other clusters as reader and stream have them now.
     fn show(&mut self) {
-        let revisions = (self.reader.revision(), self.stream.as_ref().map_or(0, Stream::revision));
+        let revisions = (self.readers.revision(), self.stream.as_ref().map_or(0, Stream::revision));
         let own_created = self.own_created();
         if self.others.remotes.of == revisions && own_created == self.others.remotes.value.own_created {
             return;
         }
         self.others.remotes.of = revisions;
-        self.others.read.renew(revisions.0, || self.reader.remotes());
+        self.others.read.renew(revisions.0, || self.readers.remotes());
         let mut remotes = Remotes { own_created, ..self.others.read.value.clone() };
         self.stream.iter().for_each(|stream| stream.overlay(&mut remotes));
         if !remotes.same_content(&self.others.remotes.value) {

@@ -25,10 +25,13 @@ app.kubernetes.io/name: {{ include "cloudmap-mcs.name" . }}
 {{ .Values.config.listen | default "[::]:8080" | splitList ":" | last }}
 {{- end }}
 
-{{/* Flags as their environment variables: ledgerTick is CLOUDMAP_MCS_LEDGER_TICK. Lists are joined with commas. */}}
+{{/*
+Flags as their environment variables: ledgerTick is CLOUDMAP_MCS_LEDGER_TICK. Lists are joined with commas, and what has fields is
+JSON.
+*/}}
 {{- define "cloudmap-mcs.environment" -}}
 {{- range $flag, $value := .Values.config }}
-CLOUDMAP_MCS_{{ $flag | snakecase | upper }}: {{ kindIs "slice" $value | ternary (join "," $value) (toString $value) | quote }}
+CLOUDMAP_MCS_{{ $flag | snakecase | upper }}: {{ if kindIs "map" $value }}{{ toJson $value | quote }}{{ else }}{{ kindIs "slice" $value | ternary (join "," $value) (toString $value) | quote }}{{ end }}
 {{- end }}
 {{- end }}
 

@@ -68,7 +68,8 @@ impl Sim {
                     Value::Head(_) | Value::Page(_) => None,
                 })
             }
-            Call::Depart { .. } => (0.1, Outcome::Done),
+            // There is one registry.
+            Call::Elsewhere { .. } | Call::Depart { .. } => (0.1, Outcome::Done),
             Call::RemoveFormer { cluster } => return self.remove_former(caller, id, &uid, cluster),
             Call::Claim { shard } => self.claim(caller, &own, &uid, shard),
             Call::ReadPages { cluster, shard, flush } => {

@@ -165,7 +165,8 @@ pub(crate) fn mismatch(world: &World) -> Option<String> {
     if let Some(what) = discovered::mismatch(world) {
         return Some(what);
     }
-    let registrations = Registrations::observe(world);
+    // What is registered is looked at where all register in one registry.
+    let registrations = world.abroad.is_none().then(|| Registrations::observe(world));
     for cluster in &world.clusters {
         let Cluster { id, api, .. } = cluster;
         let (mut wanted, mut found) = (merged(&world.clusters, cluster), imported(api));
@@ -186,13 +187,13 @@ pub(crate) fn mismatch(world: &World) -> Option<String> {
         }
         for (name, export) in api.list("serviceexports") {
             let conflicts = wanted.get(&name).map(|(_, conflicts)| conflicts);
-            let registered = registrations.condition(cluster, &name);
+            let registered = registrations.as_ref().map(|registrations| registrations.condition(cluster, &name));
             if let Some(what) = conditions(cluster, &name, &export, registered, conflicts) {
                 return Some(format!("{id} says of its export {}/{}: {what}", name.0, name.1));
             }
         }
     }
-    registrations.mismatch()
+    registrations?.mismatch()
 }
 
 /// The addresses that an import shows, if they are not those of its derived Service. One that had two families keeps both
@@ -228,19 +229,19 @@ fn condition<'a>(object: &'a Value, type_: &str) -> (&'a str, &'a str) {
     })
 }
 
-/// What the conditions of an export should not say. `registered`: what `Registered` may be.
+/// What the conditions of an export should not say. `registered`: what `Registered` may be, if that is looked at.
 fn conditions(
     Cluster { set, api, .. }: &Cluster,
     name: &Name,
     export: &Value,
-    registered: &[(&str, &str)],
+    registered: Option<&[(&str, &str)]>,
     conflicts: Option<&BTreeSet<&'static str>>,
 ) -> Option<String> {
     let condition = |type_: &str| condition(export, type_);
     let exports = api.get("services", &name.0, &name.1).is_some() && !set.is_empty();
     let wanted: &[(&str, &[(&str, &str)])] = match api.get("services", &name.0, &name.1) {
         Some(_) if set.is_empty() => &[("Valid", &[("True", "Valid")]), ("Ready", &[("False", "Pending")])],
-        Some(_) => &[("Valid", &[("True", "Valid")]), ("Ready", &[("True", "Exported")]), ("Registered", registered)],
+        Some(_) => &[("Valid", &[("True", "Valid")]), ("Ready", &[("True", "Exported")])],
         None => &[("Valid", &[("False", "NoService")])],
     };
     // Who exports nothing is in no conflict.
@@ -253,6 +254,7 @@ fn conditions(
     if !agrees {
         return Some(format!("Conflict is not {conflicts:?} in {}", export["status"]["conditions"]));
     }
-    let wrong = wanted.iter().find(|(type_, allowed)| !allowed.contains(&condition(type_)))?;
+    let registered = registered.filter(|_| exports).map(|registered| ("Registered", registered));
+    let wrong = wanted.iter().chain(&registered).find(|(type_, allowed)| !allowed.contains(&condition(type_)))?;
     Some(format!("{} is {:?} in {}", wrong.0, condition(wrong.0), export["status"]["conditions"]))
 }

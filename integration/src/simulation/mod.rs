@@ -321,7 +321,9 @@ impl Driver {
         }
         self.wait_until(begun + self.scenario.trouble()).await?;
         self.world.callers.heal(self.world.began.elapsed());
-        self.world.registry.forget_crashes();
+        for registry in self.world.registries() {
+            registry.forget_crashes();
+        }
         self.world.clusters.iter().for_each(|cluster| cluster.api.clear_all());
         Ok(())
     }
@@ -373,7 +375,8 @@ impl Driver {
         self.world.note_addresses();
         let (world, scenario) = (&self.world, self.scenario);
         let violation = self.checks.look(world, scenario);
-        let violation = violation.or_else(|| self.registered.look(world, scenario));
+        // What is registered is looked at where all register in one registry.
+        let violation = violation.or_else(|| world.abroad.is_none().then(|| self.registered.look(world, scenario))?);
         let violation = violation.or_else(|| self.followed.look(world, scenario));
         let violation = violation.or_else(|| self.reused.look(world, scenario));
         if let Some(violation) = violation.or_else(|| self.ports.look(world, scenario)) {

@@ -8,7 +8,7 @@ use std::{
 use serde_json::json;
 
 use super::{
-    cloudmap::ROWS,
+    cloudmap::{ROWS, Registry},
     kubernetes::{Fault, FaultId, Moment, Scope},
     machine::Machine,
     schedule::{Action, Step},
@@ -132,7 +132,8 @@ impl Running {
         }
         let caller = replica.map(|(cluster, role)| world.acting(cluster, role).name.clone());
         let rules = rules.iter().map(|rule| Rule { caller: caller.clone(), ..rule.clone() });
-        let added = world.registry.with(|cloudmap, _| rules.filter_map(|rule| cloudmap.add_fault(rule).ok()).collect());
+        let added =
+            failing(world, number).with(|cloudmap, _| rules.filter_map(|rule| cloudmap.add_fault(rule).ok()).collect());
         self.rules.insert(number, added);
     }
 
@@ -202,7 +203,7 @@ impl Running {
             }
             Action::Registry { .. } => {
                 for id in self.rules.remove(&number).unwrap_or_default() {
-                    world.registry.with(|cloudmap, _| cloudmap.remove_fault(id));
+                    failing(world, number).with(|cloudmap, _| cloudmap.remove_fault(id));
                 }
             }
             Action::Silence { cluster, .. } => {
@@ -245,21 +246,27 @@ fn crash_at_write(world: &mut World, (cluster, role): (usize, Role), of_registry
     let (machine, name) = (slot.machine.clone(), slot.name.clone());
     let kill = move || machine.kill();
     if of_registry {
-        world.registry.crash_at_write(&name, nth, after, kill);
+        world.home(world.clusters[cluster].site).crash_at_write(&name, nth, after, kill);
     } else {
         let moment = if after { Moment::After } else { Moment::Before };
         world.clusters[cluster].api.crash_at_write(&name, nth, moment, kill);
     }
 }
 
+/// The registry in which a step has calls fail.
+fn failing(world: &World, step: usize) -> &Registry {
+    world.abroad.as_ref().filter(|_| step % 2 == 1).unwrap_or(&world.registry)
+}
+
 /// How late the replicas of discovery learn of changes from now on.
 fn set_lag(world: &World, longest: Duration) {
-    world
-        .registry
-        .with(|cloudmap, _| {
-            let mut settings = cloudmap.settings().clone();
-            settings.discovery_lag = vec![Latency::range(Duration::ZERO, longest); 3];
-            cloudmap.set_settings(settings)
-        })
-        .unwrap_or_default();
+    for registry in world.registries() {
+        registry
+            .with(|cloudmap, _| {
+                let mut settings = cloudmap.settings().clone();
+                settings.discovery_lag = vec![Latency::range(Duration::ZERO, longest); 3];
+                cloudmap.set_settings(settings)
+            })
+            .unwrap_or_default();
+    }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 pub(crate) use super::sites::Site;
-use super::sites::{EXPIRING, GATED, MOVING, NAMED, NEAREST, OTHER, THREE, TWO, USUAL, V4, V6};
+use super::sites::{ABROAD, EXPIRING, GATED, MOVING, NAMED, NEAREST, OTHER, THREE, TWO, USUAL, V4, V6};
 
 /// A kind of step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -411,6 +411,16 @@ pub static SCENARIOS: &[Scenario] = &[
             Registry,
         ],
         steps: 24,
+    },
+    Scenario {
+        name: "regions",
+        about: "clusters have their homes in two registries, each of which fails in every way, while leaders are cut off and die",
+        clusters: &[USUAL, ABROAD, ABROAD],
+        kinds: &[
+            Endpoints, Endpoints, Exports, Services, Shapes, Divides, Divides, Crashes, Kills, Stops, Pauses, Lag,
+            Kubernetes, Registry, Registry, Registry,
+        ],
+        steps: 26,
     },
     Scenario {
         name: "silences",

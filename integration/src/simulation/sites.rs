@@ -11,6 +11,8 @@ pub(crate) struct Site {
     pub(crate) families: &'static [&'static str],
     /// What its controllers are started with, beside what all are.
     pub(crate) flags: &'static [&'static str],
+    /// Its home is another registry than that of most.
+    pub(crate) abroad: bool,
 }
 
 impl Site {
@@ -41,7 +43,9 @@ impl Site {
 }
 
 /// In the usual ClusterSet.
-pub(super) const USUAL: Site = Site { set: "set", families: &["IPv4", "IPv6"], flags: &[] };
+pub(super) const USUAL: Site = Site { set: "set", families: &["IPv4", "IPv6"], flags: &[], abroad: false };
+/// In another region.
+pub(super) const ABROAD: Site = Site { abroad: true, ..USUAL };
 /// Derived Services have names that people can guess, and headless imports have some, too. One worker writes everything, so
 /// that names wait for each other.
 pub(super) const NAMED: Site = Site { flags: &["--derived-name={name}-global", "--concurrency=1"], ..USUAL };

@@ -17,6 +17,7 @@ use cloudmap::{Connected, Endpoint, Rates, limited};
 use cluster::lease::LEASE;
 use futures::future::select_all;
 use k8s_openapi::jiff::Timestamp;
+use ledger::driver::Registries;
 use prometheus::Registry as Exposition;
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
@@ -56,6 +57,8 @@ pub(crate) struct World {
     pub(crate) seed: u64,
     pub(crate) trace: Trace,
     pub(crate) registry: Registry,
+    /// The home of clusters in another region, if there are any.
+    pub(crate) abroad: Option<Registry>,
     /// Between the leaders of clusters, in half of the runs and in scenarios that are about it.
     pub(crate) network: Option<Network>,
     /// Who calls the pods of the Service that joins ECS tasks.
@@ -152,7 +155,9 @@ impl World {
             discovery_lag: vec![Latency::range(Duration::ZERO, Duration::from_millis(1500)); 3],
             ..emulator::EmulatorSettings::default()
         };
+        let elsewhere = emulator::EmulatorSettings { seed: Some(!seed), ..settings.clone() };
         let registry = Registry::new(began, trace.clone(), settings);
+        let abroad = sites.iter().any(|site| site.abroad).then(|| Registry::new(began, trace.clone(), elsewhere));
         let (callers, clusters, addresses, abandoned, joined, meddled, edited) = Default::default();
         let (torn, retimed, blind, held_up) = Default::default();
         let (silent, heard, strangers) = Default::default();
@@ -162,6 +167,7 @@ impl World {
             seed,
             trace,
             registry,
+            abroad,
             network,
             callers,
             clusters,
@@ -183,6 +189,16 @@ impl World {
             world.add_cluster(index, site);
         }
         world
+    }
+
+    /// All registries.
+    pub(crate) fn registries(&self) -> impl Iterator<Item = &Registry> {
+        std::iter::once(&self.registry).chain(&self.abroad)
+    }
+
+    /// The home of a cluster.
+    pub(crate) fn home(&self, site: &Site) -> &Registry {
+        self.abroad.as_ref().filter(|_| site.abroad).unwrap_or(&self.registry)
     }
 
     /// Makes the Cloud Map namespaces that annotations name, as people do it: one with DNS and one without.
@@ -298,7 +314,8 @@ impl World {
         let machine = Machine::new(self.began, offset, Rng::new(&format!("{name} {starts}"), self.seed));
         let (stop, stopped) = watch::channel(false);
         let client = api.client(name, OWN);
-        let (port, trace, named) = (self.registry.port(name), self.trace.clone(), name.to_owned());
+        let (port, trace, named) = (self.home(site).port(name), self.trace.clone(), name.to_owned());
+        let beside = self.abroad.as_ref().map(|abroad| if site.abroad { &self.registry } else { abroad }.port(name));
         let network = self.network.as_ref().map(|network| network.place(cluster, replica));
         let outside = self.callers.place(self.began);
         let endpoints = network::pods(self.network.as_ref(), cluster);
@@ -310,9 +327,17 @@ impl World {
             let cloudmap = limited(port, &Rates::default(), metrics.cloudmap.clone());
             let (region, endpoint) = (Some("us-east-1".to_owned()), Endpoint::default());
             let registry = Connected { cloudmap, region, endpoint };
-            let admin = Admin::new(exposed);
             let (args, pod) = (args(site), named.clone());
-            let replica = Replica { args, pod, client, registry, network, outside, endpoints, admin, metrics };
+            let mut registries =
+                Registries { home: if site.abroad { "us" } else { "eu" }.into(), ..Default::default() };
+            if let Some(port) = beside {
+                let Ok(metrics) = cloudmap::Metrics::of(&exposed, "beside") else { return };
+                let name = if site.abroad { "eu" } else { "us" };
+                registries.others.insert(name.into(), limited(port, &Rates::default(), metrics));
+            }
+            let admin = Admin::new(exposed);
+            let replica =
+                Replica { args, pod, client, registry, registries, network, outside, endpoints, admin, metrics };
             let ended = replica.run(stopped).await;
             trace.line(|| format!("{named} ended: {ended:?}"));
         };

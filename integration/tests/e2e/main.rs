@@ -15,6 +15,7 @@ mod load;
 mod operation;
 mod page;
 mod policies;
+mod regions;
 mod replaced;
 mod stream;
 mod traffic;

@@ -97,8 +97,16 @@ pub(super) fn troubles(status: &driver::Status, stream_port: u16) -> BTreeMap<Su
         );
         ((EventReason::LedgerCrowded, Arc::from(CLUSTERS)), text)
     });
+    let unread = status.elsewhere.iter().filter_map(|(registry, it)| Some((registry, it.error.as_ref()?)));
+    let unread = unread.map(|(registry, why)| {
+        let text = format!(
+            "The registry {registry} cannot be read: {why}. What was read of the clusters there stays, and nothing else waits for it. \
+             `cloudmap-mcs doctor` tries it; docs/regions.md says which permissions it needs."
+        );
+        ((EventReason::RegistryUnreadable, Arc::clone(registry)), text)
+    });
     let barred = status.barred.clone().map(|text| ((EventReason::NotApproved, Arc::from(CLUSTERS)), text));
-    unreachable.chain(ignored).chain(crowded).chain(barred).collect()
+    unreachable.chain(ignored).chain(crowded).chain(unread).chain(barred).collect()
 }
 
 #[cfg(test)]
@@ -124,6 +132,20 @@ mod tests {
             "{troubles:?}"
         );
         assert_eq!(troubles.len(), 2);
+    }
+
+    #[test]
+    fn a_registry_that_cannot_be_read_is_said() {
+        let figures = |error: Option<&str>| driver::RegistryFigures {
+            reads: 7,
+            heads: 2,
+            bytes_read: 0,
+            error: error.map(str::to_owned),
+        };
+        let elsewhere = [("eu".into(), figures(None)), ("us".into(), figures(Some("access denied")))].into();
+        let troubles = troubles(&driver::Status { elsewhere, ..driver::Status::default() }, 7_946);
+        let text = &troubles[&(EventReason::RegistryUnreadable, "us".into())];
+        assert!(troubles.len() == 1 && text.contains("registry us cannot be read: access denied."), "{troubles:?}");
     }
 
     #[test]

@@ -128,6 +128,18 @@ fn own_writes() -> prometheus::Result<Vec<Family>> {
 fn all_heads() -> prometheus::Result<Vec<Family>> {
     Ok(vec![
         Family::gauge(
+            "cloudmap_mcs_registry_readable",
+            "1 if the last read of the heads in a registry succeeded; the registry is home, or the name of another one",
+            Some("registry"),
+            |seen| {
+                let Some(status) = seen.ledger.as_deref() else { return Values::new() };
+                let mut values = labelled([("home", f64::from(u8::from(status.readable)))]);
+                let others = status.elsewhere.iter();
+                values.extend(others.map(|(name, it)| (name.to_string(), f64::from(u8::from(it.error.is_none())))));
+                values
+            },
+        )?,
+        Family::gauge(
             "cloudmap_mcs_ledger_heads",
             "Heads in the ledger, of all clusters, including those that left. From 1,000 heads on, the ledger cannot be read any more",
             None,

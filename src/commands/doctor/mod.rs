@@ -89,8 +89,14 @@ async fn examine(args: &DoctorArgs, probing: bool) -> anyhow::Result<Report> {
     let registry = if args.no_aws {
         None
     } else {
-        Some(match connect::registry_to_examine(&args.place.aws).await {
-            Ok((connected, permit)) => Ok(registry::observe(connected, &permit, wanted(args, &clusters)).await),
+        let connected = async {
+            let others = connect::registries_for_command(&args.place.aws).await?;
+            anyhow::Ok((connect::registry_to_examine(&args.place.aws).await?, others))
+        };
+        Some(match connected.await {
+            Ok(((connected, permit), others)) => {
+                Ok(registry::observe(connected, others, &permit, wanted(args, &clusters)).await)
+            }
             Err(error) => Err(format!("{error:#}")),
         })
     };

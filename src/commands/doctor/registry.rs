@@ -17,7 +17,7 @@ use iam::{
     statements,
 };
 use instances::ownership::OWNER_TAG;
-use ledger::{CLUSTERSET_TAG, cluster_of, show};
+use ledger::{CLUSTERSET_TAG, cluster_of, driver::Registries, show};
 use model::{ClusterSetId, Target};
 use records::{ClusterView, read_all};
 
@@ -50,6 +50,8 @@ pub(super) struct ObservedRegistry {
     pub(super) wanted: Wanted,
     pub(super) permissions: Vec<Permission>,
     pub(super) ledger: Result<Ledger, String>,
+    /// What the ledgers in the other registries say, by the name of the registry.
+    pub(super) others: BTreeMap<String, Result<Ledger, String>>,
 }
 
 /// A statement of the policy, and what was found about each operation.
@@ -116,6 +118,17 @@ impl Wanted {
 }
 
 impl Ledger {
+    /// With what another registry has. A cluster that moved is in both: it writes in one of them.
+    pub(super) fn beside(mut self, other: &Self) -> Self {
+        for (id, head) in &other.heads {
+            if self.heads.get(id).is_none_or(|(age, _)| head.0 < *age) {
+                self.left.remove(id);
+                self.heads.insert(id.clone(), head.clone());
+            }
+        }
+        self
+    }
+
     /// `now` is a time since 1970.
     pub(super) fn of(views: &[ClusterView], now: Duration) -> Self {
         let since = |written: u64| i64::try_from(now.as_millis()).unwrap_or(i64::MAX).saturating_sub_unsigned(written);
@@ -137,8 +150,13 @@ impl Ledger {
     }
 }
 
-/// Looks at the registry. Changes nothing.
-pub(super) async fn observe(connected: Connected, permit: &Permit, wanted: Wanted) -> ObservedRegistry {
+/// Looks at the registry, and reads the ledgers in the others. Changes nothing.
+pub(super) async fn observe(
+    connected: Connected,
+    others: Registries,
+    permit: &Permit,
+    wanted: Wanted,
+) -> ObservedRegistry {
     let Connected { cloudmap, region, endpoint } = connected;
     let namespaces = asking::answered(Operation::ListNamespaces, cloudmap.list_namespaces(Lane::Instances)).await;
     let clusterset = wanted.clusterset.as_ref();
@@ -161,6 +179,13 @@ pub(super) async fn observe(connected: Connected, permit: &Permit, wanted: Wante
         Some(_) => Err("the registry does not answer".to_owned()),
         None => Err("no ClusterSet is known".to_owned()),
     };
+    let mut elsewhere = BTreeMap::new();
+    if let Some(clusterset) = clusterset {
+        for (name, cloudmap) in others.others {
+            let views = read_ledger(cloudmap, clusterset).await;
+            elsewhere.insert(name.to_string(), views.map(|views| Ledger::of(&views, began)));
+        }
+    }
     let mut permissions = Vec::new();
     if reached {
         let of_ledger = found.iter().find(|it| *it.name == *ledger_name).map(|it| Arc::clone(&it.id));
@@ -201,6 +226,7 @@ pub(super) async fn observe(connected: Connected, permit: &Permit, wanted: Wante
         permissions,
         ledger: views.map(|views| Ledger::of(&views, began)),
         namespaces: namespaces.map(|found| found.len()),
+        others: elsewhere,
         wanted,
     }
 }

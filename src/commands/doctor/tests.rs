@@ -20,7 +20,7 @@ use cloudmap::{
 };
 use cluster::{fake_api::FakeApi, rbac::OWN};
 use iam::{Scope, harmless::Answer, statements};
-use ledger::head::Presence;
+use ledger::{driver::Registries, head::Presence};
 
 fn cluster(name: &str, seen: Result<Seen, String>) -> Cluster {
     Cluster { name: name.to_owned(), flags: format!(" --context {name}"), own: OWN.to_owned(), seen }
@@ -76,7 +76,7 @@ fn report(registry: registry::ObservedRegistry) -> Report {
 async fn permissions_are_tried_and_the_registry_stays_as_it_is() {
     for fake in [Fake::new(), filled()] {
         let before = content(&fake);
-        let seen = registry::observe(connected(&fake), &permit(), wanted()).await;
+        let seen = registry::observe(connected(&fake), Registries::default(), &permit(), wanted()).await;
         tokio::time::sleep(std::time::Duration::from_mins(2)).await;
         assert_eq!(content(&fake), before);
         let answers = || seen.permissions.iter().flat_map(|permission| &permission.answers);
@@ -95,7 +95,7 @@ async fn permissions_are_tried_and_the_registry_stays_as_it_is() {
 async fn what_the_role_lacks_is_named_with_its_statement() {
     let fake = filled();
     fake.fault(Operation::DeregisterInstance, Fault::Refused(ErrorKind::AccessDenied));
-    let report = report(registry::observe(connected(&fake), &permit(), wanted()).await);
+    let report = report(registry::observe(connected(&fake), Registries::default(), &permit(), wanted()).await);
     let failed: Vec<_> = report.0.iter().filter(|finding| finding.state == State::Fail).collect();
     assert_eq!(failed.len(), 1, "{}", report.table());
     assert!(failed[0].what.starts_with("WriteTheLedger: DeregisterInstance denied"), "{}", failed[0].what);
@@ -163,16 +163,31 @@ fn credentials_that_are_rejected_and_the_403_of_a_proxy_are_no_refusals_by_iam()
 async fn a_permission_by_tag_cannot_be_told_where_nothing_has_the_tag() {
     let fake = Fake::new();
     fake.fault(Operation::DeregisterInstance, Fault::Refused(ErrorKind::AccessDenied));
-    let seen = registry::observe(connected(&fake), &permit(), wanted()).await;
+    let seen = registry::observe(connected(&fake), Registries::default(), &permit(), wanted()).await;
     let statement = seen.permissions.iter().find(|permission| permission.sid == "WriteTheLedger").unwrap();
     assert!(matches!(&statement.answers[1], (Operation::DeregisterInstance, Answer::Unknown(_))), "{statement:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ledger_of_each_registry_is_read() {
+    let (fake, empty, denied) = (filled(), Fake::new(), filled());
+    denied.fault(Operation::ListNamespaces, Fault::Refused(ErrorKind::AccessDenied));
+    let others = [("empty", empty), ("us", denied)].map(|(name, fake)| (name.into(), Arc::new(fake) as _)).into();
+    let registries = Registries { home: "eu".into(), others };
+    let seen = registry::observe(connected(&fake), registries, &permit(), wanted()).await;
+    let report = report(seen);
+    let found = report.0.iter().filter(|finding| finding.subject == "registries");
+    let found: Vec<_> = found.map(|finding| (finding.state, finding.what.as_str())).collect();
+    assert_eq!(found.len(), 2, "{}", report.table());
+    assert_eq!(found[0], (State::Ok, "the registry empty can be read: 0 clusters"));
+    assert!(found[1].0 == State::Fail && found[1].1.starts_with("the registry us cannot be read: "), "{found:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_registry_that_does_not_answer_is_one_finding() {
     let fake = filled();
     fake.fault(Operation::ListNamespaces, Fault::Refused(ErrorKind::Other));
-    let seen = registry::observe(connected(&fake), &permit(), wanted()).await;
+    let seen = registry::observe(connected(&fake), Registries::default(), &permit(), wanted()).await;
     assert!(seen.permissions.is_empty());
     let report = report(seen);
     assert_eq!((report.count(State::Fail), report.count(State::Skip)), (1, 0), "{}", report.table());

@@ -127,7 +127,7 @@ fn refuse_what_does_not_go_together(args: &PolicyArgs) -> anyhow::Result<()> {
     let of_ledger = [Mode::Ledger, Mode::Instances, Mode::Imports, Mode::AwsMcs];
     // Where services are not named, their tag has the id.
     let by_tag: &[Mode] = if args.services.is_empty() { &[Mode::Joining, Mode::Hiding] } else { &[] };
-    let of_clusterset = [&of_ledger[..], &[Mode::Deny, Mode::People], by_tag].concat();
+    let of_clusterset = [&of_ledger[..], &[Mode::Reading, Mode::Deny, Mode::People], by_tag].concat();
     let of_cluster = [&[Mode::Annotated], by_tag].concat();
     for (given, flag, modes) in [
         (args.clusterset.is_some(), "--clusterset", &of_clusterset[..]),

@@ -13,7 +13,7 @@ use anyhow::Context as _;
 use tokio::time::{Instant, sleep};
 
 use super::{
-    asking::{self, Progress, patiently, patiently_counted},
+    asking::{self, AllLedgers, Progress, patiently, patiently_counted},
     forget::refuse_if_alive,
 };
 use app::connect;
@@ -74,7 +74,10 @@ pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
     }
     let cluster = args.cluster.as_ref();
     let progress = Progress::default();
-    let remains = patiently_counted(&progress, Remains::find(&reading, &clusterset, cluster, &progress)).await?;
+    let mut remains = patiently_counted(&progress, Remains::find(&reading, &clusterset, cluster, &progress)).await?;
+    if let Some(cluster) = cluster.filter(|_| remains.held && args.place.aws.registries.is_some()) {
+        remains.held = !has_moved(&AllLedgers::read(&args.place.aws, &clusterset).await?, cluster);
+    }
     remains.list(&mut out)?;
     if args.dry_run {
         return Ok(());
@@ -85,6 +88,18 @@ pub(super) async fn purge(args: PurgeArgs) -> anyhow::Result<()> {
     }
     progress.set(String::new());
     patiently_counted(&progress, remains.remove(&*cloudmap, &permit, &mut out, &progress)).await
+}
+
+/// Whether a cluster has another home now: what the home of this command has of it is older.
+fn has_moved(ledgers: &AllLedgers, cluster: &ClusterId) -> bool {
+    let of = ledgers.clusters().filter(|(_, view)| *view.id == *cluster.as_str());
+    let heads = of.filter_map(|(registry, view)| Some((registry, view.head.as_ref()?, view.creator.as_ref()?)));
+    let (there, here): (Vec<_>, Vec<_>) = heads.partition(|(registry, ..)| registry.is_some());
+    let newer = |head: &Head| {
+        let same = |(_, other, creator): &&(_, &Arc<Head>, &String)| other.uid == head.uid && *other.uid == ***creator;
+        there.iter().filter(same).any(|(_, other, _)| other.position > head.position)
+    };
+    !here.is_empty() && here.iter().all(|(_, head, _)| newer(head))
 }
 
 /// Whether another cluster says that this one is gone for good.

@@ -86,13 +86,15 @@ impl Knowledge {
     /// ([`unknown`](Self::unknown), [`awaits_first_reading`](Self::awaits_first_reading)) are not in the result.
     pub fn adopt_remotes(&mut self, remotes: &Remotes) -> Concerned {
         let mut concerned = Concerned::default();
-        self.others.read |= remotes.heads_read;
+        self.others.read |= remotes.any_read();
+        self.others.home_read |= remotes.heads_read;
         if std::mem::replace(&mut self.created, remotes.own_created) != remotes.own_created {
             concerned.names.extend(self.plans.planned.keys().cloned());
             concerned.targets.extend(self.exports.iter().flat_map(|exports| exports.registrations().keys().cloned()));
         }
         self.others.unaccepted.clone_from(&remotes.unaccepted);
-        self.others.first_read |= remotes.all_live_verified;
+        self.others.unread.clone_from(&remotes.unread);
+        self.others.first_read |= remotes.all_read && remotes.unread.is_empty();
         for (id, remote) in &remotes.clusters {
             let gone = remote.left || remote.expired;
             let of = |state: &Option<Arc<Map>>| if gone { Some(Arc::default()) } else { state.clone() };
@@ -133,7 +135,13 @@ impl Knowledge {
                     concerned.names.insert(key);
                 }
             }
-            if let Some(committed) = committed
+            if remote.registry.is_some()
+                && let Some(before) = entry.committed.take()
+            {
+                // It moved to another home: its claims are about what is there.
+                concerned.targets.extend(records::registrations(&before).into_keys());
+            }
+            if let Some(committed) = committed.filter(|_| remote.registry.is_none())
                 && !entry.committed.as_ref().is_some_and(|map| Arc::ptr_eq(map, &committed))
             {
                 let before = entry.committed.replace(Arc::clone(&committed)).unwrap_or_default();
@@ -185,7 +193,14 @@ impl Knowledge {
 
     /// The clusters whose exports are not known.
     pub fn unknown(&self) -> Unknown {
-        if self.others.read {
+        if self.others.read && !(self.others.home_read && self.others.unread.is_empty()) {
+            // Of a registry that was never read in this term, clusters may have joined of which nothing is known. The home has
+            // what this cluster itself said.
+            let known = self.others.remotes.iter().filter(|(_, remote)| remote.map.is_some()).map(|(id, _)| id.clone());
+            let known = known.filter(|id| !self.others.unaccepted.contains(id));
+            let here = self.others.home_read.then(|| self.local.clone());
+            Unknown::AllBut(known.chain(here).collect())
+        } else if self.others.read {
             let unknown =
                 self.others.remotes.iter().filter(|(_, remote)| remote.map.is_none()).map(|(id, _)| id.clone());
             Unknown::Only(unknown.chain(self.others.unaccepted.iter().cloned()).collect())

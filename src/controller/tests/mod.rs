@@ -15,6 +15,7 @@ mod load_balancers;
 mod named;
 mod ports;
 mod quotas;
+mod regions;
 mod registered;
 mod replaced;
 mod replayed;

@@ -87,6 +87,19 @@ impl World {
         Self { fake: Fake::new(), callers: Arc::default(), machine: Arc::new(env::Simulated::new()) }
     }
 
+    /// Another registry, for clusters with the same clock.
+    pub(super) fn beside(&self) -> Self {
+        Self { fake: Fake::new(), callers: Arc::clone(&self.callers), machine: Arc::clone(&self.machine) }
+    }
+
+    /// A cluster that leads at once, whose home is the first of these registries, and that reads the others.
+    pub(super) fn cluster_of(id: &str, uid: &str, registries: &[(&str, &Self)]) -> Cluster {
+        let [(home, at), others @ ..] = registries else { panic!("no home") };
+        let mut cluster = at.cluster_with_uid(id, uid);
+        cluster.move_to(home, at, others);
+        cluster
+    }
+
     /// A cluster that leads at once.
     pub(super) fn cluster(&self, id: &str) -> Cluster {
         self.cluster_with_uid(id, &format!("uid-{id}"))
@@ -104,6 +117,7 @@ impl World {
             objects,
             caches,
             fake: self.fake.clone(),
+            registries: driver::Registries::default(),
             callers: Arc::clone(&self.callers),
             machine: Arc::clone(&self.machine),
             record: Arc::default(),
@@ -140,6 +154,15 @@ impl World {
     /// Lets every call fail from now on.
     pub(super) fn fail(&self) {
         for &operation in Operation::ALL {
+            for _ in 0..20_000 {
+                self.fake.fault(operation, Fault::Refused(ErrorKind::AccessDenied));
+            }
+        }
+    }
+
+    /// Lets every call that writes fail from now on.
+    pub(super) fn refuse_writes(&self) {
+        for &operation in Operation::ALL.iter().filter(|operation| operation.access() == Access::Write) {
             for _ in 0..20_000 {
                 self.fake.fault(operation, Fault::Refused(ErrorKind::AccessDenied));
             }

@@ -1,6 +1,7 @@
 //! Runs a [`Term`] against Cloud Map, the record store and tokio's clock.
 
 mod departure;
+mod elsewhere;
 pub mod local;
 mod ports;
 mod registry;
@@ -9,7 +10,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-use std::{collections::BTreeMap, future::Future, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, future::Future, pin::pin, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::{
@@ -25,7 +26,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    Map,
+    Map, RegistryName,
     call::{CallId, Failure, Ids, Outcome},
     limits::{Limits, Timing},
     news::News,
@@ -38,6 +39,8 @@ use super::{
 use crate::record::RecordStore;
 use base::env;
 use cloudmap::Permit;
+pub use elsewhere::Figures as RegistryFigures;
+use elsewhere::{Elsewhere, read_elsewhere};
 use model::{ClusterId, ClusterSetId};
 use ports::{Ports, permit};
 pub(super) use registry::Registry;
@@ -78,6 +81,8 @@ pub struct LedgerSettings {
     pub keys: Option<Arc<Keys>>,
     /// How the leaders of other clusters are reached, if they are. Without keys they are not.
     pub network: Option<Arc<dyn Network>>,
+    /// The registries that are read beside the home, where this cluster writes.
+    pub registries: Registries,
     /// Times; [`Timing::tick`] is how often the heads are read.
     pub timing: Timing,
     /// Sizes.
@@ -89,7 +94,23 @@ impl LedgerSettings {
     pub fn new(cluster: ClusterId, clusterset: ClusterSetId, uid: impl Into<String>) -> Self {
         let (timing, limits, trust) = Default::default();
         let (uid, stale_ttl, keys, network) = (uid.into(), None, None, None);
-        Self { cluster, clusterset, uid, stale_ttl, trust, keys, network, timing, limits }
+        let registries = Registries::default();
+        Self { cluster, clusterset, uid, stale_ttl, trust, keys, network, registries, timing, limits }
+    }
+}
+
+/// The registries of a ClusterSet, as far as they are read beside the home.
+#[derive(Clone, Default)]
+pub struct Registries {
+    /// The name of the home. Empty if it has none, because there is no other registry.
+    pub home: RegistryName,
+    /// The others, by name.
+    pub others: BTreeMap<RegistryName, Arc<dyn cloudmap::Read>>,
+}
+
+impl fmt::Debug for Registries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registries").field("home", &self.home).field("others", &self.others.keys()).finish()
     }
 }
 
@@ -159,7 +180,8 @@ pub fn spawn(
     leadership: impl Leadership,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> LedgerHandle {
-    let LedgerSettings { cluster, clusterset, uid, stale_ttl, trust, keys, network, timing, limits } = settings;
+    let LedgerSettings { cluster, clusterset, uid, stale_ttl, trust, keys, network, registries, timing, limits } =
+        settings;
     let trust = Trust { own: keys.as_ref().map(|keys| keys.own()).unwrap_or_default(), ..trust };
     let (desired, desired_rx) = watch::channel(None);
     let (own_tx, own) = watch::channel(None);
@@ -176,6 +198,10 @@ pub fn spawn(
     };
     let seed = env::random();
     let term = Term::new(me, timing, limits, stale_ttl, trust, Ids::new(seed));
+    let names: Vec<_> = registries.others.keys().cloned().collect();
+    let term = if registries.home.is_empty() { term } else { term.reading(registries.home, &names) };
+    let open = |(name, cloudmap)| (name, Arc::new(Registry::new(cloudmap, &clusterset)));
+    let elsewhere: BTreeMap<_, _> = registries.others.into_iter().map(open).collect();
     let (term, sessions) = match network.zip(keys.as_ref()) {
         Some((network, keys)) => {
             let addresses = network.addresses();
@@ -193,6 +219,7 @@ pub fn spawn(
         jitter: Ids::new(!seed),
         ports: Arc::new(Ports {
             cloudmap: Arc::clone(&cloudmap),
+            elsewhere: elsewhere.clone(),
             registry: Registry::new(cloudmap, &clusterset).owned_by(&cluster, &uid).signed_with(keys.clone()),
             keys,
             uid,
@@ -200,6 +227,7 @@ pub fn spawn(
             leadership: Box::new(leadership),
         }),
         started: Instant::now(),
+        elsewhere: elsewhere.into_iter().map(|(name, registry)| (name, Elsewhere::new(registry))).collect(),
         calls: FuturesUnordered::new(),
         cancel: BTreeMap::new(),
         own: own_tx,
@@ -230,6 +258,8 @@ struct Driver {
     jitter: Ids,
     ports: Arc<Ports>,
     started: Instant,
+    /// The registries beside the home.
+    elsewhere: BTreeMap<RegistryName, Elsewhere>,
     /// Calls in flight. The outcome of a cancelled one is ignored.
     calls: FuturesUnordered<BoxFuture<'static, Option<(CallId, Outcome)>>>,
     cancel: BTreeMap<CallId, AbortHandle>,
@@ -277,6 +307,7 @@ impl Driver {
                 next_tick = next_tick.min(Instant::now() + pace.mul_f64(self.fraction()));
             }
             let wake = self.term.wake().map(|at| self.started + at);
+            let pace = self.term.pace().mul_f64(0.9 + self.fraction() / 5.0);
             tokio::select! {
                 biased;
                 changed = desired.changed(), if wanting => {
@@ -310,6 +341,9 @@ impl Driver {
                     next_tick = Instant::now() + self.pause(0);
                     let ports = self.ports.clone();
                     heads = Some(async move { ports.registry.read_heads().await }.boxed());
+                }
+                (name, heads) = read_elsewhere(&mut self.elsewhere, pace) => {
+                    self.term.tick_elsewhere(self.now(), &name, heads.as_ref());
                 }
                 () = sleep_until(wake.unwrap_or(next_tick)), if wake.is_some() => self.term.poll(self.now()),
                 event = async { match &mut self.sessions { Some(open) => open.next().await, None => std::future::pending().await } },
@@ -404,7 +438,8 @@ impl Driver {
         });
         set(&self.published, self.term.writer().published());
         set(&self.read_back, self.term.read_back());
-        let status = Status::of(&self.term, heads_error, &self.ports.registry);
+        let elsewhere = self.elsewhere.iter().map(|(name, it)| (name.clone(), it.figures())).collect();
+        let status = Status { elsewhere, ..Status::of(&self.term, heads_error, &self.ports.registry) };
         self.status.send_if_modified(|held| {
             let changed = **held != status;
             for (cluster, why) in status.ignored.iter().filter(|(id, why)| held.ignored.get(*id) != Some(*why)) {

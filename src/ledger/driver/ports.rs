@@ -1,9 +1,10 @@
 //! Carries out the calls of a term. Each write asks for a permit first.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use super::{Leadership, Registry, departure::depart};
 use crate::{
+    RegistryName,
     call::{Call, CallId, Failure, Outcome},
     record::{RecordStore, StoreError},
     trust::Keys,
@@ -26,6 +27,8 @@ pub(super) struct Ports {
     pub(super) uid: String,
     pub(super) keys: Option<Arc<Keys>>,
     pub(super) registry: Registry,
+    /// The registries that are read beside it.
+    pub(super) elsewhere: BTreeMap<RegistryName, Arc<Registry<dyn cloudmap::Read>>>,
     pub(super) record: Arc<dyn RecordStore>,
     pub(super) leadership: Box<dyn Leadership>,
 }
@@ -76,10 +79,6 @@ impl Ports {
                 self.write(store).await
             }
             Call::Claim { shard } => self.write(|permit| async move { registry.claim(&permit, shard).await }).await,
-            Call::ReadPages { cluster, shard, flush } => {
-                let read = registry.read_pages(&cluster, shard, flush.as_deref()).await;
-                read.map(|pages| Outcome::Pages(Arc::new(pages)))
-            }
             Call::PutHead { head, repeats } => {
                 self.write(|permit| async move { registry.put_head(&permit, &head, repeats).await }).await
             }
@@ -100,9 +99,27 @@ impl Ports {
             }
             Call::PutCopy { head } => self.write(|permit| async move { registry.put_copy(&permit, &head).await }).await,
             Call::Announce => self.write(|permit| async move { registry.announce(&permit).await }).await,
-            Call::Copy { cluster } => registry.copy(&cluster).await.map(Outcome::Copy),
-            Call::Announced { cluster, uid } => registry.announced(&cluster, &uid).await.map(Outcome::Announced),
-            Call::Creator { cluster } => registry.creator(&cluster).await.map(Outcome::Creator),
+            Call::Elsewhere { registry, call } => match self.elsewhere.get(&registry) {
+                Some(registry) => read(registry, *call).await,
+                None => Err(Failure { message: format!("there is no registry {registry}") }),
+            },
+            call @ (Call::ReadPages { .. } | Call::Copy { .. } | Call::Announced { .. } | Call::Creator { .. }) => {
+                read(registry, call).await
+            }
         }
+    }
+}
+
+/// Makes a call that only reads the ledger.
+async fn read<C: cloudmap::Read + ?Sized>(registry: &Registry<C>, call: Call) -> Result<Outcome, Failure> {
+    match call {
+        Call::ReadPages { cluster, shard, flush } => {
+            let read = registry.read_pages(&cluster, shard, flush.as_deref()).await;
+            read.map(|pages| Outcome::Pages(Arc::new(pages)))
+        }
+        Call::Copy { cluster } => registry.copy(&cluster).await.map(Outcome::Copy),
+        Call::Announced { cluster, uid } => registry.announced(&cluster, &uid).await.map(Outcome::Announced),
+        Call::Creator { cluster } => registry.creator(&cluster).await.map(Outcome::Creator),
+        call => Err(Failure { message: format!("{call:?} reads no ledger") }),
     }
 }

@@ -189,6 +189,18 @@ impl<C: Read + ?Sized> Registry<C> {
         Ok(Some(self.heads.lock().await.parse(discovery.instances, self.scope(&namespace))))
     }
 
+    /// [`Registry::read_heads`] in a registry to which this cluster does not write; `None` if it has no ledger of the ClusterSet.
+    /// `again`: looks for its namespace again.
+    pub(crate) async fn read_ledger(&self, again: bool) -> Result<Option<Heads>, Failure> {
+        if again {
+            *self.namespace.lock().await = None;
+            self.services.lock().await.clear();
+            self.seen_heads.store(false, Ordering::Relaxed);
+        }
+        self.find_namespace().await?;
+        self.read_heads().await
+    }
+
     /// The pages of a shard. A service that does not exist has none: a leader may have ended while it claimed services, and a
     /// service comes with its first page.
     pub(crate) async fn read_pages(&self, cluster: &str, shard: u32, flush: Option<&str>) -> Result<Pages, Failure> {

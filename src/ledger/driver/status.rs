@@ -5,9 +5,9 @@ use std::{
     sync::Arc,
 };
 
-use super::Registry;
+use super::{Registry, RegistryFigures};
 use crate::{
-    reader::TOO_LARGE,
+    RegistryName,
     remote::RemoteFigures,
     term::Term,
     writer::{Stage, WriterFigures},
@@ -32,6 +32,10 @@ pub struct Status {
     /// Number of heads in the last read that was answered: of all clusters, also of those that left. With 1,000 there may be
     /// more, and none of them counts.
     pub heads: usize,
+    /// Whether the last read of the heads succeeded.
+    pub readable: bool,
+    /// The registries that are read beside the home.
+    pub elsewhere: BTreeMap<RegistryName, RegistryFigures>,
     /// Statistics of the other clusters, by cluster id.
     pub remotes: BTreeMap<Arc<str>, RemoteFigures>,
     /// Heads that are ignored, by cluster id, and why (R2), also of clusters that are too large.
@@ -62,6 +66,8 @@ impl Default for Status {
             figures: WriterFigures::default(),
             reads: 0,
             heads: 0,
+            readable: true,
+            elsewhere: BTreeMap::new(),
             remotes: BTreeMap::new(),
             ignored: BTreeMap::new(),
             refused: BTreeMap::new(),
@@ -82,7 +88,7 @@ impl Status {
 
     pub(super) fn of(term: &Term, heads_error: Option<&String>, registry: &Registry) -> Self {
         Self {
-            stage: term.writer().stage(),
+            stage: term.owner().map_or_else(|| term.writer().stage(), Stage::OwnedElsewhere),
             error: term.error().map(str::to_owned).or_else(|| heads_error.cloned()),
             epoch: term.writer().epoch(),
             leaving: term.record().is_some_and(|record| record.leaving),
@@ -90,12 +96,11 @@ impl Status {
             reads: term.reader().reads(),
             // Where there are too many, the reader gets none, and that is when somebody must know.
             heads: registry.rows(),
-            remotes: term.reader().figures(),
-            ignored: {
-                let refused = term.reader().refused().map(|(id, why)| (id.clone(), format!("{why}: {TOO_LARGE}")));
-                term.reader().ignored().clone().into_iter().chain(refused).collect()
-            },
-            refused: term.reader().refused().map(|(id, why)| (id.clone(), why)).collect(),
+            readable: heads_error.is_none(),
+            elsewhere: BTreeMap::new(),
+            remotes: term.readers().figures(),
+            ignored: term.readers().ignored(),
+            refused: term.readers().refused(),
             connected: term.stream().map(|_| term.connected()),
             unreachable: term.unconnected(),
             judged: term.standing().is_some(),

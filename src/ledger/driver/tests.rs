@@ -372,6 +372,7 @@ async fn a_write_that_waits_for_its_turn_is_not_made_after_the_lease_ran_out() {
         uid: "uid-blue".to_owned(),
         keys: None,
         registry,
+        elsewhere: BTreeMap::new(),
         record: Arc::<Stored>::default(),
         leadership: Box::new(Until(Instant::now() + Duration::from_mins(1))),
     });

@@ -192,6 +192,8 @@ impl World {
                 self.copies.insert(own, Arc::new(Head { signer, ..Head::clone(&head) }));
                 Outcome::Done
             }
+            // There is one registry.
+            Call::Elsewhere { .. } => Outcome::Copy(None),
             Call::Copy { cluster } => Outcome::Copy(self.copies.get(&cluster).cloned()),
             Call::Announced { cluster, uid: _ } => Outcome::Announced(self.keys.get(&cluster).cloned()),
             Call::Creator { cluster } => {

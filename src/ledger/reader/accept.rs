@@ -63,9 +63,12 @@ impl Reader {
     /// R3: accepts a head if it is newer.
     pub(super) fn accept(&mut self, now: Now, head: &Arc<Head>) {
         let (read_clock, own_clock, created) = (self.clocks.read, self.clocks.own, self.date_of(head));
+        let announced = self.announced.get(&head.cluster).and_then(|asked| asked.announced.as_ref());
+        let announced = announced.filter(|announced| Some(announced.key) == head.signer);
+        let announced = announced.map(|announced| announced.former.clone());
         let peer = self.peers.entry(head.cluster.clone()).or_insert_with(|| {
-            let (advanced, at_or_above, succeeded) = (own_clock, read_clock, read_clock);
-            Peer { times: Times { advanced, at_or_above, succeeded, ..Times::default() }, ..Peer::default() }
+            let (advanced, moved, at_or_above, succeeded) = (own_clock, read_clock, read_clock, read_clock);
+            Peer { times: Times { advanced, moved, at_or_above, succeeded, ..Times::default() }, ..Peer::default() }
         });
         // The id has another owner now, as its exports service proves. Positions of different UIDs are not comparable.
         let accepted = peer.accepted.as_ref().filter(|accepted| *accepted.uid == *head.uid);
@@ -108,7 +111,7 @@ impl Reader {
         }
         let advanced = accepted != Some(head.position);
         if advanced {
-            peer.times.advanced = own_clock;
+            (peer.times.advanced, peer.times.moved) = (own_clock, read_clock);
             peer.stale = None;
         }
         let expired = gone.flatten().filter(|gone| *gone == Gone::Expired && !advanced);
@@ -116,7 +119,10 @@ impl Reader {
         let key = head.signer.filter(|_| self.trust.mode != Mode::Open);
         let written = key.map_or(0, |_| head.written);
         let (uid, position) = (head.uid.to_string(), head.position);
-        peer.accepted = Some(Accepted { uid, position, gone, key, written, since, created });
+        let registry = self.registry.as_deref().map(str::to_owned);
+        let known = peer.accepted.as_ref().filter(|accepted| *accepted.uid == uid && accepted.key == key);
+        let former = key.and(announced).or_else(|| known.map(|known| known.former.clone())).unwrap_or_default();
+        peer.accepted = Some(Accepted { uid, position, gone, key, written, since, created, former, registry });
         peer.head = Some(head.clone());
         peer.times.at_or_above = read_clock;
         peer.times.low = None;

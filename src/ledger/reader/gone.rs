@@ -7,7 +7,7 @@ use std::{
 
 use super::{Applied, Peer, Reader};
 use crate::{
-    forgotten,
+    Map, forgotten,
     record::{Accepted, Gone},
     trust::Mode,
     writer::Now,
@@ -25,7 +25,7 @@ impl Reader {
                 && peer.candidate.is_none()
                 && self.clocks.read.saturating_sub(peer.times.seen) > self.timing.forget
         };
-        self.peers.iter().filter(move |(_, peer)| long_gone(peer)).map(|(id, _)| &**id)
+        self.counting().filter(move |(_, peer)| long_gone(peer)).map(|(id, _)| &**id)
     }
 
     /// Forgets these clusters, because the record no longer contains them.
@@ -86,7 +86,10 @@ impl Reader {
             let Some(accepted) = &mut peer.accepted else { continue };
             let live = peer.applied.as_ref().is_none_or(|applied| applied.state.is_some());
             let silent = self.clocks.own.saturating_sub(peer.times.advanced);
-            let lost = silent > self.timing.lease && settled && live;
+            // Without an own head, it is said of all clusters if no head advances any more. Nothing follows from that alone.
+            let quiet =
+                if self.registry.is_none() { silent } else { self.clocks.read.saturating_sub(peer.times.moved) };
+            let lost = quiet > self.timing.lease && settled && live;
             if lost || accepted.gone == Some(Gone::Expired) {
                 peer.stale.get_or_insert(now.wall);
             }
@@ -100,13 +103,13 @@ impl Reader {
         }
     }
 
-    /// R6: clusters that are stale, and gone for good according to one that is not. Nobody could sign that for them.
-    pub(super) fn bury(&mut self) {
+    /// R6: clusters that are stale, and gone for good according to one that is not. Nobody could sign that for them. `others`: the
+    /// states of live clusters in other registries.
+    pub(crate) fn bury(&mut self, others: &[&Arc<Map>]) {
         if self.trust.mode == Mode::Open {
             return;
         }
-        let live = || self.peers.values().filter(|peer| peer.stale.is_none());
-        let states = || live().filter_map(|peer| peer.applied.as_ref()?.state.as_ref());
+        let states = || self.live_states().chain(others.iter().copied());
         let gone = |(id, peer): &(&Arc<str>, &Peer)| {
             let accepted = peer.accepted.as_ref().filter(|_| peer.stale.is_some() && peer.pin().is_some());
             accepted.is_some_and(|Accepted { uid, position, .. }| {

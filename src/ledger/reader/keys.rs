@@ -22,7 +22,7 @@ const IN_CONFIG_MAP: &str = " in the ConfigMap cloudmap-mcs-trust";
 /// The key that a cluster announces.
 #[derive(Debug, Default)]
 pub(super) struct Announcement {
-    announced: Option<Announced>,
+    pub(super) announced: Option<Announced>,
     /// Whether there was an answer.
     answered: bool,
     call: Option<CallId>,
@@ -214,7 +214,7 @@ impl Reader {
             };
             Some((id.clone(), voter))
         };
-        self.peers.iter().filter_map(voter).collect()
+        self.counting().filter_map(voter).collect()
     }
 
     /// Ids with live heads of clusters that this one has neither accepted nor rejected.

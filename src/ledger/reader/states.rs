@@ -19,7 +19,7 @@ use crate::{
 impl Reader {
     /// R4 to R6: from the accepted head to a state.
     pub(super) fn read(&mut self, now: Now, id: &Arc<str>, out: &mut Outbox) {
-        let Some(peer) = self.peers.get(id) else { return };
+        let Some(peer) = self.peers.get(id).filter(|peer| peer.yields_to.is_none()) else { return };
         let Some(head) = peer.head.clone() else { return };
         if !head.is_live() {
             // After a restart nothing is applied, but objects that an earlier process created from this cluster still
@@ -208,7 +208,7 @@ impl Reader {
 
     /// The positions that the record must contain before their states apply.
     pub(crate) fn proposal(&self) -> impl Iterator<Item = (&str, &Accepted)> {
-        self.peers.iter().filter_map(|(id, peer)| Some((&**id, &peer.candidate.as_ref()?.accepted)))
+        self.counting().filter_map(|(id, peer)| Some((&**id, &peer.candidate.as_ref()?.accepted)))
     }
 
     /// The record contains these positions, so their states apply.

@@ -1,9 +1,13 @@
 //! What the reader knows, for others.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
-use super::{Peer, Reader};
+use super::{Held, Peer, Reader, Reading};
 use crate::{
+    Map, RegistryName,
     diff::Diff,
     hash::Hashed,
     record::{Accepted, Gone},
@@ -21,7 +25,7 @@ impl Reader {
     /// The state of the other clusters.
     pub fn remotes(&self) -> Remotes {
         let mut clusters = BTreeMap::new();
-        for (id, peer) in &self.peers {
+        for (id, peer) in self.counting() {
             let Ok(cluster) = id.parse() else { continue };
             let Some(accepted) = &peer.accepted else { continue };
             let applied = peer.applied.as_ref().filter(|_| !peer.returns());
@@ -30,7 +34,9 @@ impl Reader {
             let remote = Remote {
                 uid: applied.map_or(&accepted.uid, |applied| &applied.accepted.uid).as_str().into(),
                 state: applied.and_then(|applied| applied.state.clone()).filter(|_| gone.is_none()),
-                committed: applied.and_then(|applied| applied.state.clone()).filter(|_| gone.is_none()),
+                committed: applied
+                    .and_then(|applied| applied.state.clone())
+                    .filter(|_| gone.is_none() && self.registry.is_none()),
                 version: applied.filter(|applied| applied.state.is_some()).map(|applied| applied.summary.version),
                 position: applied.map_or(accepted.position, |applied| applied.accepted.position),
                 left: gone.is_some_and(Gone::is_left),
@@ -38,6 +44,7 @@ impl Reader {
                 expired: gone == Some(Gone::Expired),
                 refused: peer.refused.is_some(),
                 created: accepted.created,
+                registry: self.registry.clone(),
                 problem: ignored.or_else(|| peer.reading.problem.clone()),
             };
             clusters.insert(cluster, remote);
@@ -47,8 +54,81 @@ impl Reader {
             heads_read: self.reads > 0,
             unaccepted: self.unaccepted.iter().filter_map(|id| id.parse().ok()).collect(),
             all_live_verified: self.is_verified(),
+            all_read: self.is_verified(),
             own_created: 0,
+            others: 0,
+            unread: BTreeSet::new(),
         }
+    }
+
+    /// The clusters, without those of whose id another registry has what counts.
+    pub(super) fn counting(&self) -> impl Iterator<Item = (&Arc<str>, &Peer)> {
+        self.peers.iter().filter(|(_, peer)| peer.yields_to.is_none())
+    }
+
+    /// Whether what this registry has of a cluster counts.
+    pub(crate) fn counts(&self, id: &str) -> bool {
+        self.peers.get(id).is_some_and(|peer| peer.accepted.is_some() && peer.yields_to.is_none())
+    }
+
+    /// The registry that is read, if it is not the home.
+    pub(crate) const fn registry(&self) -> Option<&RegistryName> {
+        self.registry.as_ref()
+    }
+
+    /// The id of this cluster.
+    pub(crate) const fn me(&self) -> &Arc<str> {
+        &self.me.cluster
+    }
+
+    /// Whether the last read was complete.
+    pub(crate) const fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    /// The accepted positions, also of clusters that do not count here.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = (&Arc<str>, &Accepted)> {
+        self.peers.iter().filter_map(|(id, peer)| Some((id, peer.accepted.as_ref()?)))
+    }
+
+    /// The clusters that do not count here, and which registry has what counts.
+    pub(crate) fn given_way(&self) -> impl Iterator<Item = (&Arc<str>, &RegistryName)> {
+        self.peers.iter().filter_map(|(id, peer)| Some((id, peer.yields_to.as_ref()?)))
+    }
+
+    /// Takes it since when a cluster is in the ledger, if it was in another registry before.
+    pub(crate) fn date(&mut self, id: &str, created: i64) {
+        let accepted = self.peers.get_mut(id).and_then(|peer| peer.accepted.as_mut());
+        if let Some(accepted) = accepted.filter(|accepted| accepted.created > created) {
+            accepted.created = created;
+            self.revision += 1;
+        }
+    }
+
+    /// Takes it which registry has what counts of each cluster, if that is another one. What does not count, and is gone, is
+    /// forgotten.
+    pub(crate) fn give_way(&mut self, to: impl Fn(&Arc<str>) -> Option<RegistryName>) {
+        let (read, forget) = (self.clocks.read, self.timing.forget);
+        self.peers.retain(|_, peer| peer.yields_to.is_none() || read.saturating_sub(peer.times.seen) <= forget);
+        for (id, peer) in &mut self.peers {
+            let to = to(id);
+            if peer.yields_to == to {
+                continue;
+            }
+            self.revision += 1;
+            peer.yields_to = to;
+            if peer.yields_to.is_some() {
+                (peer.applied, peer.candidate, peer.stale) = (None, None, None);
+                peer.reading = Reading { begun: peer.reading.begun, failed: peer.reading.failed, ..Reading::default() };
+                peer.held = Held::default();
+            }
+        }
+    }
+
+    /// The states of the clusters that are not silent.
+    pub(crate) fn live_states(&self) -> impl Iterator<Item = &Arc<Map>> {
+        let live = self.counting().filter(|(_, peer)| peer.stale.is_none());
+        live.filter_map(|(_, peer)| peer.applied.as_ref()?.state.as_ref())
     }
 
     /// Whether the heads were read, and every live cluster that counts and is not stale was read, too.
@@ -78,13 +158,13 @@ impl Reader {
             };
             Some((id.clone(), contact))
         };
-        self.peers.iter().filter_map(contact).collect()
+        self.counting().filter_map(contact).collect()
     }
 
     /// R7: something came of the cluster by stream, so it is not silent.
     pub(crate) fn streams(&mut self, id: &Arc<str>) {
         let Some(peer) = self.peers.get_mut(id) else { return };
-        peer.times.advanced = self.clocks.own;
+        (peer.times.advanced, peer.times.moved) = (self.clocks.own, self.clocks.read);
         let expired = peer.accepted.as_mut().filter(|accepted| accepted.gone == Some(Gone::Expired));
         if peer.stale.take().is_some() || expired.is_some() {
             self.revision += 1;
@@ -107,7 +187,7 @@ impl Reader {
 
     /// Whether something does not apply yet that another cluster said, and that can be read.
     pub(crate) fn is_behind(&self) -> bool {
-        self.peers.values().any(|peer| {
+        self.counting().any(|(_, peer)| {
             let applied = peer.applied.as_ref().map(|applied| (&applied.accepted.uid, applied.accepted.position));
             let accepted = peer.accepted.as_ref().map(|accepted| (&accepted.uid, accepted.position));
             let live = peer.head.as_ref().is_some_and(|head| head.is_live());
@@ -144,7 +224,7 @@ impl Reader {
     /// Statistics of the other clusters, without those that left: their heads do not advance any more.
     pub fn figures(&self) -> BTreeMap<Arc<str>, RemoteFigures> {
         let left = |accepted: &Accepted| accepted.gone.is_some_and(Gone::is_left);
-        let members = self.peers.iter().filter(|(_, peer)| !peer.accepted.as_ref().is_some_and(left));
+        let members = self.counting().filter(|(_, peer)| !peer.accepted.as_ref().is_some_and(left));
         let figures = members.map(|(id, peer)| {
             let figures = RemoteFigures {
                 position: peer.accepted.as_ref().map(|accepted| accepted.position),

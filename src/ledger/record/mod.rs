@@ -78,12 +78,19 @@ pub struct Accepted {
     /// is not known.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub created: i64,
+    /// The keys that it replaced by `key`, as it announced when it was accepted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub former: Vec<PublicKey>,
+    /// The registry that has its ledger; `None` for the home of this cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub registry: Option<String>,
 }
 
 impl Accepted {
     /// A cluster of which nothing was applied yet, with the key that it must have.
     pub fn unread(uid: String, key: Option<PublicKey>) -> Self {
-        Self { uid, position: Position::default(), gone: None, key, written: 0, since: 0, created: 0 }
+        let (position, gone, former, registry) = Default::default();
+        Self { uid, position, gone, key, written: 0, since: 0, created: 0, former, registry }
     }
 
     /// Whether it was read, and is no member that is gone.
@@ -152,6 +159,9 @@ pub struct Record {
     /// yet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub member: Option<Member>,
+    /// The home of this cluster, if registries have names. `services`, and the positions that name no registry, belong to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<String>,
     /// Former memberships that have not been marked as left yet.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub former: Vec<Member>,
@@ -226,6 +236,22 @@ impl Record {
             self.former.push(before);
             let excess = self.former.len().saturating_sub(MOST_FORMER);
             self.former.drain(..excess);
+        }
+        self
+    }
+
+    /// The record with which the leader continues whose home has this name, if registries have names. What was the home's
+    /// stays so while it has none: then there is one registry.
+    #[must_use]
+    pub fn at_home(mut self, home: Option<&str>) -> Self {
+        let before = std::mem::replace(&mut self.home, home.map(str::to_owned));
+        if let Some((before, home)) = before.zip(home).filter(|(before, home)| before != home) {
+            // The services are others in another registry.
+            self.services.clear();
+            for accepted in self.accepted.values_mut() {
+                let registry = accepted.registry.take().unwrap_or_else(|| before.clone());
+                accepted.registry = (registry != home).then_some(registry);
+            }
         }
         self
     }
@@ -305,6 +331,28 @@ pub trait RecordStore: Send + Sync + 'static {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_change_of_the_home_changes_whose_home_the_others_have() {
+        let entry = |registry: Option<&str>| Accepted {
+            registry: registry.map(str::to_owned),
+            ..Accepted::unread(String::new(), None)
+        };
+        let accepted = [("blue", None), ("red", Some("us")), ("lime", Some("ap"))];
+        let accepted = accepted.map(|(id, registry)| (id.to_owned(), entry(registry))).into();
+        let services = [("clusters".to_owned(), "srv-1".to_owned())].into();
+        let eu = Record { home: Some("eu".to_owned()), accepted, services, ..Record::default() };
+        let registries = |record: &Record| -> Vec<Option<String>> {
+            ["blue", "red", "lime"].map(|id| record.accepted[id].registry.clone()).into()
+        };
+        let us = eu.clone().at_home(Some("us"));
+        assert_eq!(registries(&us), [Some("eu".to_owned()), None, Some("ap".to_owned())]);
+        assert!(us.services.is_empty());
+        // Without names, and with them again.
+        let alone = eu.clone().at_home(None);
+        assert_eq!((registries(&alone), &alone.services), (registries(&eu), &eu.services));
+        assert_eq!(alone.at_home(Some("eu")), eu);
+    }
 
     /// As a version reads it that does not have the field `gone`.
     #[derive(Deserialize)]

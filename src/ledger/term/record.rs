@@ -104,7 +104,7 @@ impl Term {
         }
         // After a restart, what is proposed may already be stored. It applies only if it still is: another process of this
         // cluster may have stored something newer since.
-        let stored_already = self.reader.proposal().next().is_some();
+        let stored_already = self.readers.proposal().next().is_some();
         match wanted {
             Cow::Owned(wanted) if wanted != *record => {
                 let id =
@@ -127,8 +127,10 @@ impl Term {
     /// large, and this is asked at each message of each of them.
     fn updated<'a>(&self, record: &'a Record) -> Cow<'a, Record> {
         let mut wanted = Cow::Borrowed(record);
-        if record.member.as_ref() != Some(&self.settings.member) {
-            wanted = Cow::Owned(record.clone().bound_to(&self.settings.member));
+        let is_bound = record.member.as_ref() == Some(&self.settings.member)
+            && record.home.as_deref() == self.settings.home.as_deref();
+        if !is_bound || !record.accepted.values().all(|accepted| self.readers.reads_from(accepted)) {
+            wanted = Cow::Owned(self.bound(record.clone()));
         }
         let held = self.writer.holds_epoch();
         if held > wanted.epoch {
@@ -163,17 +165,24 @@ impl Term {
         if !wanted.registrations.is_empty() && self.has_standalone(record) {
             wanted.to_mut().registrations.clear();
         }
-        for id in self.reader.forgettable() {
+        for id in self.readers.forgettable() {
             if wanted.accepted.contains_key(id) {
                 wanted.to_mut().accepted.remove(id);
             }
         }
-        for (id, accepted) in self.reader.proposal() {
+        for (id, accepted) in self.readers.proposal() {
             if wanted.accepted.get(id) != Some(accepted) {
                 wanted.to_mut().accepted.insert(id.to_owned(), accepted.clone());
             }
         }
         wanted
+    }
+
+    /// The record with which this leader continues. What it knows of registries that are no longer read is over.
+    fn bound(&self, record: Record) -> Record {
+        let mut record = record.bound_to(&self.settings.member).at_home(self.settings.home.as_deref());
+        record.accepted.retain(|_, accepted| self.readers.reads_from(accepted));
+        record
     }
 
     fn load_record(&mut self, now: Now) {
@@ -192,16 +201,16 @@ impl Term {
             (Outcome::Loaded { record, version }, None) => {
                 self.keeper.next_poll = now.mono + self.settings.timing.record_poll;
                 let before = self.keeper.stored.take().map(|(record, _)| record).or(self.keeper.before.take());
-                let before = before.map(|record| record.bound_to(&self.settings.member));
-                let Record { accepted, streamed, .. } = record.clone().bound_to(&self.settings.member);
+                let before = before.map(|record| self.bound(record));
+                let Record { accepted, streamed, .. } = self.bound(Record::clone(record));
                 // Another process changed it: a command, or one whose answer was lost.
                 self.news.extend(before.iter().flat_map(|before| news::between(&before.accepted, &accepted)));
-                self.reader.restore(before.as_ref().map(|before| &before.accepted), &accepted);
+                self.readers.restore(before.as_ref().map(|before| &before.accepted), &accepted);
                 if let Some(stream) = &mut self.stream {
                     stream.restore(made, before.as_ref().map(|before| &before.streamed), &streamed);
                 }
                 if !late {
-                    self.reader.commit(now, &accepted);
+                    self.readers.commit(now, &accepted);
                 }
                 self.writer.recorded(record.epoch);
                 self.writer.superseded(record.epoch);
@@ -209,7 +218,7 @@ impl Term {
                 let kept = before.filter(|_| version.is_none());
                 let kept = kept.map(|before| Record { epoch: record.epoch, leaving: record.leaving, ..before });
                 self.keeper.stored = Some((kept.unwrap_or_else(|| Record::clone(record)), version.clone()));
-                let leaving = record.clone().bound_to(&self.settings.member).leaving;
+                let leaving = self.bound(Record::clone(record)).leaving;
                 self.writer.set_leaving(now, leaving, &mut self.out);
             }
             (Outcome::Stored { version }, Some(record)) => {
@@ -219,9 +228,9 @@ impl Term {
                 self.news.extend(news::between(&before.accepted, &record.accepted));
                 let before = before.epoch;
                 if !late {
-                    self.reader.commit(now, &record.accepted);
+                    self.readers.commit(now, &record.accepted);
                 }
-                self.reader.forget(&record.accepted);
+                self.readers.forget(&record.accepted);
                 self.stream.iter_mut().for_each(|stream| stream.stored(made));
                 self.writer.recorded(record.epoch);
                 if record.epoch > before {

@@ -8,7 +8,7 @@ use super::{
     farewell::Farewell,
     run::{Duty, Ground, Run},
 };
-use crate::{Map, hash::StateHash, stream::OwnState};
+use crate::{Map, hash::StateHash, readers::Owner, stream::OwnState};
 use model::PublicKey;
 
 /// Statistics of the current epoch.
@@ -60,6 +60,8 @@ pub enum Stage {
         /// UID of the owner.
         owner: String,
     },
+    /// The id belongs to a cluster whose ledger is in another registry, and that has it for longer. Nobody heeds what is written.
+    OwnedElsewhere(Owner),
     /// Being elected (W1).
     Electing,
     /// Another process writes in the name of this cluster, which its record does not know of: the controller of a second
@@ -83,7 +85,12 @@ impl Stage {
     pub const fn owns_id(&self) -> bool {
         match self {
             Self::Running | Self::Leaving | Self::Left => true,
-            Self::Claiming | Self::Refused { .. } | Self::Electing | Self::Contested { .. } | Self::Verifying => false,
+            Self::Claiming
+            | Self::Refused { .. }
+            | Self::OwnedElsewhere(_)
+            | Self::Electing
+            | Self::Contested { .. }
+            | Self::Verifying => false,
         }
     }
 }

@@ -40,6 +40,7 @@ pub(super) fn plan(registry: &ObservedRegistry, clusters: &[(&Cluster, &Seen)]) 
     found.extend(discovery(registry));
     found.extend(registry.permissions.iter().map(|permission| role(registry, permission)));
     found.extend(untried(registry));
+    found.extend(others(registry, clusters));
     found.extend(heads(registry, clusters));
     found.extend(namespaces(registry));
     found.extend(instances(registry));
@@ -234,6 +235,34 @@ fn untried(registry: &ObservedRegistry) -> Vec<Finding> {
     registry.wanted.flags.keys().filter_map(untried).collect()
 }
 
+/// The registries beside the home, which the controllers read.
+fn others(registry: &ObservedRegistry, clusters: &[(&Cluster, &Seen)]) -> Vec<Finding> {
+    let mut found: Vec<_> = registry
+        .others
+        .iter()
+        .map(|(name, ledger)| match ledger {
+            Ok(ledger) => {
+                let what = format!("the registry {name} can be read: {} clusters", ledger.heads.len());
+                Finding::ok(PLACE, "registries", what)
+            }
+            Err(why) => Finding::fail(
+                PLACE,
+                "registries",
+                format!("the registry {name} cannot be read: {why}"),
+                "give the role that --registries names for it what `cloudmap-mcs iam --mode reading` prints \
+                 (docs/regions.md#set-it-up)",
+            ),
+        })
+        .collect();
+    let several = clusters.iter().find(|(_, seen)| seen.setting("CLOUDMAP_MCS_REGISTRIES").is_some());
+    if let Some((cluster, _)) = several.filter(|_| registry.others.is_empty()) {
+        let what = format!("the controllers of {} read several registries, and one of them was asked", cluster.name);
+        let remedy = "run this with the --registries and the --home of the controllers (docs/regions.md#set-it-up)";
+        found.push(Finding::warn(PLACE, "registries", what, remedy));
+    }
+    found
+}
+
 /// A head that is young proves that its controller's role may write.
 fn heads(registry: &ObservedRegistry, clusters: &[(&Cluster, &Seen)]) -> Vec<Finding> {
     registry.wanted.clusterset.as_ref().map_or_else(Vec::new, |clusterset| {
@@ -244,7 +273,9 @@ fn heads(registry: &ObservedRegistry, clusters: &[(&Cluster, &Seen)]) -> Vec<Fin
                 return vec![Finding::skip(PLACE, "ledger", format!("not read: {why}"), remedy)];
             }
         };
-        clusters.iter().filter_map(|(cluster, seen)| head(ledger, clusterset.as_str(), cluster, seen)).collect()
+        let others = registry.others.values().filter_map(|ledger| ledger.as_ref().ok());
+        let ledger = others.fold(ledger.clone(), Ledger::beside);
+        clusters.iter().filter_map(|(cluster, seen)| head(&ledger, clusterset.as_str(), cluster, seen)).collect()
     })
 }
 

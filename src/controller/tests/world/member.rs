@@ -8,6 +8,7 @@ pub(in crate::tests) struct Cluster {
     pub(in crate::tests) objects: Arc<MemoryCluster>,
     pub(super) caches: Caches,
     pub(super) fake: Fake,
+    pub(super) registries: driver::Registries,
     pub(super) callers: Arc<Callers>,
     pub(in crate::tests) machine: Arc<dyn env::Machine>,
     pub(super) record: Arc<Stored>,
@@ -48,6 +49,15 @@ impl Cluster {
         }
     }
 
+    /// Starts a process that leads with this home, and reads these registries beside it.
+    pub(in crate::tests) fn move_to(&mut self, name: &str, home: &World, others: &[(&str, &World)]) {
+        self.kill();
+        let others = others.iter().map(|(name, at)| ((*name).into(), Arc::new(at.fake.clone()) as _)).collect();
+        self.registries = driver::Registries { home: name.into(), others };
+        self.fake = home.fake.clone();
+        self.lead();
+    }
+
     /// Starts a process that leads, as `app` does it.
     pub(in crate::tests) fn lead(&mut self) {
         let cluster = self.id.parse().unwrap();
@@ -57,7 +67,7 @@ impl Cluster {
         let (objects, caches, fake, record) =
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
-        let callers = Arc::clone(&self.callers);
+        let (callers, registries) = (Arc::clone(&self.callers), self.registries.clone());
         let (hide_tasks, hidden, metrics) = (self.hide_tasks, Arc::clone(&self.hidden), self.metrics.clone());
         let settle = self.settle;
         let (aws_mcs, registration, quota, derived) =
@@ -67,7 +77,7 @@ impl Cluster {
             let records = if let Some(clusterset) = identity.clusterset.clone() {
                 let mut settings =
                     driver::LedgerSettings::new(identity.cluster.clone(), clusterset, &*identity.cluster_uid);
-                settings.stale_ttl = stale_ttl;
+                (settings.stale_ttl, settings.registries) = (stale_ttl, registries);
                 Records::Ledger(driver::spawn(settings, fake.clone(), record, leadership.clone(), pending()))
             } else {
                 let uid = &identity.cluster_uid;
@@ -156,6 +166,11 @@ impl Cluster {
         let (record, version) = held.as_mut().unwrap();
         record.leaving = leaving;
         *version += 1;
+    }
+
+    /// Somebody deletes the ledger's record.
+    pub(in crate::tests) fn lose_record(&self) {
+        self.record.0.lock().unwrap().take();
     }
 
     /// Whether the API server refuses to store the ledger's record.

@@ -109,6 +109,7 @@ fn registry() -> ObservedRegistry {
         account: Some("111122223333".to_owned()),
         wanted: wanted(),
         permissions: permissions(),
+        others: BTreeMap::new(),
         ledger: Ok(Ledger {
             heads: [("c1".to_owned(), head("uid-1")), ("c2".to_owned(), head("uid-2"))].into(),
             instances: [(target(), 4)].into(),

@@ -174,6 +174,26 @@ const REGISTRY: &[Case] = &[
         "--region eu-central-1",
     ),
     (
+        |it| drop(of_registry(it).others.insert("us".to_owned(), Err("access denied".to_owned()))),
+        Fail,
+        "registry",
+        "the registry us cannot be read: access denied",
+        "cloudmap-mcs iam --mode reading",
+    ),
+    (
+        |it| {
+            for cluster in [0, 1] {
+                let seen = it.clusters[cluster].seen.as_mut().unwrap();
+                seen.controller.as_mut().unwrap().as_mut().unwrap().settings.values =
+                    [("CLOUDMAP_MCS_REGISTRIES".to_owned(), "eu: {region: eu-central-1}".to_owned())].into();
+            }
+        },
+        Warn,
+        "registry",
+        "the controllers of a read several registries, and one of them was asked",
+        "--home",
+    ),
+    (
         |it| {
             let role = "arn:aws:iam::444455556666:role/registry";
             controller(it).settings.values.insert("CLOUDMAP_MCS_ASSUME_ROLE_ARN".to_owned(), role.to_owned());

@@ -1,0 +1,119 @@
+//! The heads of the registries beside the home: each is read by itself, so that one that is slow or away delays no other.
+
+use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
+
+use futures::{FutureExt as _, future::BoxFuture};
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+
+use super::Registry;
+use crate::{RegistryName, call::Failure, writer::Heads};
+
+/// How often a registry is asked whether it has the ledger of the ClusterSet, as long as it has none: AWS allows few listings.
+const NO_LEDGER: Duration = Duration::from_secs(30);
+/// Not for so many reads: what is read before the record is loaded does not count.
+const AT_FIRST: u64 = 5;
+/// After a failure, the pause before the next read is doubled up to so many times.
+const DOUBLED: u32 = 3;
+/// After so many failures in a row, the namespace is looked for again: somebody may have deleted it, and another one has its name.
+const LOST: u32 = 5;
+
+/// A registry beside the home.
+pub(super) struct Elsewhere {
+    registry: Arc<Registry<dyn cloudmap::Read>>,
+    read: Option<BoxFuture<'static, Answer>>,
+    next: Instant,
+    failures: u32,
+    /// Why the last read failed, if it did.
+    error: Option<String>,
+    reads: u64,
+    since: Option<Instant>,
+}
+
+/// `None`: there is no ledger.
+type Answer = Result<Option<Heads>, Failure>;
+
+/// How it is with a registry beside the home.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Figures {
+    /// Number of completed reads of the heads.
+    pub reads: u64,
+    /// Number of heads in the last one, also if there were too many to be read.
+    pub heads: usize,
+    /// Number of characters of attributes that discoveries returned since the term began.
+    pub bytes_read: u64,
+    /// Why the last read failed, if it did.
+    pub error: Option<String>,
+}
+
+impl Elsewhere {
+    pub(super) fn new(registry: Arc<Registry<dyn cloudmap::Read>>) -> Self {
+        Self { registry, read: None, next: Instant::now(), failures: 0, error: None, reads: 0, since: None }
+    }
+
+    pub(super) fn figures(&self) -> Figures {
+        let (heads, bytes_read) = (self.registry.rows(), self.registry.bytes_read());
+        Figures { reads: self.reads, heads, bytes_read, error: self.error.clone() }
+    }
+
+    /// Waits until the next read is due, and then for its answer. It can be dropped and called again.
+    async fn answer(&mut self) -> Answer {
+        if self.read.is_none() {
+            sleep_until(self.next).await;
+        }
+        let (registry, lost) = (&self.registry, self.failures > 0 && self.failures.is_multiple_of(LOST));
+        let read = self.read.get_or_insert_with(|| {
+            self.since = Some(Instant::now());
+            let registry = Arc::clone(registry);
+            async move { registry.read_ledger(lost).await }.boxed()
+        });
+        let answer = read.await;
+        self.read = None;
+        answer
+    }
+
+    /// Takes note of an answer. `pace`: when the next read begins after the beginning of this one.
+    fn take(&mut self, name: &RegistryName, answer: Answer, pace: Duration) -> Option<Heads> {
+        let began = self.since.take().unwrap_or_else(Instant::now);
+        match answer {
+            Ok(heads) => {
+                if self.failures > 0 {
+                    info!(registry = %name, "the registry is read again");
+                }
+                (self.failures, self.error) = (0, None);
+                self.reads += 1;
+                let rests = heads.is_none() && self.reads > AT_FIRST;
+                self.next = began + if rests { NO_LEDGER } else { pace };
+                // Where there is no ledger, there are no heads.
+                Some(heads.unwrap_or_default())
+            }
+            Err(Failure { message }) => {
+                if self.error.as_ref() != Some(&message) {
+                    warn!(registry = %name, error = message, "the registry cannot be read; what was read stays");
+                }
+                self.failures += 1;
+                self.error = Some(message);
+                self.next = Instant::now() + pace * 2u32.pow(self.failures.min(DOUBLED));
+                None
+            }
+        }
+    }
+}
+
+/// The answer of the registry that has one first: its heads, or `None` if it could not be read. It can be dropped and called again.
+pub(super) async fn read_elsewhere(
+    registries: &mut BTreeMap<RegistryName, Elsewhere>,
+    pace: Duration,
+) -> (RegistryName, Option<Heads>) {
+    if registries.is_empty() {
+        return std::future::pending().await;
+    }
+    let answers = registries.iter_mut().map(|(name, registry)| {
+        Box::pin(async move {
+            let answer = registry.answer().await;
+            (name.clone(), registry.take(name, answer, pace))
+        })
+    });
+    let (first, ..) = pin!(futures::future::select_all(answers)).await;
+    first
+}
