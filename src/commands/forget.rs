@@ -10,7 +10,6 @@ use app::connect;
 use cli::{ForgetArgs, KubeArgs};
 use cloudmap::Permit;
 use cluster::record::RecordObject;
-use futures::future::try_join_all;
 use ledger::{
     CLUSTERS,
     head::Head,
@@ -23,15 +22,32 @@ use records::read_all;
 pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
     let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
     let (cloudmap, permit) = connect::registry_to_write(&args.place.aws).await?;
-    // It may have moved to another home.
-    let others = connect::registries_for_command(&args.place.aws).await?.others;
-    let others = others.iter().map(async |(name, cloudmap)| {
-        let alive = refuse_if_alive(cloudmap, &clusterset, Some(&args.cluster), false).await;
-        alive.with_context(|| format!("in the registry {name}")).map(drop)
-    });
-    try_join_all(others).await?;
+    refuse_if_moved(&args, &clusterset, &(cloudmap.clone() as _)).await?;
     let said = mark(&cloudmap, &permit, &clusterset, &args.place.kube, &args.cluster).await?;
     writeln!(std::io::stdout(), "{said}\nTo list what else it left behind: {}", listing(&clusterset, &args.cluster))?;
+    Ok(())
+}
+
+/// Fails if the cluster has another home now, and is alive there. Another cluster with its id is none of its business.
+async fn refuse_if_moved(
+    args: &ForgetArgs,
+    clusterset: &ClusterSetId,
+    home: &Arc<dyn cloudmap::Read>,
+) -> anyhow::Result<()> {
+    let others = connect::registries_for_command(&args.place.aws).await?.others;
+    if others.is_empty() {
+        return Ok(());
+    }
+    let uid =
+        |heads: &BTreeMap<Arc<str>, Arc<Head>>| heads.get(args.cluster.as_str()).map(|head| Arc::clone(&head.uid));
+    let here = uid(&live(home, clusterset, Some(&args.cluster)).await?);
+    for (name, cloudmap) in others {
+        let there = live(&cloudmap, clusterset, Some(&args.cluster)).await?;
+        if here.is_none() || uid(&there) == here {
+            let alive = refuse_if_alive(&cloudmap, clusterset, Some(&args.cluster), false).await;
+            alive.with_context(|| format!("the cluster has a ledger in the registry {name}"))?;
+        }
+    }
     Ok(())
 }
 
@@ -102,6 +118,10 @@ fn forget_in(record: &mut Record, clusterset: &ClusterSetId, cluster: &ClusterId
         return false;
     }
     let accepted = record.accepted.get_mut(cluster.as_str()).filter(|accepted| accepted.key.is_some());
+    // Of two clusters with one id, in two registries, the record has the other one.
+    let is_it =
+        |accepted: &&mut Accepted| accepted.registry.is_none() || last.is_none_or(|last| *last.uid == *accepted.uid);
+    let accepted = accepted.filter(is_it);
     let Some(accepted) = accepted else { return false };
     // Anybody may have written one that the cluster did not sign.
     let genuine = last.filter(|last| *last.uid == *accepted.uid && last.signer == accepted.key);

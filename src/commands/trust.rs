@@ -155,7 +155,7 @@ async fn accept(args: TrustAcceptArgs) -> anyhow::Result<()> {
 }
 
 /// The head of a cluster, and its registry if that is not the home. Of an id that several registries have, the one that is signed with
-/// this key.
+/// this key, and then the newest: the cluster may have moved.
 fn head_of<'a>(
     all: impl Iterator<Item = (Option<&'a RegistryName>, &'a ClusterView)>,
     id: &ClusterId,
@@ -163,7 +163,7 @@ fn head_of<'a>(
 ) -> Option<(Option<&'a RegistryName>, &'a Head)> {
     let of_id = all.filter(|(_, view)| *view.id == *id.as_str());
     let heads = of_id.filter_map(|(registry, view)| Some((registry, view.head.as_deref()?)));
-    heads.min_by_key(|(_, head)| key.is_none() || head.signer != key)
+    heads.max_by_key(|(_, head)| (key.is_some() && head.signer == key, head.position))
 }
 
 /// Pins the key of another cluster, whose ledger is in this registry (empty: registries have no names); `false` if the record is that of a cluster in another ClusterSet, where another cluster may
@@ -321,6 +321,27 @@ mod tests {
             let mut record = Record { member, ..Record::default() };
             assert_eq!(pin(&mut record, &prod, (&blue, ""), "uid-blue", PublicKey::from_bytes([1; 32])), pinned);
             assert_eq!(record.accepted.contains_key("blue"), pinned);
+        }
+    }
+
+    /// A person has compared the key.
+    #[test]
+    fn of_an_id_in_two_registries_the_head_with_the_key_is_accepted_with_its_registry() {
+        let [one, two] = [1, 2].map(|byte| PublicKey::from_bytes([byte; 32]));
+        let signed = |key| {
+            let blue = view("blue");
+            let head = Head { signer: Some(key), ..Head::clone(blue.head.as_deref().unwrap()) };
+            ClusterView { head: Some(Arc::new(head)), ..blue }
+        };
+        let ledgers = AllLedgers { home: vec![signed(one)], others: vec![("us".into(), Ok(vec![signed(two)]))] };
+        let (prod, blue) = ("prod".parse().unwrap(), "blue".parse().unwrap());
+        let found = |key| head_of(ledgers.clusters(), &blue, key).unwrap().0.map(ToString::to_string);
+        assert_eq!([found(Some(one)), found(Some(two))], [None, Some("us".to_owned())]);
+        // The controller may have another home than the command.
+        for (home, registry, stored) in [(Some("eu"), "us", Some("us")), (Some("us"), "us", None), (None, "", None)] {
+            let mut record = Record { home: home.map(str::to_owned), ..Record::default() };
+            assert!(pin(&mut record, &prod, (&blue, registry), "uid-blue", one));
+            assert_eq!(record.accepted["blue"].registry.as_deref(), stored);
         }
     }
 

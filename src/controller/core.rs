@@ -373,8 +373,9 @@ impl Core {
     /// The clusters whose export of a name is not known.
     pub(super) fn unknown(&self, key: &ServiceKey) -> Unknown {
         match self.knowledge.unknown() {
-            Unknown::Only(_) | Unknown::AllBut(_) if !self.importing.peers.is_complete(key) => {
-                Unknown::AllBut(self.knowledge.deciding(key))
+            Unknown::Only(_) if !self.importing.peers.is_complete(key) => Unknown::AllBut(self.knowledge.deciding(key)),
+            Unknown::AllBut(known) if !self.importing.peers.is_complete(key) => {
+                Unknown::AllBut(&known & &self.knowledge.deciding(key))
             }
             unknown => unknown,
         }

@@ -296,7 +296,11 @@ impl Reader {
         let here = stored.iter().filter(|(_, accepted)| accepted.registry.as_deref() == self.registry.as_deref());
         for (id, accepted) in here {
             let unchanged = before.is_some_and(|before| before.get(id) == Some(accepted));
-            let peer = self.peers.entry(id.as_str().into()).or_default();
+            if unchanged && !self.peers.contains_key(id.as_str()) {
+                continue;
+            }
+            let times = Times { seen: self.clocks.read, ..Times::default() };
+            let peer = self.peers.entry(id.as_str().into()).or_insert_with(|| Peer { times, ..Peer::default() });
             let newer =
                 peer.accepted.as_ref().is_none_or(|own| own.uid == accepted.uid && own.position < accepted.position);
             // Somebody accepted another key for it.
@@ -336,7 +340,9 @@ impl Reader {
         let Some(heads) = heads else { return };
         self.clocks.read += step.min(max_step);
         self.reads += 1;
-        self.own_head_read(heads);
+        if self.registry.is_none() {
+            self.own_head_read(heads);
+        }
         self.watch_successors(heads);
         let ignored = std::mem::take(&mut self.ignored);
         for (id, head) in heads {
@@ -366,6 +372,9 @@ impl Reader {
                     }
                 },
             }
+        }
+        if self.registry.is_some() {
+            self.any_head_advanced();
         }
         for id in heads.keys() {
             if let Some(peer) = self.peers.get_mut(id) {
@@ -419,9 +428,6 @@ impl Reader {
 
     /// R7: the own clock advances only between two advances of the own head as read back.
     fn own_head_read(&mut self, heads: &Heads) {
-        if self.registry.is_some() {
-            return self.any_head_read(heads);
-        }
         let Some(Ok(own)) = heads.get(&self.me.cluster) else { return };
         // Without an advance of the own head for this long, this cluster counts as cut off and cannot judge others.
         let silence = self.timing.silence();
@@ -443,25 +449,21 @@ impl Reader {
             Some(OwnHead { position: own.position, read: self.clocks.read, advanced: self.clocks.head.is_some() });
     }
 
-    /// The same in a registry without an own head: there it is the head of any cluster.
-    fn any_head_read(&mut self, heads: &Heads) {
-        let advances = |(id, head): (&Arc<str>, &Result<Arc<Head>, _>)| {
-            let accepted = self.peers.get(id).and_then(|peer| peer.accepted.as_ref());
-            let head = head.as_ref().ok().filter(|head| head.is_live());
-            accepted
-                .zip(head)
-                .is_some_and(|(accepted, head)| *accepted.uid == *head.uid && head.position > accepted.position)
-        };
-        if !heads.iter().any(advances) {
+    /// The same in a registry without an own head, after its heads were accepted: there it is the head of any cluster.
+    fn any_head_advanced(&mut self) {
+        let read = self.clocks.read;
+        let advanced = |peer: &&mut Peer| peer.accepted.is_some() && peer.times.moved == read;
+        let mut advanced = self.peers.values_mut().filter(advanced).peekable();
+        if advanced.peek().is_none() {
             return;
         }
-        let read = self.clocks.read;
         match self.clocks.head {
             Some(there) if read.saturating_sub(there.read) <= self.timing.silence() => {
                 self.clocks.own += read.saturating_sub(there.read);
             }
             _ => self.clocks.recovered = read,
         }
+        advanced.for_each(|peer| peer.times.advanced = self.clocks.own);
         self.clocks.head = Some(OwnHead { position: Position::default(), read, advanced: true });
     }
 

@@ -76,7 +76,10 @@ fn counting<'a>(found: &[Found<'a>]) -> Option<(Found<'a>, i64)> {
         (gone, created(cluster) == 0, created(cluster), first(cluster))
     };
     let cluster = clusters.iter().min_by_key(|cluster| rank(cluster))?;
-    Some((rejected.copied().or_else(|| newest(cluster))?, created(cluster)))
+    match rejected {
+        Some(it) => Some((*it, it.1.created)),
+        None => Some((newest(cluster)?, created(cluster))),
+    }
 }
 
 impl Readers {
@@ -259,9 +262,9 @@ impl Readers {
         self.compare();
     }
 
-    /// Whether the heads of all registries were read in this term, and of the home it is known for each whether it counts.
+    /// Whether the heads of all registries were read in this term, and it is known for each whether it counts.
     pub(super) fn all_read(&self) -> bool {
-        self.home.is_verified() && self.elsewhere.values().all(|reader| reader.reads() > 0)
+        self.all().all(Reader::is_verified)
     }
 
     pub(super) fn voters(&self) -> BTreeMap<Arc<str>, Voter> {
@@ -354,7 +357,7 @@ mod tests {
             (ledger("a", Some(1), 10, 7), ledger("a", Some(2), 20, 9), 10, "the older one, if somebody says its UID"),
             (ledger("a", Some(1), 10, 7), ledger("a", None, 20, 9), 10, "the same without a key"),
             (ledger("b", Some(2), 11, 1), gone(Gone::Left, ledger("a", Some(1), 10, 1)), 11, "the one that is there"),
-            (gone(Gone::Rejected, ledger("b", Some(2), 11, 1)), ledger("a", Some(1), 10, 1), 10, "a rejection"),
+            (gone(Gone::Rejected, ledger("b", Some(2), 11, 1)), ledger("a", Some(1), 10, 1), 11, "a rejection"),
         ] {
             for (here, there) in [("eu", "us"), ("us", "eu")] {
                 let (here, there) = (RegistryName::from(here), RegistryName::from(there));

@@ -6,7 +6,7 @@ use cloudmap::{
 use ledger::{
     Map, Value,
     driver::{self, LedgerHandle},
-    record::memory::Stored,
+    record::{Position, memory::Stored},
     writer::Stage,
 };
 use model::{ClaimOwner, Registration};
@@ -469,4 +469,22 @@ async fn namespaces_go_by_name_if_they_are_empty_and_ours_and_nobody_claims_them
     fake.registry().instances.get_mut(&key).unwrap().insert("c".to_owned(), "0".to_owned());
     let (_, error) = purge(&["junk-1"], false).await;
     assert!(error.contains("cannot read what cluster blue claims"), "{error}");
+}
+
+/// It goes on elsewhere, so nobody would miss what it left.
+#[test]
+fn what_a_cluster_left_in_its_former_home_may_go() {
+    let (blue, prod) = ("blue".parse().unwrap(), clusterset().to_string());
+    let at = |epoch| {
+        let view = crate::status::tests::view("blue");
+        let position = Position { epoch, seq: 1 };
+        let head = Head { position, ..Head::clone(view.head.as_deref().unwrap()) };
+        ClusterView { head: Some(Arc::new(head)), ..view }
+    };
+    let moved = |here, there| has_moved(&AllLedgers { home: vec![here], others: vec![("us".into(), there)] }, &blue);
+    assert!(moved(at(1), Ok(vec![at(2)])));
+    assert!(!moved(at(2), Ok(vec![at(1)])), "it is here again");
+    assert!(!moved(at(1), Ok(Vec::new())) && !moved(at(1), Err(show::Error::NoLedger(prod))));
+    let stranger = ClusterView { creator: Some("uid-else".to_owned()), ..at(2) };
+    assert!(!moved(at(1), Ok(vec![stranger])), "somebody says its UID");
 }

@@ -40,7 +40,7 @@ pub struct Status {
     pub remotes: BTreeMap<Arc<str>, RemoteFigures>,
     /// Heads that are ignored, by cluster id, and why (R2), also of clusters that are too large.
     pub ignored: BTreeMap<Arc<str>, String>,
-    /// Of these, the clusters that are too large, and why, without the remedy ([`TOO_LARGE`]).
+    /// Of these, the clusters that are too large, and why, without the remedy ([`TOO_LARGE`](crate::reader::TOO_LARGE)).
     pub refused: BTreeMap<Arc<str>, String>,
     /// Clusters whose leaders are connected with this one, so that a whole state came from them; `None` where leaders do not
     /// talk to each other.

@@ -11,6 +11,8 @@ use crate::{
     writer::Now,
 };
 
+/// So many keys of a cluster are remembered that it replaced: to know the part of the ledger that it left in a former home.
+const FORMER_KEYS: usize = 2;
 /// How often a lower head must advance before it counts (R3).
 const LOW_ADVANCES: u32 = 2;
 
@@ -120,8 +122,14 @@ impl Reader {
         let written = key.map_or(0, |_| head.written);
         let (uid, position) = (head.uid.to_string(), head.position);
         let registry = self.registry.as_deref().map(str::to_owned);
-        let known = peer.accepted.as_ref().filter(|accepted| *accepted.uid == uid && accepted.key == key);
-        let former = key.and(announced).or_else(|| known.map(|known| known.former.clone())).unwrap_or_default();
+        let known = peer.accepted.as_ref().filter(|accepted| *accepted.uid == uid);
+        let replaced = || {
+            let known = known?;
+            let replaced = known.key.filter(|_| known.key != key);
+            Some(replaced.into_iter().chain(known.former.iter().copied()).collect())
+        };
+        let mut former: Vec<_> = key.and(announced).or_else(replaced).unwrap_or_default();
+        former.truncate(FORMER_KEYS);
         peer.accepted = Some(Accepted { uid, position, gone, key, written, since, created, former, registry });
         peer.head = Some(head.clone());
         peer.times.at_or_above = read_clock;

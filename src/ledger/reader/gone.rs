@@ -41,7 +41,7 @@ impl Reader {
     /// that left, if there is one, may name a successor to wait for (R6). Without a head, the successor is whoever has the
     /// cluster's UID: objects may still be there that an earlier process made for the former id.
     pub(super) fn recall(&mut self) {
-        let unread = |peer: &&Peer| peer.applied.is_none();
+        let unread = |peer: &&Peer| peer.applied.is_none() && peer.yields_to.is_none();
         let live = |peer: &Peer| peer.accepted.clone().filter(|accepted| accepted.gone.is_none());
         let unread: BTreeSet<String> = self.peers.values().filter(unread).filter_map(live).map(|it| it.uid).collect();
         for peer in self.peers.values_mut().filter(|peer| peer.applied.is_none() && peer.candidate.is_none()) {

@@ -241,7 +241,13 @@ impl Reader {
         for (id, peer) in &mut self.peers {
             let hidden = self.clocks.read.saturating_sub(peer.times.at_or_above) > patience;
             let gone = peer.accepted.as_ref().is_none_or(|accepted| accepted.gone.is_some_and(Gone::is_left));
-            if hidden && !gone && peer.pin().is_some() && peer.copy.call.is_none() && now.mono >= peer.copy.next {
+            if hidden
+                && !gone
+                && peer.yields_to.is_none()
+                && peer.pin().is_some()
+                && peer.copy.call.is_none()
+                && now.mono >= peer.copy.next
+            {
                 peer.copy.next =
                     now.mono + if peer.stale.is_some() { self.timing.creator_retry } else { self.timing.backoff_max };
                 peer.copy.call = Some(out.call(Call::Copy { cluster: id.clone() }));

@@ -118,7 +118,9 @@ impl Reader {
     fn took_over(&self, left: &Peer, successor: &Arc<str>, head: &Head) -> bool {
         let applied = self.peers.get(successor).and_then(|peer| peer.applied.as_ref());
         let live = |accepted: &Accepted| *accepted.uid == *head.uid && !accepted.gone.is_some_and(Gone::is_left);
-        let unread = |peer: &Peer| peer.applied.is_none() && peer.accepted.as_ref().is_some_and(live);
+        let unread = |peer: &Peer| {
+            peer.applied.is_none() && peer.yields_to.is_none() && peer.accepted.as_ref().is_some_and(live)
+        };
         let removed = self.clocks.read.saturating_sub(left.times.succeeded) > self.timing.forget;
         applied.is_some_and(|applied| *applied.accepted.uid == *head.uid) || removed && !self.peers.values().any(unread)
     }

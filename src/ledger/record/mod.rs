@@ -174,8 +174,8 @@ pub struct Record {
     /// The accepted positions, by cluster id.
     #[serde(default)]
     pub accepted: BTreeMap<String, Accepted>,
-    /// When the exports services of this cluster's ids in this ClusterSet were created, by cluster id, in seconds since 1970. The
-    /// first one counts (R10).
+    /// When the exports services of this cluster's ids in this ClusterSet were created, by cluster id, in seconds since 1970; those in
+    /// a former home by `id@home`. The first one counts (R10).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub created: BTreeMap<String, i64>,
     /// What was applied by stream ahead of them, by cluster id.
@@ -252,6 +252,9 @@ impl Record {
                 let registry = accepted.registry.take().unwrap_or_else(|| before.clone());
                 accepted.registry = (registry != home).then_some(registry);
             }
+            // The first date counts, and the id has another one here.
+            let of_home = |(id, at): (String, i64)| (if id.contains('@') { id } else { format!("{id}@{before}") }, at);
+            self.created = std::mem::take(&mut self.created).into_iter().map(of_home).collect();
         }
         self
     }
@@ -341,13 +344,15 @@ mod tests {
         let accepted = [("blue", None), ("red", Some("us")), ("lime", Some("ap"))];
         let accepted = accepted.map(|(id, registry)| (id.to_owned(), entry(registry))).into();
         let services = [("clusters".to_owned(), "srv-1".to_owned())].into();
-        let eu = Record { home: Some("eu".to_owned()), accepted, services, ..Record::default() };
+        let created = [("green".to_owned(), 7)].into();
+        let eu = Record { home: Some("eu".to_owned()), accepted, services, created, ..Record::default() };
         let registries = |record: &Record| -> Vec<Option<String>> {
             ["blue", "red", "lime"].map(|id| record.accepted[id].registry.clone()).into()
         };
         let us = eu.clone().at_home(Some("us"));
         assert_eq!(registries(&us), [Some("eu".to_owned()), None, Some("ap".to_owned())]);
         assert!(us.services.is_empty());
+        assert_eq!(us.created, [("green@eu".to_owned(), 7)].into(), "it is in the ledger since then");
         // Without names, and with them again.
         let alone = eu.clone().at_home(None);
         assert_eq!((registries(&alone), &alone.services), (registries(&eu), &eu.services));
