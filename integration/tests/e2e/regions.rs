@@ -39,7 +39,7 @@ async fn a_cluster_moves_to_another_region_whose_registry_is_away_for_a_while() 
             cluster.delete(CONFIG_MAP, &system_namespace(), SETTINGS).await?;
         }
         outcome?;
-        world.followed(here, "web").await.map(drop)
+        eventually("they are in one region again", PROPAGATION, async || shows(world, there, here).await).await
     })
     .await;
 }
@@ -131,14 +131,19 @@ async fn both_serve(world: &World) -> Result<()> {
     eventually("each cluster has the endpoints of both", PROPAGATION, async || {
         for cluster in world.pair() {
             for source in world.pair() {
-                let own = ipv4(world.local_addresses(source, "web").await?);
-                let shown = ipv4(world.imported_addresses(cluster, "web", source).await?);
-                holds(own == shown && !own.is_empty(), &format!("those of {} in {}", source.id, cluster.id), &shown)?;
+                shows(world, cluster, source).await?;
             }
         }
         Ok(())
     })
     .await
+}
+
+/// Whether a cluster imports the pods of another one, or its own.
+async fn shows(world: &World, cluster: &Cluster, source: &Cluster) -> Result<()> {
+    let own = ipv4(world.local_addresses(source, "web").await?);
+    let shown = ipv4(world.imported_addresses(cluster, "web", source).await?);
+    holds(own == shown && !own.is_empty(), &format!("those of {} in {}", source.id, cluster.id), &shown)
 }
 
 /// Waits until the leader of a cluster says whether it can read the other registry.

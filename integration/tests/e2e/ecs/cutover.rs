@@ -74,9 +74,14 @@ async fn steps(world: &World, namespace: &str, orders: &Service) -> Result<()> {
     // A guard reaches the pods and DNS from the controller's pod. It asks nobody on a port that the Service does not have,
     // and without an answer no pod gets traffic.
     world.apply(here, cutover(&json!({"steps": [50], "guard": {"port": 81}}))).await?;
-    let unclear = says(world, "Shifting", 0, "GuardUnclear").await?;
-    let said = unclear["status"]["conditions"].to_string();
-    holds(said.contains("no pod to probe"), "the remedy is named", &said)?;
+    says(world, "Shifting", 0, "GuardUnclear").await?;
+    // At first, the guard has not looked yet.
+    eventually("the remedy is named", STEP, async || {
+        let unclear = here.expect(CUTOVER, &world.namespace, "orders").await?;
+        let said = unclear["status"]["conditions"].to_string();
+        holds(said.contains("no pod to probe"), "the message says why", &said)
+    })
+    .await?;
     beside_tasks(world, namespace, orders, 0).await?;
     world.apply(here, cutover(&json!({"steps": [50], "guard": {"path": "/"}}))).await?;
     says(world, "Holding", 50, "LastStep").await?;
