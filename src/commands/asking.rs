@@ -3,7 +3,7 @@
 use std::{
     fmt::Display,
     io::{self, Write},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -24,6 +24,17 @@ use ledger::{RegistryName, show};
 use model::ClusterSetId;
 use records::{ClusterView, read_all};
 
+/// Every cluster that a registry has; none if it has no ledger of the ClusterSet.
+pub(super) async fn clusters_of(
+    cloudmap: Arc<dyn cloudmap::Read>,
+    clusterset: &ClusterSetId,
+) -> Result<Vec<ClusterView>, show::Error> {
+    match read_all(cloudmap, clusterset).await {
+        Err(show::Error::NoLedger(_)) => Ok(Vec::new()),
+        views => views,
+    }
+}
+
 /// The ledgers of a ClusterSet: that of the home, and those of the other registries by name.
 pub(super) struct AllLedgers {
     /// That of the home.
@@ -40,13 +51,8 @@ impl AllLedgers {
     pub(super) async fn read(args: &AwsArgs, clusterset: &ClusterSetId) -> anyhow::Result<Self> {
         let cloudmap = connect::registry_for_command(args).await?;
         let others = connect::registries_for_command(args).await?.others;
-        let others = others.into_iter().map(async |(name, cloudmap)| {
-            let views = match patiently(read_all(cloudmap, clusterset)).await {
-                Err(show::Error::NoLedger(_)) => Ok(Vec::new()),
-                views => views,
-            };
-            (name, views)
-        });
+        let others =
+            others.into_iter().map(async |(name, cloudmap)| (name, patiently(clusters_of(cloudmap, clusterset)).await));
         let (home, others) = join(patiently(read_all(cloudmap, clusterset)), join_all(others)).await;
         Ok(Self { home: home?, others })
     }
@@ -58,17 +64,13 @@ impl AllLedgers {
         self.home.iter().map(|view| (None, view)).chain(others)
     }
 
-    /// The registries that could not be read, and why.
-    pub(super) fn unread(&self) -> impl Iterator<Item = (&RegistryName, &show::Error)> {
-        self.others.iter().filter_map(|(name, views)| Some((name, views.as_ref().err()?)))
-    }
-
     /// Fails if a registry could not be read: what is shown lacks its clusters.
     ///
     /// # Errors
     /// Names these registries, and says why.
     pub(super) fn all_read(&self) -> anyhow::Result<()> {
-        let unread: Vec<_> = self.unread().map(|(name, error)| format!("registry {name}: {error}")).collect();
+        let unread = self.others.iter().filter_map(|(name, views)| Some((name, views.as_ref().err()?)));
+        let unread: Vec<_> = unread.map(|(name, error)| format!("registry {name}: {error}")).collect();
         anyhow::ensure!(unread.is_empty(), "not all registries could be read: {}", unread.join("; "));
         Ok(())
     }

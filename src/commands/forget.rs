@@ -17,7 +17,6 @@ use ledger::{
     show,
 };
 use model::{ClusterId, ClusterSetId};
-use records::read_all;
 
 pub(super) async fn forget(args: ForgetArgs) -> anyhow::Result<()> {
     let clusterset = asking::clusterset(&args.place.kube, &args.place.identity).await?;
@@ -182,10 +181,7 @@ async fn live(
     clusterset: &ClusterSetId,
     cluster: Option<&ClusterId>,
 ) -> anyhow::Result<BTreeMap<Arc<str>, Arc<Head>>> {
-    let views = match patiently(read_all(Arc::clone(cloudmap), clusterset)).await {
-        Err(show::Error::NoLedger(_)) => Vec::new(),
-        views => views?,
-    };
+    let views = patiently(asking::clusters_of(Arc::clone(cloudmap), clusterset)).await?;
     let mut live = BTreeMap::new();
     for view in views.into_iter().filter(|view| cluster.is_none_or(|cluster| *view.id == *cluster.as_str())) {
         let Some(head) = view.head else {

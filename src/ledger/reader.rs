@@ -374,7 +374,7 @@ impl Reader {
             }
         }
         if self.registry.is_some() {
-            self.any_head_advanced();
+            self.any_head_read();
         }
         for id in heads.keys() {
             if let Some(peer) = self.peers.get_mut(id) {
@@ -439,32 +439,32 @@ impl Reader {
         if own.uid != self.me.uid || self.clocks.head.as_ref().is_some_and(ahead) {
             return;
         }
-        match self.clocks.head {
-            Some(there) if there.advanced && self.clocks.read.saturating_sub(there.read) <= silence => {
-                self.clocks.own += self.clocks.read.saturating_sub(there.read);
-            }
-            _ => self.clocks.recovered = self.clocks.read,
-        }
-        self.clocks.head =
-            Some(OwnHead { position: own.position, read: self.clocks.read, advanced: self.clocks.head.is_some() });
+        self.head_advanced(own.position, self.clocks.head.is_some());
     }
 
     /// The same in a registry without an own head, after its heads were accepted: there it is the head of any cluster.
-    fn any_head_advanced(&mut self) {
+    fn any_head_read(&mut self) {
         let read = self.clocks.read;
-        let advanced = |peer: &&mut Peer| peer.accepted.is_some() && peer.times.moved == read;
-        let mut advanced = self.peers.values_mut().filter(advanced).peekable();
-        if advanced.peek().is_none() {
+        let advanced = |peer: &Peer| peer.accepted.is_some() && peer.times.moved == read;
+        if !self.peers.values().any(advanced) {
             return;
         }
+        self.head_advanced(Position::default(), true);
+        for peer in self.peers.values_mut().filter(|peer| advanced(peer)) {
+            peer.times.advanced = self.clocks.own;
+        }
+    }
+
+    /// The head that shows that discovery advances was read at this position. `advanced`: whether it was seen to advance to it.
+    fn head_advanced(&mut self, position: Position, advanced: bool) {
+        let read = self.clocks.read;
         match self.clocks.head {
-            Some(there) if read.saturating_sub(there.read) <= self.timing.silence() => {
+            Some(there) if there.advanced && read.saturating_sub(there.read) <= self.timing.silence() => {
                 self.clocks.own += read.saturating_sub(there.read);
             }
             _ => self.clocks.recovered = read,
         }
-        advanced.for_each(|peer| peer.times.advanced = self.clocks.own);
-        self.clocks.head = Some(OwnHead { position: Position::default(), read, advanced: true });
+        self.clocks.head = Some(OwnHead { position, read, advanced });
     }
 
     fn has_room(&self, id: &Arc<str>) -> bool {

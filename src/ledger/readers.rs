@@ -225,7 +225,7 @@ impl Readers {
         for (name, reader) in &self.elsewhere {
             let Remotes { clusters, heads_read, unaccepted, all_live_verified, .. } = reader.remotes();
             remotes.clusters.extend(clusters);
-            remotes.unaccepted.extend(unaccepted.into_iter().filter(|id| id.as_str() != &**self.home.me()));
+            remotes.unaccepted.extend(unaccepted);
             remotes.all_read &= all_live_verified;
             remotes.others += 1;
             if !heads_read {

@@ -68,10 +68,15 @@ impl Controller<'_> {
         Ok(leader)
     }
 
+    /// Its containers: what [`Controller::restore`] takes.
+    pub async fn containers(&self) -> Result<Value> {
+        let deployment = self.cluster.expect(DEPLOYMENT, &system_namespace(), NAME).await?;
+        Ok(deployment["spec"]["template"]["spec"]["containers"].clone())
+    }
+
     /// Sets environment variables, and waits until it runs with them. Gives what [`Controller::restore`] takes.
     pub async fn set(&self, variables: &[(&str, String)]) -> Result<Value> {
-        let deployment = self.cluster.expect(DEPLOYMENT, &system_namespace(), NAME).await?;
-        let before = deployment["spec"]["template"]["spec"]["containers"].clone();
+        let before = self.containers().await?;
         let mut containers = before.clone();
         let environment = containers[0]["env"].as_array_mut().context("the container has no environment")?;
         environment.extend(variables.iter().map(|(name, value)| json!({"name": name, "value": value})));
@@ -92,8 +97,7 @@ impl Controller<'_> {
 
     /// Runs so many replicas with environment variables, or without them, and waits until they run.
     pub async fn run(&self, replicas: u32, variables: &[(&str, Option<&str>)]) -> Result<()> {
-        let deployment = self.cluster.expect(DEPLOYMENT, &system_namespace(), NAME).await?;
-        let mut containers = deployment["spec"]["template"]["spec"]["containers"].clone();
+        let mut containers = self.containers().await?;
         let environment = containers[0]["env"].as_array_mut().context("the container has no environment")?;
         environment.retain(|there| variables.iter().all(|(name, _)| there["name"] != *name));
         let set = variables.iter().filter_map(|(name, value)| Some(json!({"name": name, "value": (*value)?})));

@@ -328,12 +328,11 @@ impl World {
             let (region, endpoint) = (Some("us-east-1".to_owned()), Endpoint::default());
             let registry = Connected { cloudmap, region, endpoint };
             let (args, pod) = (args(site), named.clone());
-            let mut registries =
-                Registries { home: if site.abroad { "us" } else { "eu" }.into(), ..Default::default() };
+            let (home, other) = if site.abroad { ("us", "eu") } else { ("eu", "us") };
+            let mut registries = Registries { home: home.into(), ..Default::default() };
             if let Some(port) = beside {
-                let Ok(metrics) = cloudmap::Metrics::of(&exposed, "beside") else { return };
-                let name = if site.abroad { "eu" } else { "us" };
-                registries.others.insert(name.into(), limited(port, &Rates::default(), metrics));
+                let Ok(metrics) = cloudmap::Metrics::of(&exposed, other) else { return };
+                registries.others.insert(other.into(), limited(port, &Rates::default(), metrics));
             }
             let admin = Admin::new(exposed);
             let replica =

@@ -30,7 +30,7 @@ async fn a_cluster_moves_to_another_region_whose_registry_is_away_for_a_while() 
         both_serve(world).await?;
         let mut former = Vec::new();
         for cluster in [here, there] {
-            former.push(containers(cluster).await?);
+            former.push(cluster.controller().containers().await?);
         }
         let outcome = Box::pin(regions(world, &elsewhere)).await;
         // Whoever uses the clusters next finds them as they were.
@@ -68,8 +68,8 @@ async fn day(world: &World, elsewhere: &Registry) -> Result<()> {
         "eu": {"region": "eu-central-1", "endpoint": format!("http://{}", world.registry()?.address()?)},
         "us": {"region": "us-east-1", "endpoint": format!("http://{}", elsewhere.address()?)},
     });
-    settle(here, "eu", &registries).await?;
-    settle(there, "us", &registries).await?;
+    give_home(here, "eu", &registries).await?;
+    give_home(there, "us", &registries).await?;
     eventually("its pods are registered in the region of its new home", PROPAGATION, async || {
         let found = elsewhere.discover(&world.namespace, "web").await?;
         holds(found.len() == 2, "both are", &found)
@@ -156,15 +156,9 @@ async fn readable(cluster: &Cluster, can: bool) -> Result<()> {
     .await
 }
 
-/// The containers of the controller.
-async fn containers(cluster: &Cluster) -> Result<Value> {
-    let deployment = cluster.expect(DEPLOYMENT, &system_namespace(), "cloudmap-mcs").await?;
-    Ok(deployment["spec"]["template"]["spec"]["containers"].clone())
-}
-
 /// Gives a cluster this home among these registries, as an administrator does it: in the ConfigMap with the flags.
-async fn settle(cluster: &Cluster, home: &str, registries: &Value) -> Result<()> {
-    let mut containers = containers(cluster).await?;
+async fn give_home(cluster: &Cluster, home: &str, registries: &Value) -> Result<()> {
+    let mut containers = cluster.controller().containers().await?;
     let from = containers[0]["envFrom"][0]["configMapRef"]["name"].as_str().context("there are no settings")?;
     let mut settings = cluster.expect(CONFIG_MAP, &system_namespace(), from).await?["data"].clone();
     let flags = settings.as_object_mut().context("there are no settings")?;

@@ -97,7 +97,7 @@ pub(super) fn troubles(status: &driver::Status, stream_port: u16) -> BTreeMap<Su
         );
         ((EventReason::LedgerCrowded, Arc::from(CLUSTERS)), text)
     });
-    let unread = status.elsewhere.iter().filter_map(|(registry, it)| Some((registry, it.error.as_ref()?)));
+    let unread = status.elsewhere.iter().filter_map(|(registry, it)| Some((registry, it.as_ref()?)));
     let unread = unread.map(|(registry, why)| {
         let text = format!(
             "The registry {registry} cannot be read: {why}. What was read of the clusters there stays, and nothing else waits for it. \
@@ -136,13 +136,7 @@ mod tests {
 
     #[test]
     fn a_registry_that_cannot_be_read_is_said() {
-        let figures = |error: Option<&str>| driver::RegistryFigures {
-            reads: 7,
-            heads: 2,
-            bytes_read: 0,
-            error: error.map(str::to_owned),
-        };
-        let elsewhere = [("eu".into(), figures(None)), ("us".into(), figures(Some("access denied")))].into();
+        let elsewhere = [("eu".into(), None), ("us".into(), Some("access denied".to_owned()))].into();
         let troubles = troubles(&driver::Status { elsewhere, ..driver::Status::default() }, 7_946);
         let text = &troubles[&(EventReason::RegistryUnreadable, "us".into())];
         assert!(troubles.len() == 1 && text.contains("registry us cannot be read: access denied."), "{troubles:?}");

@@ -135,7 +135,7 @@ fn all_heads() -> prometheus::Result<Vec<Family>> {
                 let Some(status) = seen.ledger.as_deref() else { return Values::new() };
                 let mut values = labelled([("home", f64::from(u8::from(status.readable)))]);
                 let others = status.elsewhere.iter();
-                values.extend(others.map(|(name, it)| (name.to_string(), f64::from(u8::from(it.error.is_none())))));
+                values.extend(others.map(|(name, it)| (name.to_string(), f64::from(u8::from(it.is_none())))));
                 values
             },
         )?,

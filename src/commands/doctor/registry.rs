@@ -17,9 +17,9 @@ use iam::{
     statements,
 };
 use instances::ownership::OWNER_TAG;
-use ledger::{CLUSTERSET_TAG, cluster_of, driver::Registries, show};
+use ledger::{CLUSTERSET_TAG, cluster_of, driver::Registries};
 use model::{ClusterSetId, Target};
-use records::{ClusterView, read_all};
+use records::ClusterView;
 
 /// What runs, as the clusters say.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -247,13 +247,7 @@ fn first(namespaces: &Result<Vec<Namespace>, Error>) -> Answer {
 }
 
 async fn read_ledger(cloudmap: Arc<dyn cloudmap::Read>, clusterset: &ClusterSetId) -> Result<Vec<ClusterView>, String> {
-    let read = Box::pin(async {
-        match read_all(cloudmap, clusterset).await {
-            Err(show::Error::NoLedger(_)) => Ok(Vec::new()),
-            views => views,
-        }
-    });
-    asking::in_time(read).await
+    asking::in_time(Box::pin(asking::clusters_of(cloudmap, clusterset))).await
 }
 
 /// A service of each tag, on which permissions that depend on the tag are tried.

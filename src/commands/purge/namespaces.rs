@@ -4,11 +4,11 @@
 use std::{io::Write, sync::Arc};
 
 use super::{claimed, delete, is_forgotten};
+use crate::asking::clusters_of;
 use cloudmap::{Lane, Namespace, Permit};
 use instances::{Owner, ownership};
-use ledger::show;
 use model::ClusterSetId;
-use records::{ClusterView, read_all};
+use records::ClusterView;
 
 /// Deletes the named namespaces that the ClusterSet created, if they are empty and no member has a claim in them.
 ///
@@ -22,10 +22,7 @@ pub(super) async fn purge(
     dry_run: bool,
     out: &mut impl Write,
 ) -> anyhow::Result<()> {
-    let views = match read_all(cloudmap.clone(), clusterset).await {
-        Err(show::Error::NoLedger(_)) => Vec::new(),
-        views => views?,
-    };
+    let views = clusters_of(cloudmap.clone(), clusterset).await?;
     let (empty, stays) = sort(&*cloudmap, clusterset, names, &views).await?;
     for namespace in &empty {
         writeln!(out, "namespace  {}", namespace.name)?;

@@ -94,7 +94,7 @@ impl Knowledge {
         }
         self.others.unaccepted.clone_from(&remotes.unaccepted);
         self.others.unread.clone_from(&remotes.unread);
-        self.others.first_read |= remotes.all_read && remotes.unread.is_empty();
+        self.others.first_read |= remotes.all_read;
         for (id, remote) in &remotes.clusters {
             let gone = remote.left || remote.expired;
             let of = |state: &Option<Arc<Map>>| if gone { Some(Arc::default()) } else { state.clone() };

@@ -153,16 +153,16 @@ impl World {
 
     /// Lets every call fail from now on.
     pub(super) fn fail(&self) {
-        for &operation in Operation::ALL {
-            for _ in 0..20_000 {
-                self.fake.fault(operation, Fault::Refused(ErrorKind::AccessDenied));
-            }
-        }
+        self.refuse(|_| true);
     }
 
     /// Lets every call that writes fail from now on.
     pub(super) fn refuse_writes(&self) {
-        for &operation in Operation::ALL.iter().filter(|operation| operation.access() == Access::Write) {
+        self.refuse(|operation| operation.access() == Access::Write);
+    }
+
+    fn refuse(&self, which: impl Fn(Operation) -> bool) {
+        for &operation in Operation::ALL.iter().filter(|operation| which(**operation)) {
             for _ in 0..20_000 {
                 self.fake.fault(operation, Fault::Refused(ErrorKind::AccessDenied));
             }

@@ -1,6 +1,6 @@
 //! The heads of the registries beside the home: each is read by itself, so that one that is slow or away delays no other.
 
-use std::{collections::BTreeMap, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, future::BoxFuture};
 use tokio::time::{Instant, sleep_until};
@@ -31,29 +31,16 @@ pub(super) struct Elsewhere {
 }
 
 /// `None`: there is no ledger.
-type Answer = Result<Option<Heads>, Failure>;
-
-/// How it is with a registry beside the home.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Figures {
-    /// Number of completed reads of the heads.
-    pub reads: u64,
-    /// Number of heads in the last one, also if there were too many to be read.
-    pub heads: usize,
-    /// Number of characters of attributes that discoveries returned since the term began.
-    pub bytes_read: u64,
-    /// Why the last read failed, if it did.
-    pub error: Option<String>,
-}
+pub(super) type Answer = Result<Option<Heads>, Failure>;
 
 impl Elsewhere {
     pub(super) fn new(registry: Arc<Registry<dyn cloudmap::Read>>) -> Self {
         Self { registry, read: None, next: Instant::now(), failures: 0, error: None, reads: 0, since: None }
     }
 
-    pub(super) fn figures(&self) -> Figures {
-        let (heads, bytes_read) = (self.registry.rows(), self.registry.bytes_read());
-        Figures { reads: self.reads, heads, bytes_read, error: self.error.clone() }
+    /// Why the last read failed, if it did.
+    pub(super) const fn error(&self) -> Option<&String> {
+        self.error.as_ref()
     }
 
     /// Waits until the next read is due, and then for its answer. It can be dropped and called again.
@@ -72,8 +59,8 @@ impl Elsewhere {
         answer
     }
 
-    /// Takes note of an answer. `pace`: when the next read begins after the beginning of this one.
-    fn take(&mut self, name: &RegistryName, answer: Answer, pace: Duration) -> Option<Heads> {
+    /// Takes note of an answer, and returns the heads that it has. `pace`: when the next read begins after the beginning of this one.
+    pub(super) fn take(&mut self, name: &RegistryName, answer: Answer, pace: Duration) -> Option<Heads> {
         let began = self.since.take().unwrap_or_else(Instant::now);
         match answer {
             Ok(heads) => {
@@ -100,20 +87,13 @@ impl Elsewhere {
     }
 }
 
-/// The answer of the registry that has one first: its heads, or `None` if it could not be read. It can be dropped and called again.
-pub(super) async fn read_elsewhere(
-    registries: &mut BTreeMap<RegistryName, Elsewhere>,
-    pace: Duration,
-) -> (RegistryName, Option<Heads>) {
+/// The registry that has an answer first. It can be dropped and called again.
+pub(super) async fn read_elsewhere(registries: &mut BTreeMap<RegistryName, Elsewhere>) -> (RegistryName, Answer) {
     if registries.is_empty() {
         return std::future::pending().await;
     }
-    let answers = registries.iter_mut().map(|(name, registry)| {
-        Box::pin(async move {
-            let answer = registry.answer().await;
-            (name.clone(), registry.take(name, answer, pace))
-        })
-    });
-    let (first, ..) = pin!(futures::future::select_all(answers)).await;
+    let answers = registries.iter_mut();
+    let answers = answers.map(|(name, registry)| Box::pin(async move { (name.clone(), registry.answer().await) }));
+    let (first, ..) = futures::future::select_all(answers).await;
     first
 }

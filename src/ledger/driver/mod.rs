@@ -39,7 +39,6 @@ use super::{
 use crate::record::RecordStore;
 use base::env;
 use cloudmap::Permit;
-pub use elsewhere::Figures as RegistryFigures;
 use elsewhere::{Elsewhere, read_elsewhere};
 use model::{ClusterId, ClusterSetId};
 use ports::{Ports, permit};
@@ -307,7 +306,6 @@ impl Driver {
                 next_tick = next_tick.min(Instant::now() + pace.mul_f64(self.fraction()));
             }
             let wake = self.term.wake().map(|at| self.started + at);
-            let pace = self.term.pace().mul_f64(0.9 + self.fraction() / 5.0);
             tokio::select! {
                 biased;
                 changed = desired.changed(), if wanting => {
@@ -342,7 +340,9 @@ impl Driver {
                     let ports = self.ports.clone();
                     heads = Some(async move { ports.registry.read_heads().await }.boxed());
                 }
-                (name, heads) = read_elsewhere(&mut self.elsewhere, pace) => {
+                (name, answer) = read_elsewhere(&mut self.elsewhere) => {
+                    let pace = self.jittered(self.term.pace());
+                    let heads = self.elsewhere.get_mut(&name).and_then(|it| it.take(&name, answer, pace));
                     self.term.tick_elsewhere(self.now(), &name, heads.as_ref());
                 }
                 () = sleep_until(wake.unwrap_or(next_tick)), if wake.is_some() => self.term.poll(self.now()),
@@ -403,6 +403,11 @@ impl Driver {
             0 => self.term.pace(),
             failures => self.timing.tick * 2u32.pow(failures.min(3)),
         };
+        self.jittered(pause)
+    }
+
+    /// A pause, plus or minus a tenth.
+    fn jittered(&mut self, pause: Duration) -> Duration {
         pause.mul_f64(0.9 + self.fraction() / 5.0)
     }
 
@@ -438,8 +443,8 @@ impl Driver {
         });
         set(&self.published, self.term.writer().published());
         set(&self.read_back, self.term.read_back());
-        let elsewhere = self.elsewhere.iter().map(|(name, it)| (name.clone(), it.figures())).collect();
-        let status = Status { elsewhere, ..Status::of(&self.term, heads_error, &self.ports.registry) };
+        let elsewhere = self.elsewhere.iter().map(|(name, it)| (name.clone(), it.error().cloned())).collect();
+        let status = Status::of(&self.term, heads_error, elsewhere, &self.ports.registry);
         self.status.send_if_modified(|held| {
             let changed = **held != status;
             for (cluster, why) in status.ignored.iter().filter(|(id, why)| held.ignored.get(*id) != Some(*why)) {

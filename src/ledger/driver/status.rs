@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Registry, RegistryFigures};
+use super::Registry;
 use crate::{
     RegistryName,
     remote::RemoteFigures,
@@ -34,8 +34,8 @@ pub struct Status {
     pub heads: usize,
     /// Whether the last read of the heads succeeded.
     pub readable: bool,
-    /// The registries that are read beside the home.
-    pub elsewhere: BTreeMap<RegistryName, RegistryFigures>,
+    /// The registries that are read beside the home, and why the last read failed, if it did.
+    pub elsewhere: BTreeMap<RegistryName, Option<String>>,
     /// Statistics of the other clusters, by cluster id.
     pub remotes: BTreeMap<Arc<str>, RemoteFigures>,
     /// Heads that are ignored, by cluster id, and why (R2), also of clusters that are too large.
@@ -86,7 +86,12 @@ impl Status {
         self.stage.owns_id().then_some(self.epoch)
     }
 
-    pub(super) fn of(term: &Term, heads_error: Option<&String>, registry: &Registry) -> Self {
+    pub(super) fn of(
+        term: &Term,
+        heads_error: Option<&String>,
+        elsewhere: BTreeMap<RegistryName, Option<String>>,
+        registry: &Registry,
+    ) -> Self {
         Self {
             stage: term.owner().map_or_else(|| term.writer().stage(), Stage::OwnedElsewhere),
             error: term.error().map(str::to_owned).or_else(|| heads_error.cloned()),
@@ -97,7 +102,7 @@ impl Status {
             // Where there are too many, the reader gets none, and that is when somebody must know.
             heads: registry.rows(),
             readable: heads_error.is_none(),
-            elsewhere: BTreeMap::new(),
+            elsewhere,
             remotes: term.readers().figures(),
             ignored: term.readers().ignored(),
             refused: term.readers().refused(),
