@@ -37,7 +37,7 @@ kind-quickstart-down: ## Remove them
 check: ## What every change has to pass, in a few minutes, without root: fmt, clippy, rustdoc, dependencies, scripts, library tests
 	@integration/check.sh
 
-test: ## All tests: `make check`, simulation, adapter, emulator and, on seven real clusters, conformance and end-to-end
+test: ## All tests: `make check`, simulation, adapter, emulator and, on nine real clusters, conformance and end-to-end
 	@integration/test.sh
 
 conformance: ## The conformance suite alone, on clusters that have the controller (CONTEXTS=a,b[,c]); writes a report

@@ -128,8 +128,9 @@ cargo_tool() {
 	shift 2
 	if ! [ -x "$folder/bin/$name" ]; then
 		echo "installing $name $version into the cache (some minutes, once)" >&2
-		# Said here, because a function in $(...) goes on after an error.
-		cargo install --quiet --locked --root "$folder" --target-dir "$folder.build" "$@" "$name@$version" >&2 ||
+		# Not optimized, because each runs for seconds and compiles for minutes. Said here, because a function in $(...) goes on
+		# after an error.
+		CARGO_PROFILE_DEV_DEBUG=false cargo install --quiet --locked --debug --root "$folder" --target-dir "$folder.build" "$@" "$name@$version" >&2 ||
 			fail "$name $version could not be installed from crates.io: see above"
 		rm -rf "$folder.build"
 	fi

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests (`make test`): first `make check`, then the other tests on this machine, then those on seven real clusters.
+# All tests (`make test`): first `make check`, then the other tests on this machine, then those on nine real clusters.
 #
 # Usage: integration/test.sh
 #
@@ -251,7 +251,7 @@ conformance)
 	conformance || FAILED+=("Conformance suite")
 	;;
 e2e)
-	provide 4
+	provide 6
 	end_to_end || FAILED+=("End-to-end tests")
 	;;
 *)
@@ -260,7 +260,7 @@ e2e)
 		"$TESTBED" build
 		if [ -z "${TESTS:-}" ]; then beside suites_beside; else beside conformance_beside; fi
 	fi
-	provide 4
+	provide 6
 	if [ -z "${TESTS:-}" ]; then
 		beside others_beside
 		simulations_beside

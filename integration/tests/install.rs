@@ -48,7 +48,7 @@ fn every_flag() -> Value {
     // The macro would recurse too deeply for all at once.
     let more = json!({
         "exportNamespaces": "team in (a, b),!private", "importFrom": ["{namespace}", "internal"],
-        "importCallsPerSecond": 10, "awsMcsCompat": false, "typeNotice": "1h", "clusterSelectors": "local-first", "trust": "open", "join": "approve", "stream": "off",
+        "importCallsPerSecond": 10, "closedNamespaces": ["default", "team-*"], "awsMcsCompat": false, "typeNotice": "1h", "clusterSelectors": "local-first", "trust": "open", "join": "approve", "stream": "off",
         "probe": "off", "streamPort": 7000, "streamAddresses": ["192.0.2.7", "2001:db8::7"],
         "ledgerTick": "5s", "staleClusterTtl": "1h", "remoteMemory": 256, "derivedName": "{name}-global",
         "guardPrometheus": "http://prometheus.monitoring:9090", "listen": "0.0.0.0:9090", "pageListen": "[::]:8090",

@@ -147,6 +147,12 @@ table! {
     ANNOTATION_IMPORT_FROM = "cloudmap.controller/import-from" on "Namespace":
         "Cloud Map namespaces, by name or id, separated by commas"; "`--import-from`"; "foreign instances there (ECS \
         tasks, ...) are imported into this namespace. An empty value imports nothing. See [ecs.md](../ecs.md)";
+    /// On a Namespace: the clusters whose exports may come into it, by id, separated by commas; `*` stands for any text. It opens a
+    /// closed namespace to them.
+    ANNOTATION_ACCEPT_CLUSTERS = "cloudmap-mcs/accept-clusters" on "Namespace":
+        "ids of clusters, separated by commas; `*` stands for any text"; "all clusters, or none if `--closed-namespaces` has the \
+        namespace"; "exports of other clusters count in this namespace only if they are listed. An empty value accepts nobody. See \
+        [import policies](../import-policies.md)";
     /// On a Pod, in its template: the pod has the readiness gate [`CONDITION_REGISTERED`](super::names::CONDITION_REGISTERED).
     /// The controller watches only pods with this label.
     LABEL_GATE = "cloudmap-mcs/gate" on "Pod":

@@ -58,6 +58,8 @@ pub enum ImportCondition {
     ClusterSelection,
     /// Of this project: the network from this cluster to an exporting one is gone. The condition is absent otherwise.
     Unreachable,
+    /// Of this project: an export, or endpoints of one, do not count in this cluster. The condition is absent otherwise.
+    Excluded,
 }
 
 impl ImportCondition {
@@ -69,6 +71,7 @@ impl ImportCondition {
             Self::TypeChanges => "TypeChanges",
             Self::ClusterSelection => "ClusterSelection",
             Self::Unreachable => "Unreachable",
+            Self::Excluded => "Excluded",
         }
     }
 }
@@ -382,6 +385,15 @@ condition! {
 }
 
 condition! {
+    /// Reasons of [`ImportCondition::Excluded`], which is absent while everything counts.
+    ImportExcludedReason, ImportCondition::Excluded;
+    NotAllowed => True, "NotAllowed", Some(EventReason::ImportExcluded),
+        "of the clusters named in the message, this cluster does not take the export, or not all endpoints", "",
+        "If they should count, have an administrator change what the message names: the annotation `cloudmap-mcs/accept-clusters` on the Namespace, or the ClusterImportPolicy. \
+         See [import policies](../import-policies.md). Conflicts and claims are judged over all clusters all the same.";
+}
+
+condition! {
     /// Reasons of [`PodCondition::Registered`], which is never taken back.
     GateReason, PodCondition::Registered;
     Registered => True, "Registered", None,
@@ -405,7 +417,11 @@ condition! {
 
 // Below the macro, which it uses.
 mod cutover;
-pub use self::cutover::{CutoverReason, HidingReason};
+mod import_policy;
+pub use self::{
+    cutover::{CutoverReason, HidingReason},
+    import_policy::{PolicyCondition, PolicyReason},
+};
 
 /// The rows of a ServiceExport.
 pub fn export_rows() -> Vec<Row> {
@@ -425,7 +441,8 @@ pub fn import_rows() -> Vec<Row> {
     let selection = ImportSelectionReason::ALL.iter().map(|reason| reason.row());
     let unreachable = ImportUnreachableReason::ALL.iter().map(|reason| reason.row());
     let changes = ImportTypeReason::ALL.iter().map(|reason| reason.row());
-    ready.chain(stale).chain(unreachable).chain(changes).chain(selection).collect()
+    let excluded = ImportExcludedReason::ALL.iter().map(|reason| reason.row());
+    ready.chain(stale).chain(unreachable).chain(changes).chain(selection).chain(excluded).collect()
 }
 
 impl Row {

@@ -13,9 +13,9 @@ use kube::CustomResourceExt;
 use schemars::{Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer};
 
-use super::{ClusterProperty, Cutover, ServiceExport, ServiceImport, names};
+use super::{ClusterImportPolicy, ClusterProperty, Cutover, ServiceExport, ServiceImport, names};
 
-/// The CRDs of ServiceExport, ServiceImport, ClusterProperty and Cutover. Of the first three, v1beta1 is stored and served,
+/// The CRDs of ServiceExport, ServiceImport, ClusterProperty, ClusterImportPolicy and Cutover. Of the first three, v1beta1 is stored and served,
 /// and v1alpha1 is served with the same schema, so no conversion webhook is needed; CoreDNS and older controllers read it.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     let release = BTreeMap::from([
@@ -28,13 +28,13 @@ pub fn crds() -> Vec<CustomResourceDefinition> {
     }
     crds.push(ClusterProperty::crd());
     let mut crds: Vec<_> = crds.into_iter().map(conforming).map(with_both_versions).collect();
-    crds.push(conforming(Cutover::crd()));
+    crds.extend([ClusterImportPolicy::crd(), Cutover::crd()].map(conforming));
     crds
 }
 
 /// Those without which the controller does nothing. That of Cutover is needed only with `--cutovers`.
 pub fn needed_crds(cutovers: bool) -> Vec<CustomResourceDefinition> {
-    crds().into_iter().filter(|crd| cutovers || crd.spec.group != names::CUTOVER_GROUP).collect()
+    crds().into_iter().filter(|crd| cutovers || crd.spec.names.kind != "Cutover").collect()
 }
 
 fn conforming(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {

@@ -6,6 +6,7 @@
 #![warn(missing_docs)]
 
 pub mod annotations;
+mod cluster_import_policy;
 mod cluster_property;
 pub mod conditions;
 mod crds;
@@ -22,6 +23,9 @@ mod service_import;
 pub mod unreachable;
 pub mod weights;
 
+pub use cluster_import_policy::{
+    AllowedNames, AllowedRanges, ClusterImportPolicy, ClusterImportPolicySpec, ClusterImportPolicyStatus, ImportSources,
+};
 pub use cluster_property::{ClusterProperty, ClusterPropertySpec};
 pub use crds::{crds, needed_crds};
 pub use cutover::{Cutover, CutoverGuard, CutoverPhase, CutoverSpec, CutoverStatus, GuardFailure};

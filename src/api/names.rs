@@ -12,8 +12,8 @@ pub fn is_reserved(name: &str) -> bool {
     name.starts_with(DOMAIN) || name.starts_with("multicluster.kubernetes.io/")
 }
 
-/// API group of Cutover, which is of this project.
-pub const CUTOVER_GROUP: &str = "cloudmap-mcs.io";
+/// API group of Cutover and ClusterImportPolicy, which are of this project.
+pub const GROUP: &str = "cloudmap-mcs.io";
 
 /// Release of sigs.k8s.io/mcs-api whose schemas [`mod@crate::crds`] reproduces.
 pub const MCS_RELEASE_VERSION: &str = "v0.5.2";
@@ -90,6 +90,8 @@ pub enum FieldManager {
     Gate,
     /// Writes the status of Cutovers.
     CutoverStatus,
+    /// Writes the status of ClusterImportPolicies.
+    ImportPolicyStatus,
     /// Writes the course of a Cutover for `cloudmap-mcs cutover`: steps, interval, wave.
     CutoverCourse,
     /// Writes what holds a Cutover for `cloudmap-mcs cutover`: a pause, a share, the way back.
@@ -110,6 +112,7 @@ impl FieldManager {
             Self::ConflictStatus => "cloudmap-mcs-conflict-status",
             Self::Gate => "cloudmap-mcs-gate",
             Self::CutoverStatus => "cloudmap-mcs-cutover-status",
+            Self::ImportPolicyStatus => "cloudmap-mcs-import-policy-status",
             Self::CutoverCourse => "cloudmap-mcs-cutover",
             Self::CutoverHold => "cloudmap-mcs-cutover-hold",
             Self::CoreDns => "cloudmap-mcs-coredns",

@@ -260,6 +260,8 @@ impl Leader {
         let import = ImportRules {
             default: self.args.import_from.clone().unwrap_or_default(),
             own: Some(self.args.place.kube.controller.namespace.as_str().into()),
+            closed: self.args.closed_namespaces.clone().into(),
+            home: self.args.place.aws.home.as_deref().map(Into::into),
         };
         controller::ControllerSettings {
             import,

@@ -8,6 +8,7 @@ pub mod env;
 pub mod guests;
 pub mod inquiry;
 pub mod metrics;
+pub mod pattern;
 pub mod queue;
 pub mod release;
 pub mod shared_map;

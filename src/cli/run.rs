@@ -17,7 +17,7 @@ use cluster::{LabelKeys, selector::NamespaceSelector};
 use cutover::Settle;
 use discovery::ImportFrom;
 use export::Quota;
-use import::DerivedNaming;
+use import::{DerivedNaming, policy::CLOSED_NAMESPACES};
 use instances::{RegistrationPolicy, Selection, target::validate};
 use ledger::{driver::sessions::Streaming, joining::Join, limits::REMOTE_MEMORY_MIB, trust::Mode};
 use model::Target;
@@ -145,6 +145,12 @@ pub struct RunArgs {
     #[arg(long, env = "CLOUDMAP_MCS_IMPORT_CALLS_PER_SECOND", value_name = "N", default_value = "60", value_parser = rate)]
     pub import_calls_per_second: f64,
 
+    /// Kubernetes namespaces that take no exports of other clusters, separated by commas; `*` stands for any text. The annotation
+    /// `cloudmap-mcs/accept-clusters` on a Namespace opens it. Names in `kube-*` and in the controller's own namespace are never
+    /// imported. See docs/import-policies.md.
+    #[arg(long, env = "CLOUDMAP_MCS_CLOSED_NAMESPACES", value_name = "NAMES", default_value = CLOSED_NAMESPACES, value_delimiter = ',', value_parser = namespaces)]
+    pub closed_namespaces: Vec<String>,
+
     /// Set this while other clusters of this ClusterSet still run the AWS Cloud Map MCS Controller for K8s. Registers
     /// every export with the instance ids and attributes of that controller, one instance per endpoint and port, and
     /// imports its exports. That controller must not run in this cluster. See docs/moving-from-aws-mcs-controller.md.
@@ -248,6 +254,15 @@ fn instances_namespace(text: &str) -> Result<String, String> {
     }
     let target = Target { namespace: text.into(), service: "any".into() };
     validate(&target).map(|()| text.to_owned()).map_err(|invalid| invalid.to_string())
+}
+
+/// A pattern of names of Kubernetes namespaces. An empty one matches none, so that an empty list closes none.
+fn namespaces(text: &str) -> Result<String, String> {
+    let is_of_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || "-*".contains(letter);
+    if text.chars().all(is_of_name) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("{text:?} is no name of a Kubernetes namespace, in which * may stand for any text"))
 }
 
 /// Reading more often costs more and shows little more. Reading more slowly than the ledger's heartbeats cannot tell which

@@ -18,7 +18,7 @@ use k8s_openapi::{
 use kube::{
     Api, Client, Resource,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
-    core::NamespaceResourceScope,
+    core::{ClusterResourceScope, NamespaceResourceScope},
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -33,7 +33,8 @@ use super::{
     objects::ObjectKey,
 };
 use api::{
-    Cutover, CutoverStatus, ServiceExport, ServiceImport, ServiceImportStatus,
+    ClusterImportPolicy, ClusterImportPolicyStatus, Cutover, CutoverStatus, ServiceExport, ServiceImport,
+    ServiceImportStatus,
     conditions::{GateReason, Row},
     names::FieldManager,
 };
@@ -125,6 +126,14 @@ pub trait ClusterWriter: Send + Sync + 'static {
         status: &CutoverStatus,
     ) -> Result<(), Error>;
 
+    /// Replaces the status of the ClusterImportPolicy with this uid.
+    async fn apply_import_policy_status(
+        &self,
+        name: &str,
+        uid: &str,
+        status: &ClusterImportPolicyStatus,
+    ) -> Result<(), Error>;
+
     /// Emits an Event about a user's object. Call it only when something changes. Failures are logged and counted.
     async fn emit(&self, note: EventRecord);
 }
@@ -182,8 +191,25 @@ impl Debug for KubernetesWriter {
 }
 
 /// A kind that this project writes.
-trait Written: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned {
+trait Written: Resource<DynamicType = (), Scope: Within<Self>> + Clone + Debug + DeserializeOwned {
     const KIND: &'static str;
+}
+
+/// Where the objects of a kind are: in a namespace, or in none.
+trait Within<K> {
+    fn api(client: Client, namespace: &str) -> Api<K>;
+}
+
+impl<K: Resource<DynamicType = (), Scope = Self>> Within<K> for NamespaceResourceScope {
+    fn api(client: Client, namespace: &str) -> Api<K> {
+        Api::namespaced(client, namespace)
+    }
+}
+
+impl<K: Resource<DynamicType = (), Scope = Self>> Within<K> for ClusterResourceScope {
+    fn api(client: Client, _: &str) -> Api<K> {
+        Api::all(client)
+    }
 }
 
 impl Written for ServiceImport {
@@ -192,6 +218,10 @@ impl Written for ServiceImport {
 
 impl Written for ServiceExport {
     const KIND: &'static str = "ServiceExport";
+}
+
+impl Written for ClusterImportPolicy {
+    const KIND: &'static str = "ClusterImportPolicy";
 }
 
 impl Written for Cutover {
@@ -225,7 +255,7 @@ impl KubernetesWriter {
         // Without a uid this creates the object. Server-side apply has no "only if absent". But without force, a
         // foreign object causes a conflict, while our own object that the cache has not seen yet does not.
         params.force = metadata.uid.is_some();
-        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let api = K::Scope::api(self.client.clone(), namespace);
         self.call("apply", K::KIND, namespace, name, api.patch(name, &params, &Patch::Apply(object))).await
     }
 
@@ -240,7 +270,10 @@ impl KubernetesWriter {
         status: impl Serialize,
         manager: FieldManager,
     ) -> Result<K, Error> {
-        let mut metadata = json!({"namespace": &*key.namespace, "name": &*key.name, "uid": uid});
+        let mut metadata = json!({"name": &*key.name, "uid": uid});
+        if !key.namespace.is_empty() {
+            metadata["namespace"] = (*key.namespace).into();
+        }
         if let Some(version) = version {
             metadata["resourceVersion"] = version.into();
         }
@@ -251,7 +284,7 @@ impl KubernetesWriter {
             "status": status,
         }));
         let params = PatchParams::apply(manager.as_str()).force();
-        let api: Api<K> = Api::namespaced(self.client.clone(), &key.namespace);
+        let api = K::Scope::api(self.client.clone(), &key.namespace);
         let request = api.patch_status(&key.name, &params, &patch);
         let answer = self.call("apply_status", K::KIND, &key.namespace, &key.name, request).await?;
         if answer.meta().uid.as_deref() != Some(uid) {
@@ -264,7 +297,7 @@ impl KubernetesWriter {
     async fn delete<K: Written>(&self, namespace: &str, name: &str, uid: &str) -> Result<(), Error> {
         let params = DeleteParams::background()
             .preconditions(Preconditions { uid: Some(uid.to_owned()), resource_version: None });
-        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let api = K::Scope::api(self.client.clone(), namespace);
         match self.call("delete", K::KIND, namespace, name, api.delete(name, &params)).await {
             Ok(_) | Err(Error { cause: Cause::NotFound(_) | Cause::Conflict(_), .. }) => Ok(()),
             Err(error) => Err(error),
@@ -418,6 +451,17 @@ impl ClusterWriter for KubernetesWriter {
     ) -> Result<(), Error> {
         let (key, which) = (key.clone().into(), (uid, Some(version)));
         self.apply_status::<Cutover>(&key, which, status, FieldManager::CutoverStatus).await.map(drop)
+    }
+
+    async fn apply_import_policy_status(
+        &self,
+        name: &str,
+        uid: &str,
+        status: &ClusterImportPolicyStatus,
+    ) -> Result<(), Error> {
+        let key = ObjectKey::new("", name);
+        let manager = FieldManager::ImportPolicyStatus;
+        self.apply_status::<ClusterImportPolicy>(&key, (uid, None), status, manager).await.map(drop)
     }
 
     async fn emit(&self, note: EventRecord) {

@@ -20,7 +20,10 @@ use super::{
     objects::ObjectKey,
     watches::{Caches, Writers},
 };
-use api::{Cutover, CutoverSpec, ServiceExport, ServiceImport, names::FieldManager};
+use api::{
+    ClusterImportPolicy, ClusterImportPolicySpec, Cutover, CutoverSpec, ServiceExport, ServiceImport,
+    names::FieldManager,
+};
 use model::ServiceKey;
 
 /// The cluster. Its caches are synced from the start and follow every change at once.
@@ -40,6 +43,7 @@ struct State {
     /// Pods with the readiness gate.
     pods: BTreeMap<ObjectKey, v1::Pod>,
     cutovers: BTreeMap<ServiceKey, Cutover>,
+    policies: BTreeMap<String, ClusterImportPolicy>,
     /// Which types of conditions each manager applied on a ServiceExport.
     owned: HashMap<(ServiceKey, FieldManager), Vec<String>>,
     notes: Vec<EventRecord>,
@@ -66,6 +70,7 @@ impl MemoryCluster {
             namespaces: BTreeMap::new(),
             pods: BTreeMap::new(),
             cutovers: BTreeMap::new(),
+            policies: BTreeMap::new(),
             owned: HashMap::new(),
             notes: Vec::new(),
             holds_events: false,
@@ -294,6 +299,31 @@ impl MemoryCluster {
     /// A pod that has the readiness gate.
     pub fn gated(&self, key: &ObjectKey) -> Option<v1::Pod> {
         self.state().pods.get(key).cloned()
+    }
+
+    /// Creates a ClusterImportPolicy, or replaces its spec.
+    pub fn put_import_policy(&self, name: &str, spec: ClusterImportPolicySpec) {
+        let mut state = self.state();
+        let old = state.policies.get(name).cloned();
+        let mut policy = ClusterImportPolicy::new(name, spec);
+        state.identify(&mut policy.metadata, old.as_ref().map(|old| &old.metadata));
+        policy.metadata.generation = Some(old.as_ref().and_then(|old| old.metadata.generation).unwrap_or_default() + 1);
+        policy.status = old.and_then(|old| old.status);
+        state.policies.insert(name.to_owned(), policy.clone());
+        state.writers.policies.apply(Event::Apply(Ok(policy)));
+    }
+
+    /// Deletes a ClusterImportPolicy, if it exists.
+    pub fn remove_import_policy(&self, name: &str) {
+        let mut state = self.state();
+        if let Some(policy) = state.policies.remove(name) {
+            state.writers.policies.apply(Event::Delete(Ok(policy)));
+        }
+    }
+
+    /// A ClusterImportPolicy.
+    pub fn import_policy(&self, name: &str) -> Option<ClusterImportPolicy> {
+        self.state().policies.get(name).cloned()
     }
 
     /// Creates a Cutover, or replaces its spec.

@@ -53,6 +53,8 @@ macro_rules! watched_kinds {
             gated: $crate::objects::GatedPod,
             /// All Cutovers; none without `--cutovers`.
             cutovers: $crate::objects::Cutover,
+            /// What other clusters may bring into this one.
+            policies: $crate::objects::ClusterImportPolicy,
             /// The ClusterProperties. Those of the identity also decide what else runs.
             properties: $crate::objects::ClusterProperty,
         }
@@ -124,6 +126,7 @@ impl Caches {
             imported_slices: watches.builtin(Some(own)),
             namespaces: watches.builtin(None),
             imports: watches.custom(),
+            policies: watches.custom(),
             properties: watches.custom(),
             pods: match instance_labels {
                 Some(keys) => watches.pods(keys.clone()),

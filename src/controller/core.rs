@@ -30,6 +30,8 @@ use super::{
     peers::Peers,
     pending::Reports,
     pods::Pods,
+    policies::ImportPolicies,
+    policy_writer,
     reachability::Reachability,
     registrations::Instances,
     runtime::ControllerSettings,
@@ -131,6 +133,8 @@ pub(super) enum Command {
     OpenGates(Arc<Openings>),
     /// Write these statuses of Cutovers.
     WriteCutovers(Arc<Written>),
+    /// Write these statuses of ClusterImportPolicies.
+    WritePolicies(Arc<policy_writer::Written>),
     /// Look for these instances in the discovery plane.
     LookUp(Arc<Questions>),
     /// Let these guards look.
@@ -225,7 +229,12 @@ impl Core {
             exporting: Exporting::new(targets),
             claims,
             instances: Instances::default(),
-            importing: Importing::new(Subscriptions::new(import), peers, Reachability::new(probe)),
+            importing: Importing::new(
+                ImportPolicies::new(&import),
+                Subscriptions::new(import),
+                peers,
+                Reachability::new(probe),
+            ),
             pods: Pods::default(),
             gates: Gates::new(gate_timeout),
             cutovers: Cutovers::new(settle),
@@ -271,6 +280,7 @@ impl Core {
             self.changed(Fact::Properties);
             self.drain_cluster(now);
         }
+        self.policies_changed(&batch.policies);
         let rights = self.rights_changed(&batch.namespaces);
         self.slices_changed(&batch.slices);
         self.imported_changed(&batch.imported_slices);
@@ -324,6 +334,7 @@ impl Core {
         self.cluster_ips_moved();
         self.withdraw_orphans(now);
         self.look_at_blocked(now);
+        self.report_policies(now);
         self.choose_endpoints_in_time(now);
         self.step_back(now);
         for key in self.importing.spills.step(now.mono) {

@@ -42,11 +42,11 @@ impl Planned for Progress {
         self.news.iter().map(|(reason, text)| self.note(*reason, text.clone())).collect()
     }
 
-    fn refused(&self, cause: &Cause) -> EventRecord {
+    fn refused(&self, cause: &Cause) -> Option<EventRecord> {
         let text = format!(
             "The status cannot be written, so the share stays as it is: {cause}. The controller tries again until it succeeds."
         );
-        self.note(EventReason::CutoverNotWritten, text)
+        Some(self.note(EventReason::CutoverNotWritten, text))
     }
 }
 

@@ -44,6 +44,10 @@ pub(super) enum Fact<'a> {
     Properties,
     /// The drain of this cluster.
     Drained,
+    /// The ClusterImportPolicies.
+    Policies,
+    /// Another cluster's export of a name counts now within the names that it may have, or no longer.
+    Admitted(&'a ServiceKey),
 
     // Cloud Map and the ledger.
     /// The Cloud Map namespaces that take host names.
@@ -274,9 +278,11 @@ impl Core {
             Fact::Ingress(key) => dirty.annotated([ingress(key)]),
             Fact::Export(key) => dirty.exports([key]).owners([export(key)]).names([key.clone()]),
             Fact::Cutover(key) => dirty.exports([key]).owners(cutovers::owners(key)).names([key.clone()]).cutovers(),
-            Fact::Import(key) | Fact::BlockedAgain(key) | Fact::StepDue(key) | Fact::Published(key) => {
-                dirty.names([key.clone()])
-            }
+            Fact::Import(key)
+            | Fact::Admitted(key)
+            | Fact::BlockedAgain(key)
+            | Fact::StepDue(key)
+            | Fact::Published(key) => dirty.names([key.clone()]),
             Fact::ImportIn(namespace) => dirty.names_in(namespace),
             Fact::Namespace(namespace) => {
                 let allowed: Vec<_> = self.exports_allowed_by(namespace).collect();
@@ -290,7 +296,7 @@ impl Core {
                 dirty.exports(exports.iter().copied()).owners(exports.into_iter().map(export)).annotated(objects)
             }
             Fact::ClusterIps(addresses) => dirty.cluster_ips(addresses),
-            Fact::Ranges | Fact::Outside => dirty.all_names(),
+            Fact::Ranges | Fact::Policies | Fact::Outside => dirty.all_names(),
             Fact::Properties => dirty.properties().all_names().publish(),
             Fact::Reachability(cluster) => {
                 dirty.names(knowledge.names_of(cluster).filter(|key| self.is_here(key)).cloned()).properties().publish()

@@ -41,11 +41,11 @@ impl Planned for Opening {
         self.reason.row().event.map(|event| self.note(event, self.message.clone())).into_iter().collect()
     }
 
-    fn refused(&self, cause: &Cause) -> EventRecord {
+    fn refused(&self, cause: &Cause) -> Option<EventRecord> {
         let text = format!(
             "The condition cloudmap-mcs/registered cannot be set: {cause}. The controller tries again until it succeeds."
         );
-        self.note(EventReason::GateNotWritten, text)
+        Some(self.note(EventReason::GateNotWritten, text))
     }
 }
 

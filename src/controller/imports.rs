@@ -13,13 +13,14 @@ use super::{
     membership::LEAVING,
     orphans::Orphans,
     peers::Peers,
+    policies::ImportPolicies,
     reachability::Reachability,
     spills::Spills,
     subscriptions::{Consequences, Subscriptions, rejection},
 };
 use api::{
     events::EventReason,
-    names::{ANNOTATION_QUOTA, CLUSTER_SELECTION},
+    names::{ANNOTATION_ACCEPT_CLUSTERS, ANNOTATION_QUOTA, CLUSTER_SELECTION},
     selection::ClusterSelection,
 };
 use cluster::{
@@ -29,7 +30,7 @@ use cluster::{
 };
 use discovery::Discovered;
 use export::Quota;
-use import::Serving;
+use import::{Serving, policy};
 use model::{ServiceKey, addresses::Range};
 
 /// What is wrong about the limits that a Namespace has. The default ones count then.
@@ -40,9 +41,21 @@ fn wrong_quota(namespace: &Namespace) -> Option<EventRecord> {
     Some(EventRecord { regarding, reason: EventReason::InvalidAnnotation, action: "Register", text })
 }
 
+/// What is wrong about the clusters that a Namespace accepts. The others that it lists count.
+fn wrong_clusters(namespace: &Namespace) -> Option<EventRecord> {
+    let wrong = policy::unacceptable(namespace.accept_clusters.as_deref()?)?;
+    let text = format!(
+        "{ANNOTATION_ACCEPT_CLUSTERS} has {wrong:?}, which is no id of a cluster and counts for none: write ids separated by commas, in \
+         small letters, such as \"blue,partner-*\"."
+    );
+    let regarding = events::namespace(&namespace.name, &namespace.uid);
+    Some(EventRecord { regarding, reason: EventReason::InvalidAnnotation, action: "Import", text })
+}
+
 /// What imports depend on beside objects and the ledger.
 #[derive(Clone)]
 pub(super) struct Importing {
+    pub(super) policies: ImportPolicies,
     pub(super) subscriptions: Subscriptions,
     pub(super) peers: Peers,
     pub(super) orphans: Orphans,
@@ -59,8 +72,14 @@ pub(super) struct Importing {
 }
 
 impl Importing {
-    pub(super) fn new(subscriptions: Subscriptions, peers: Peers, reachability: Reachability) -> Self {
+    pub(super) fn new(
+        policies: ImportPolicies,
+        subscriptions: Subscriptions,
+        peers: Peers,
+        reachability: Reachability,
+    ) -> Self {
         Self {
+            policies,
             subscriptions,
             peers,
             orphans: Orphans::default(),
@@ -96,7 +115,9 @@ impl Core {
             self.follow(consequences);
             self.out.extend(new.as_deref().and_then(wrong_quota).map(Command::Emit));
             self.select(key, new.as_deref());
+            self.out.extend(new.as_deref().and_then(wrong_clusters).map(Command::Emit));
         }
+        self.admit_all();
         self.subscribe();
         for change in changes {
             self.changed(Fact::Namespace(&change.key));

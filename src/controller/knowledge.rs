@@ -152,6 +152,8 @@ struct Others {
 struct Remote {
     /// The same of this cluster.
     created: i64,
+    /// Its home; `None` if it is that of this cluster.
+    registry: Option<RegistryName>,
     /// `None` if it is not known (yet).
     map: Option<Arc<Map>>,
     /// What the registry has of it: claims count there alone.

@@ -28,6 +28,8 @@ mod orphans;
 mod peers;
 mod pending;
 mod pods;
+mod policies;
+mod policy_writer;
 mod reachability;
 mod registrations;
 mod replay;

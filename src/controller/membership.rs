@@ -192,6 +192,7 @@ impl Core {
         if known {
             self.changed(Fact::Unknown);
         }
+        self.admit_changed(&names);
         let sided = self.knowledge.side_with_others(&targets);
         self.changed_each(&sided, Fact::Freed);
         self.changed_each(&targets, Fact::Record);

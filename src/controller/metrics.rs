@@ -1,6 +1,6 @@
 //! Metrics of exporting and importing. No names of objects in labels, and of namespaces only a few.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, histogram_opts, opts};
 
@@ -25,6 +25,7 @@ pub struct Metrics {
     cluster_stale: IntGaugeVec,
     cluster_unreachable: IntGaugeVec,
     cluster_expired: IntGaugeVec,
+    excluded: IntGaugeVec,
     queued: IntGauge,
     clusters: IntGauge,
     services: IntGauge,
@@ -97,6 +98,13 @@ impl Metrics {
                 ),
                 &["remote_cluster"],
             )?,
+            excluded: IntGaugeVec::new(
+                opts!(
+                    "cloudmap_mcs_import_policy_excluded_names",
+                    "Names of which a ClusterImportPolicy leaves an export or endpoints out, in namespaces of this cluster"
+                ),
+                &["policy"],
+            )?,
             queued: IntGauge::with_opts(opts!("cloudmap_mcs_queue_length", "Names that wait to be reconciled"))?,
             clusters: IntGauge::with_opts(opts!("cloudmap_mcs_clusters", "Clusters of the ClusterSet that are known"))?,
             services: IntGauge::with_opts(opts!("cloudmap_mcs_services", "Names that any known cluster exports"))?,
@@ -162,6 +170,7 @@ impl Metrics {
         registry.register(Box::new(metrics.cluster_stale.clone()))?;
         registry.register(Box::new(metrics.cluster_unreachable.clone()))?;
         registry.register(Box::new(metrics.cluster_expired.clone()))?;
+        registry.register(Box::new(metrics.excluded.clone()))?;
         registry.register(Box::new(metrics.queued.clone()))?;
         registry.register(Box::new(metrics.clusters.clone()))?;
         registry.register(Box::new(metrics.services.clone()))?;
@@ -209,6 +218,14 @@ impl Metrics {
         }
     }
 
+    /// Of how many names each ClusterImportPolicy leaves something out.
+    pub(super) fn excluded<'a>(&self, names: impl Iterator<Item = (&'a Arc<str>, usize)>) {
+        self.excluded.reset();
+        for (policy, count) in names {
+            self.excluded.with_label_values(&[&**policy]).set(i64::try_from(count).unwrap_or(i64::MAX));
+        }
+    }
+
     pub(super) fn waiting_pods(&self, count: usize) {
         self.waiting_pods.set(i64::try_from(count).unwrap_or(i64::MAX));
     }
@@ -246,7 +263,8 @@ impl Metrics {
         self.quotas(&(Vec::new(), 0));
         self.stale.set(0);
         self.unverified.set(0);
-        for gauges in [&self.cluster_stale, &self.cluster_unreachable, &self.cluster_expired, &self.cutovers] {
+        let Self { cluster_stale, cluster_unreachable, cluster_expired, excluded, cutovers, .. } = self;
+        for gauges in [cluster_stale, cluster_unreachable, cluster_expired, excluded, cutovers] {
             gauges.reset();
         }
     }

@@ -24,7 +24,9 @@ use cluster::{
 };
 use discovery::Picture;
 use export::{ExportFacts, Publication, verdicts};
-use import::{DerivedServices, Observed, Plan, Selecting, Source, There, TypeChange, Unknown, tiers::Spill};
+use import::{
+    DerivedServices, Observed, Plan, Selecting, Source, There, TypeChange, Unknown, policy::Excluded, tiers::Spill,
+};
 use model::{ClusterId, ClusterSetService, Conflict, ConflictReason, ServiceKey, merge};
 
 /// A name is looked at again this much later at the earliest, because dates of conditions have whole seconds.
@@ -39,7 +41,7 @@ impl Core {
     pub(super) fn work(&mut self, key: &ServiceKey, now: Now) -> Work {
         let shown = self.world.imports.get(key);
         let (derived, misnamed) = self.world.derived.of(key, &self.world.services, shown.as_deref());
-        let (import, there) = self.plan_import(key, derived, now);
+        let (import, there, excluded) = self.plan_import(key, derived, now);
         let (change, spill, serving) = match &import {
             Plan::Want(wanted) => {
                 (wanted.change.clone(), wanted.spill, wanted.selection.as_ref().map(|selected| selected.serving))
@@ -69,6 +71,8 @@ impl Core {
         self.report_unserved(key, now);
         let mut notes = Vec::new();
         notes.extend(self.refused(key));
+        notes.extend(self.excluded(key, there.import.as_deref(), &excluded));
+        self.importing.policies.note(key, &excluded);
         notes.extend(misnamed.and_then(|text| {
             let import = there.import.as_ref().filter(|import| import.managed)?;
             let (reason, action) = (EventReason::DerivedNameUnusable, "Import");
@@ -100,10 +104,10 @@ impl Core {
         self.changed_each(&due, Fact::BlockedAgain);
     }
 
-    fn plan_import(&mut self, key: &ServiceKey, derived: DerivedServices, now: Now) -> (Plan, There) {
+    fn plan_import(&mut self, key: &ServiceKey, derived: DerivedServices, now: Now) -> (Plan, There, Excluded) {
         let there = There { import: self.world.imports.get(key), derived, slices: self.world.imported.get(key) };
         let nothing = match self.knowledge.membership() {
-            Membership::Refused(_) => return (Plan::Keep, there),
+            Membership::Refused(_) => return (Plan::Keep, there, Vec::new()),
             Membership::Leaving => true,
             _ if self.term.outside => true,
             Membership::Member { .. } | Membership::Joining(_) | Membership::Failing(_) => {
@@ -115,6 +119,8 @@ impl Core {
         } else {
             (self.sources(key), self.unknown(key), self.importing.subscriptions.picture(key))
         };
+        let (sources, excluded) = self.accepted(key, sources, &there.slices);
+        let unknown = self.accepted_of(key, unknown, &there);
         let sources: BTreeMap<ClusterId, Source<'_>> = sources
             .iter()
             .map(|(id, local)| (id.clone(), Source { export: &local.export, endpoints: &local.endpoints }))
@@ -143,6 +149,7 @@ impl Core {
             import: there.import.as_deref(),
             derived: &there.derived,
             slices: &there.slices,
+            excluded: &excluded,
             selecting: Selecting {
                 of_namespace,
                 default: &self.settings.cluster_selection,
@@ -155,7 +162,7 @@ impl Core {
             now: now.wall,
         };
         let plan = import::plan(&observed, |address: IpAddr| self.is_cluster_ip(address));
-        (plan, there)
+        (plan, there, excluded)
     }
 
     /// What all known exports of a name make of it.

@@ -23,6 +23,7 @@ use super::{
     cutovers,
     gate_writer::Openings,
     metrics::{MOST_NAMESPACES, Metrics},
+    policy_writer,
     replay::Replay,
     status_writer,
     subscriptions::ImportRules,
@@ -211,6 +212,8 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
     let gates_written = status_writer::write(openings, Arc::clone(&writer), notes.clone(), metrics.clone());
     let (cutovers, planned) = watch::channel(Arc::default());
     let cutovers_written = status_writer::write(planned, Arc::clone(&writer), notes.clone(), metrics.clone());
+    let (policies, reported) = watch::channel(Arc::default());
+    let policies_written = status_writer::write(reported, Arc::clone(&writer), notes.clone(), metrics.clone());
     let (done, finished) = mpsc::unbounded_channel();
     let now = Now { mono: Duration::ZERO, wall: env::timestamp() };
     let runtime = Runtime {
@@ -222,7 +225,18 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         queue: Queue::default(),
         workers: JoinSet::new(),
         done,
-        outputs: Outputs { records, directory, lookups, guards, prober, gates, cutovers, instances, subscribed },
+        outputs: Outputs {
+            records,
+            directory,
+            lookups,
+            guards,
+            prober,
+            gates,
+            cutovers,
+            policies,
+            instances,
+            subscribed,
+        },
         notes,
         failing: BTreeSet::new(),
         writer: Arc::clone(&writer),
@@ -235,6 +249,7 @@ pub async fn run(settings: ControllerSettings, inputs: Inputs) {
         // Events are emitted one after the other, and none may delay the loop or a worker.
         () = gates_written => {}
         () = cutovers_written => {}
+        () = policies_written => {}
         () = async { loop { writer.emit(said.next().await).await } } => {}
     }
 }
@@ -261,6 +276,7 @@ struct Outputs {
     prober: Prober,
     gates: watch::Sender<Arc<Openings>>,
     cutovers: watch::Sender<Arc<Written>>,
+    policies: watch::Sender<Arc<policy_writer::Written>>,
     instances: watch::Sender<Desired>,
     subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
 }
@@ -341,6 +357,7 @@ impl Runtime {
         self.metrics.waiting_pods(sizes.waiting_pods);
         self.metrics.serving(sizes.serving);
         self.metrics.unreachable(self.core.reachable_or_not());
+        self.metrics.excluded(self.core.importing.policies.excluded_names());
         self.metrics.quotas(&self.core.knowledge.quotas(MOST_NAMESPACES));
         self.metrics.cutovers(cutovers::phases(&self.core.world.cutovers));
         if let Some(remotes) = self.unmeasured.take() {
@@ -403,6 +420,7 @@ impl Runtime {
             }
             Command::OpenGates(openings) => drop(self.outputs.gates.send_replace(openings)),
             Command::WriteCutovers(written) => drop(self.outputs.cutovers.send_replace(written)),
+            Command::WritePolicies(written) => drop(self.outputs.policies.send_replace(written)),
             Command::LookUp(asked) => self.outputs.lookups.ask(asked),
             Command::Guard(asked) => self.outputs.guards.ask(asked),
             Command::Reach(asked) => self.outputs.prober.ask(asked),

@@ -38,8 +38,8 @@ pub(super) trait Planned: PartialEq + fmt::Debug {
     /// It was written. Returns the Events to emit.
     fn written(&self, metrics: &Metrics) -> Vec<EventRecord>;
 
-    /// The Event that says that it cannot be written.
-    fn refused(&self, cause: &Cause) -> EventRecord;
+    /// The Event that says that it cannot be written, if there is one about such an object.
+    fn refused(&self, cause: &Cause) -> Option<EventRecord>;
 }
 
 /// All that is to be written, by key.
@@ -80,7 +80,7 @@ pub(super) async fn write<K: Ord + Clone, P: Planned>(
                         warn!(object = thing.object(), %cause, ?retry_in, failures, "failed to {}", P::DOES);
                         // Failures that are not worth an Event count as well.
                         if failures >= SAID_AFTER && !matches!(cause, Cause::NotLeader) && said.insert(key) {
-                            notes.send(thing.refused(&cause));
+                            thing.refused(&cause).into_iter().for_each(|note| notes.send(note));
                         }
                     }
                 }

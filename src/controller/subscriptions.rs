@@ -24,6 +24,10 @@ pub struct ImportRules {
     pub default: ImportFrom,
     /// The Kubernetes namespace of this controller.
     pub own: Option<Arc<str>>,
+    /// The closed namespaces (`--closed-namespaces`); `*` stands for any text.
+    pub closed: Arc<[String]>,
+    /// The name of the registry that is this cluster's home, if registries have names.
+    pub home: Option<Arc<str>>,
 }
 
 /// What is known about subscriptions.

@@ -128,9 +128,9 @@ impl Work {
                     metrics.skipped_address(reason.as_str());
                     debug!(key = %self.key, %cluster, %address, reason = reason.as_str(), "left out an address");
                 }
-                for note in
-                    [self.skipped(wanted), self.staleness(wanted), self.reachability(wanted)].into_iter().flatten()
-                {
+                let notes =
+                    [self.skipped(wanted), self.staleness(wanted), self.reachability(wanted), self.exclusion(wanted)];
+                for note in notes.into_iter().flatten() {
                     outbox.send(note);
                 }
                 self.type_change(wanted).into_iter().for_each(|note| outbox.send(note));
@@ -179,6 +179,13 @@ impl Work {
         };
         let over = (EventReason::ClusterReachable, "Every exporting cluster can be reached from this one.");
         self.turn(ImportCondition::Unreachable, wanted.unreachable.keys(), appears, over)
+    }
+
+    /// The Event for an import whose condition `Excluded` appears or disappears.
+    fn exclusion(&self, wanted: &Wanted) -> Option<EventRecord> {
+        let appears = |_: &str| (EventReason::ImportExcluded, import::policy::message(&wanted.excluded));
+        let over = (EventReason::ImportIncluded, "The exports of all clusters count in this cluster.");
+        self.turn(ImportCondition::Excluded, wanted.excluded.iter().map(|(cluster, _)| cluster), appears, over)
     }
 
     /// The Event for a condition about clusters that appears or disappears.

@@ -10,8 +10,8 @@ use cluster::{
     Change,
     cache::Narrow,
     objects::{
-        ClusterProperty, Cutover, GatedPod, Ingress, Namespace, OwnSlice, Pod, Service, ServiceExport, ServiceImport,
-        SourceSlice,
+        ClusterImportPolicy, ClusterProperty, Cutover, GatedPod, Ingress, Namespace, OwnSlice, Pod, Service,
+        ServiceExport, ServiceImport, SourceSlice,
     },
     watched_kinds,
 };
@@ -90,6 +90,7 @@ pub(super) struct World {
     pub(super) pods: Objects<Pod>,
     pub(super) gated: Objects<GatedPod>,
     pub(super) cutovers: Objects<Cutover>,
+    pub(super) policies: Objects<ClusterImportPolicy>,
     pub(super) properties: Objects<ClusterProperty>,
     /// EndpointSlices by Service, and those of this project by import.
     pub(super) slices: SliceIndex<SourceSlice>,
@@ -113,6 +114,7 @@ impl World {
             pods: Objects::default(),
             gated: Objects::default(),
             cutovers: Objects::default(),
+            policies: Objects::default(),
             properties: Objects::default(),
             slices: SliceIndex::new(|slice| slice.service.clone()),
             imported: SliceIndex::new(import_of),
@@ -134,6 +136,7 @@ impl World {
             pods,
             gated,
             cutovers,
+            policies,
             properties,
             slices: _,
             imported_slices: _,
@@ -146,6 +149,7 @@ impl World {
         self.pods.fold(pods);
         self.gated.fold(gated);
         self.cutovers.fold(cutovers);
+        self.policies.fold(policies);
         self.properties.fold(properties);
     }
 }

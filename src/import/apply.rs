@@ -51,8 +51,8 @@ pub enum Extent {
 fn facts<'a>(wanted: &'a Wanted, pending: Option<&'a str>, slices: bool) -> ImportFacts<'a> {
     let (silent, change) = (wanted.silent.as_ref(), wanted.change.as_ref());
     let selection = wanted.selection.as_ref();
-    let (out_of_reach, unreachable) = (&wanted.out_of_reach, &wanted.unreachable);
-    ImportFacts { pending, silent, out_of_reach, slices, change, selection, unreachable }
+    let (out_of_reach, unreachable, excluded) = (&wanted.out_of_reach, &wanted.unreachable, &wanted.excluded);
+    ImportFacts { pending, silent, out_of_reach, slices, change, selection, unreachable, excluded }
 }
 
 /// The derived Service that an import names, and the addresses that it shows.

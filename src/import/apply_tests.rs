@@ -122,6 +122,7 @@ impl Scene {
             import: there.import.as_deref(),
             derived: &there.derived,
             slices: &there.slices,
+            excluded: &[],
             selecting: crate::Selecting {
                 of_namespace: None,
                 default: &api::selection::ClusterSelection::spread(),

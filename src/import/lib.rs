@@ -10,6 +10,7 @@ mod objects;
 mod order;
 mod packing;
 mod plan;
+pub mod policy;
 mod registered;
 mod selecting;
 pub mod tiers;

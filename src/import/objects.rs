@@ -16,6 +16,7 @@ use k8s_openapi::{
 
 use super::{
     plan::OutOfReach,
+    policy::{self, Exclusion},
     selecting::Selected,
     type_notice::TypeChange,
     unreachable::{self, Unreachable},
@@ -24,8 +25,8 @@ use api::{
     ClientIpConfig, ClusterStatus, EndpointSliceObjects, ServiceImport, ServiceImportPort, ServiceImportSpec,
     ServiceImportStatus, ServiceImportType, SessionAffinityConfig,
     conditions::{
-        ImportCondition, ImportReadyReason, ImportStaleReason, ImportTypeReason, ImportUnreachableReason,
-        SharedCondition, Verdict, conditions, find,
+        ImportCondition, ImportExcludedReason, ImportReadyReason, ImportStaleReason, ImportTypeReason,
+        ImportUnreachableReason, SharedCondition, Verdict, conditions, find,
     },
     names,
 };
@@ -225,6 +226,8 @@ pub struct ImportFacts<'a> {
     pub selection: Option<&'a Selected>,
     /// The exporting clusters that cannot be reached from this one.
     pub unreachable: &'a BTreeMap<ClusterId, Unreachable>,
+    /// What of other clusters' exports does not count here.
+    pub excluded: &'a [(ClusterId, Exclusion)],
 }
 
 /// The status of the import, given the conditions that it has. `service` has the IP families that are served here.
@@ -246,6 +249,7 @@ pub fn import_status(
     verdicts.extend(out_of_touch(facts.unreachable));
     verdicts.extend(facts.change.map(|change| Verdict::new(ImportTypeReason::OldestExport, change.text())));
     verdicts.extend(facts.selection.map(|selected| Verdict::new(selected.reason(), &selected.message)));
+    verdicts.extend(left_out(facts.excluded));
     let mut conditions = conditions(current, verdicts, generation, now);
     if facts.silent.is_none() {
         conditions.extend(find(current, ImportCondition::Stale.as_str()).map(Condition::from));
@@ -272,7 +276,12 @@ pub(crate) fn silence_status(
     if stale.first().map(SharedCondition::from).as_ref() == find(current, ImportCondition::Stale.as_str()) {
         return None;
     }
-    let stays = [ImportCondition::Ready, ImportCondition::ClusterSelection, ImportCondition::Unreachable];
+    let stays = [
+        ImportCondition::Ready,
+        ImportCondition::ClusterSelection,
+        ImportCondition::Unreachable,
+        ImportCondition::Excluded,
+    ];
     let stays = stays.iter().filter_map(|type_| find(current, type_.as_str())).map(Condition::from);
     Some(ServiceImportStatus {
         clusters: clusters.iter().map(|cluster| ClusterStatus { cluster: cluster.to_string() }).collect(),
@@ -292,6 +301,12 @@ fn silence(silent: &BTreeMap<ClusterId, u64>) -> Option<Verdict> {
 fn out_of_touch(clusters: &BTreeMap<ClusterId, Unreachable>) -> Option<Verdict> {
     let said = || Verdict::new(ImportUnreachableReason::NoAnswer, unreachable::said(clusters));
     (!clusters.is_empty()).then(said)
+}
+
+/// The condition `Excluded` exists only while it is true, as `Stale` does.
+fn left_out(excluded: &[(ClusterId, Exclusion)]) -> Option<Verdict> {
+    let said = || Verdict::new(ImportExcludedReason::NotAllowed, policy::message(excluded));
+    (!excluded.is_empty()).then(said)
 }
 
 fn usable_message(out_of_reach: &OutOfReach) -> String {

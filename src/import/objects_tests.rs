@@ -242,6 +242,7 @@ fn status_of(
         change: None,
         selection: None,
         unreachable: &BTreeMap::new(),
+        excluded: &[],
     };
     let current: Vec<_> = current.conditions.iter().map(SharedCondition::from).collect();
     import_status(&current, service, import, &facts, Some(3), Timestamp::from_second(now).unwrap())
@@ -262,6 +263,7 @@ fn clusters_that_no_family_here_reaches_are_named() {
             change: None,
             selection: None,
             unreachable: &BTreeMap::new(),
+            excluded: &[],
         };
         let status = import_status(&[], &mk_service(), &import, &facts, None, Timestamp::UNIX_EPOCH);
         status.conditions[0].message.clone()
@@ -320,6 +322,7 @@ fn what_was_said_of_silence_stays_while_it_is_not_known() {
         change: None,
         selection: None,
         unreachable: &BTreeMap::new(),
+        excluded: &[],
     };
     let now = Timestamp::from_second(20).unwrap();
     assert_eq!(import_status(&current, &mk_service(), &import, &facts, Some(3), now), stale);

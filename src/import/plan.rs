@@ -13,6 +13,7 @@ use super::{
     addresses::{Unusable, usable},
     derived::DerivedServices,
     packing::{Former, Packing, offered},
+    policy::{Excluded, Exclusion},
     registered,
     selecting::{Selected, Selecting, selected},
     tiers::Spill,
@@ -71,6 +72,8 @@ pub struct Observed<'a> {
     pub derived: &'a DerivedServices,
     /// The EndpointSlices of this project for the name.
     pub slices: &'a [Arc<OwnSlice>],
+    /// What of other clusters' exports does not count here, and so is not among the sources.
+    pub excluded: &'a [(ClusterId, Exclusion)],
     /// Which clusters this cluster prefers.
     pub selecting: Selecting<'a>,
     /// How long a change of type is said before it is done.
@@ -128,6 +131,8 @@ pub struct Wanted {
     pub selection: Option<Selected>,
     /// The exporting clusters that cannot be reached from this one.
     pub unreachable: BTreeMap<ClusterId, Unreachable>,
+    /// [`Observed::excluded`]
+    pub excluded: Excluded,
     /// Addresses that were left out.
     pub skipped: Vec<(ClusterId, IpAddr, Unusable)>,
 }
@@ -175,6 +180,7 @@ fn plan_import(
         service.service_type = change.from;
     }
     let out_of_reach = out_of_reach(observed, &service.ip_families);
+    let excluded = observed.excluded.to_vec();
     let silent = silent(observed, &service.clusters);
     let decided = !import_concerns_unknown(observed) && (is_exported || registered::decides(observed));
     if !decided && observed.import.is_none() {
@@ -193,7 +199,7 @@ fn plan_import(
     let obstacle = foreign.or_else(|| obstacle(observed, service_type));
     if obstacle.is_some() && !is_foreign && !is_in_use(observed.import, observed.derived) {
         let service = decided.then_some(service);
-        let nothing = Wanted { service, obstacle, silent, out_of_reach, change, ..Wanted::default() };
+        let nothing = Wanted { service, obstacle, silent, out_of_reach, change, excluded, ..Wanted::default() };
         return Plan::Want(Box::new(nothing));
     }
     // While something is in the way of another type, clients keep the import that they have.
@@ -261,7 +267,7 @@ fn plan_import(
     let Packing { derived, slices, former, .. } = packing;
     let service = (decided && !is_foreign).then_some(service);
     let lost = lost(observed).filter(|_| !decided);
-    let reports = Wanted { silent, out_of_reach, change, unreachable, skipped, ..Wanted::default() };
+    let reports = Wanted { silent, out_of_reach, change, unreachable, excluded, skipped, ..Wanted::default() };
     let shown = Wanted { derived, slices, former, stale, spill, selection: said, ..reports };
     Plan::Want(Box::new(Wanted { service, lost, obstacle, ..shown }))
 }

@@ -168,6 +168,7 @@ impl Scene {
                     former: self.former.clone(),
                 },
                 slices: &self.slices,
+                excluded: &[],
                 selecting: Selecting {
                     of_namespace: self.of_namespace.as_ref(),
                     default: &self.default,

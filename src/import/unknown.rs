@@ -27,6 +27,26 @@ impl Unknown {
         }
     }
 
+    /// The same, but for clusters that count as known to export nothing. `seen`: those that the objects of the name show.
+    #[must_use]
+    pub fn without<'a>(self, seen: impl Iterator<Item = &'a str>, counts: impl Fn(&str) -> bool) -> Self {
+        let known = || seen.filter(|cluster| counts(cluster)).filter_map(|cluster| cluster.parse::<ClusterId>().ok());
+        match self {
+            Self::Only(mut clusters) => {
+                clusters.retain(|cluster| !counts(cluster.as_str()));
+                Self::Only(clusters)
+            }
+            Self::AllBut(mut clusters) => {
+                clusters.extend(known());
+                Self::AllBut(clusters)
+            }
+            Self::All => {
+                let known: BTreeSet<_> = known().collect();
+                if known.is_empty() { Self::All } else { Self::AllBut(known) }
+            }
+        }
+    }
+
     /// Whether every cluster is known.
     pub fn is_none(&self) -> bool {
         matches!(self, Self::Only(clusters) if clusters.is_empty())

@@ -15,6 +15,7 @@ use clap::ValueEnum;
 
 use super::Adopt;
 use api::names::{ANNOTATION_ADOPT, ANNOTATION_ALLOW_ADOPT, ANNOTATION_MAY_REGISTER};
+use base::pattern::matches;
 use cluster::objects::Namespace;
 use model::{ClaimOwner, Registration, Target};
 
@@ -189,19 +190,6 @@ impl Rights {
     }
 }
 
-/// Whether a pattern, in which `*` stands for any text, matches a name, in upper or lower case as in DNS.
-fn matches(pattern: &str, name: &str) -> bool {
-    let (pattern, name) = (pattern.to_ascii_lowercase(), name.to_ascii_lowercase());
-    let mut parts = pattern.split('*');
-    let Some(mut rest) = parts.next().and_then(|begin| name.strip_prefix(begin)) else { return false };
-    let Some(end) = parts.next_back() else { return rest.is_empty() };
-    for part in parts {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
-    }
-    rest.ends_with(end)
-}
-
 /// A Namespace `shop` without annotations.
 #[cfg(any(test, feature = "testing"))]
 pub fn mk_namespace() -> Namespace {
@@ -211,6 +199,7 @@ pub fn mk_namespace() -> Namespace {
         terminating: false,
         labels: BTreeMap::new(),
         import_from: None,
+        accept_clusters: None,
         may_register: None,
         may_create: None,
         allow_adopt: None,

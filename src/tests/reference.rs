@@ -11,7 +11,7 @@ use prometheus::core::Collector;
 use super::root;
 use api::{
     annotations,
-    conditions::{ConflictState, CutoverReason, GateReason, HidingReason, Row, export_rows, import_rows},
+    conditions::{ConflictState, CutoverReason, GateReason, HidingReason, PolicyReason, Row, export_rows, import_rows},
     crds,
     events::EventReason,
 };
@@ -162,6 +162,7 @@ fn conditions() -> String {
     for (object, rows) in [
         ("ServiceExport", export_rows()),
         ("ServiceImport", import_rows()),
+        ("ClusterImportPolicy", PolicyReason::ALL.iter().map(|reason| reason.row()).collect()),
         ("Pod", GateReason::ALL.iter().map(|reason| reason.row()).collect()),
         ("Cutover", cutover_rows.chain(HidingReason::ALL.iter().map(|reason| reason.row())).collect()),
     ] {

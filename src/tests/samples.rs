@@ -15,7 +15,7 @@ use serde::Deserialize as _;
 use serde_json::Value;
 
 use super::{files, root};
-use api::{ClusterProperty, Cutover, ServiceExport, ServiceImport, fixtures::unknown};
+use api::{ClusterImportPolicy, ClusterProperty, Cutover, ServiceExport, ServiceImport, fixtures::unknown};
 
 #[test]
 fn every_object_of_the_samples_has_fields_that_its_kind_has() {
@@ -39,6 +39,7 @@ fn every_object_of_the_samples_has_fields_that_its_kind_has() {
                 "ServiceImport" if path.parent().unwrap().ends_with("testdata") => Vec::new(),
                 "ServiceImport" => unknown::<ServiceImport>(&value),
                 "ClusterProperty" => unknown::<ClusterProperty>(&value),
+                "ClusterImportPolicy" => unknown::<ClusterImportPolicy>(&value),
                 "Cutover" => unknown::<Cutover>(&value),
                 "Kustomization" | "ClusterPolicy" => Vec::new(),
                 _ => panic!("{}: no test knows the kind {kind}", path.display()),

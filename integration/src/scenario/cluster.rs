@@ -49,6 +49,7 @@ pub const CLUSTER_PROPERTY: Kind = kind("about.k8s.io", "v1beta1", "ClusterPrope
 pub const NODE: Kind = kind("", "v1", "Node", "nodes");
 pub const CUSTOM_RESOURCE_DEFINITION: Kind =
     kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions");
+pub const IMPORT_POLICY: Kind = kind("cloudmap-mcs.io", "v1alpha1", "ClusterImportPolicy", "clusterimportpolicies");
 pub const CUTOVER: Kind = kind("cloudmap-mcs.io", "v1alpha1", "Cutover", "cutovers");
 pub const ROLE_BINDING: Kind = kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings");
 pub const CLUSTER_ROLE: Kind = kind("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles");
@@ -61,7 +62,7 @@ pub const ADMISSION_POLICY_BINDING: Kind =
     kind("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings");
 const SUBJECT_ACCESS_REVIEW: Kind = kind("authorization.k8s.io", "v1", "SubjectAccessReview", "subjectaccessreviews");
 
-const EVERY_KIND: [Kind; 21] = [
+const EVERY_KIND: [Kind; 22] = [
     NAMESPACE,
     POD,
     SERVICE,
@@ -75,6 +76,7 @@ const EVERY_KIND: [Kind; 21] = [
     SERVICE_EXPORT,
     SERVICE_IMPORT,
     CLUSTER_PROPERTY,
+    IMPORT_POLICY,
     CUTOVER,
     ROLE_BINDING,
     CLUSTER_ROLE,
@@ -132,6 +134,14 @@ impl Cluster {
             .with_context(|| format!("{context} has no ClusterProperty cluster.clusterset.k8s.io: install first"))?;
         property["spec"]["value"].as_str().unwrap_or_default().clone_into(&mut cluster.id);
         Ok(cluster)
+    }
+
+    /// The same cluster, as this user sees it.
+    pub async fn as_user(&self, user: &str) -> Result<Self> {
+        let options = KubeConfigOptions { context: Some(self.context.clone()), ..KubeConfigOptions::default() };
+        let mut config = Config::from_custom_kubeconfig(Kubeconfig::read()?, &options).await?;
+        config.auth_info.impersonate = Some(user.to_owned());
+        Ok(Self { client: Client::try_from(config)?, ..self.clone() })
     }
 
     fn api(&self, kind: Kind, namespace: &str) -> Api<DynamicObject> {

@@ -5,7 +5,7 @@
 //!
 //! | variable | what it says |
 //! |---|---|
-//! | `MCS_E2E_CONTEXTS` | two or three contexts of the kubeconfig: `a,b,c` |
+//! | `MCS_E2E_CONTEXTS` | two contexts of the kubeconfig or more: `a,b,c`. The testbed has five |
 //! | `MCS_E2E_IPV6_CONTEXT` | the context of a further cluster, which has IPv6 only; where there is none, only the scenarios about IP families need it |
 //! | `MCS_E2E_EMULATOR` | the emulator that the controllers use, if they do, as this process reaches it: `http://...` |
 //! | `MCS_E2E_OTHER_EMULATOR` | another one, for clusters in another region; where there is none, no scenario has several registries |
@@ -31,9 +31,9 @@ mod world;
 
 pub use cluster::{
     ADMISSION_POLICY, ADMISSION_POLICY_BINDING, CLUSTER_PROPERTY, CLUSTER_ROLE, CLUSTER_ROLE_BINDING, CONFIG_MAP,
-    CUSTOM_RESOURCE_DEFINITION, CUTOVER, Cluster, DEPLOYMENT, ENDPOINT_SLICE, EVENT, INGRESS, Kind, LEASE, NAMESPACE,
-    NODE, POD, ROLE_BINDING, SERVICE, SERVICE_ACCOUNT, SERVICE_EXPORT, SERVICE_IMPORT, SERVICE_IMPORT_V1ALPHA1,
-    STATEFUL_SET,
+    CUSTOM_RESOURCE_DEFINITION, CUTOVER, Cluster, DEPLOYMENT, ENDPOINT_SLICE, EVENT, IMPORT_POLICY, INGRESS, Kind,
+    LEASE, NAMESPACE, NODE, POD, ROLE_BINDING, SERVICE, SERVICE_ACCOUNT, SERVICE_EXPORT, SERVICE_IMPORT,
+    SERVICE_IMPORT_V1ALPHA1, STATEFUL_SET,
 };
 pub use controller::Controller;
 pub use names::Names;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Notify;
 
 /// So many clusters there are at most.
-const CLUSTERS: usize = 4;
+const CLUSTERS: usize = 6;
 
 /// What a scenario does to each of the clusters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -102,8 +102,8 @@ impl World {
         Self::run_in(&[0, 1], &[], name, scenario).await;
     }
 
-    /// Runs a scenario with these clusters, by their number: two dual-stack ones, one that has IPv4 only and one that has IPv6
-    /// only, which does not reach the one before. Of some it kills or reconfigures the controllers: no other scenario uses those
+    /// Runs a scenario with these clusters, by their number: two dual-stack ones, of which the first has two nodes; one that has
+    /// IPv4 only; one that has IPv6 only, which does not reach the one before; and two more dual-stack ones. Of some it kills or reconfigures the controllers: no other scenario uses those
     /// meanwhile. So a scenario takes few clusters, and one that disturbs no others than it must.
     ///
     /// Where one of the clusters is not there (`CONTEXTS=a,b`), another one stands in for it.
@@ -279,7 +279,7 @@ pub fn contexts() -> Result<Vec<String>> {
     let contexts: Vec<_> = named.split(',').filter(|context| !context.is_empty()).map(ToOwned::to_owned).collect();
     ensure!(
         contexts.len() >= 2,
-        "MCS_E2E_CONTEXTS takes two or three contexts of the kubeconfig, `a,b`; or run `make test`"
+        "MCS_E2E_CONTEXTS takes two contexts of the kubeconfig or more, `a,b`; or run `make test`"
     );
     Ok(contexts)
 }
@@ -287,18 +287,30 @@ pub fn contexts() -> Result<Vec<String>> {
 /// The numbers of the clusters that a scenario gets for these.
 fn standing_in(wanted: &[usize]) -> Vec<usize> {
     let named = contexts().map_or(0, |contexts| contexts.len());
-    let there = |number: usize| if number == IPV6_ONLY { ipv6_context().is_some() } else { number < named };
+    let there = |number: usize| match among_contexts(number) {
+        None => ipv6_context().is_some(),
+        Some(place) => place < named,
+    };
     let mut others = (0..IPV6_ONLY).filter(|number| there(*number) && !wanted.contains(number));
     wanted.iter().map(|number| if there(*number) { *number } else { others.next().unwrap_or(*number) }).collect()
 }
 
-/// The context of a cluster by its number: one of `MCS_E2E_CONTEXTS`, or the fourth, which has IPv6 only.
-fn context(number: usize) -> Result<String> {
-    if number == IPV6_ONLY {
-        return ipv6_context().context("there is no MCS_E2E_IPV6_CONTEXT");
+/// The place of a cluster in `MCS_E2E_CONTEXTS`, which has all but the one with IPv6 only.
+fn among_contexts(number: usize) -> Option<usize> {
+    match number {
+        IPV6_ONLY => None,
+        before if before < IPV6_ONLY => Some(before),
+        after => Some(after - 1),
     }
+}
+
+/// The context of a cluster by its number: one of `MCS_E2E_CONTEXTS`, or the one that has IPv6 only.
+fn context(number: usize) -> Result<String> {
+    let Some(place) = among_contexts(number) else {
+        return ipv6_context().context("there is no MCS_E2E_IPV6_CONTEXT");
+    };
     let contexts = contexts()?;
-    contexts.get(number).cloned().with_context(|| format!("MCS_E2E_CONTEXTS names {} contexts only", contexts.len()))
+    contexts.get(place).cloned().with_context(|| format!("MCS_E2E_CONTEXTS names {} contexts only", contexts.len()))
 }
 
 /// The first so many of [`contexts`].

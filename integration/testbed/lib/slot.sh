@@ -1,16 +1,16 @@
 # Slots: what keeps the testbeds of several checkouts apart.
 #
 # A testbed (a checkout, a flavour and a name) holds a numbered slot in a registry of this machine for as long as it is up.
-# Every name and address follows from the slot, the cluster's number (1 to 4) and the node's number (1 or 2):
+# Every name and address follows from the slot, the cluster's number (1 to 6) and the node's number (1 or 2):
 #
 #   10.S.0.0/16, S = 200 + slot                       fd6d:6373:<slot>::/48
 #     10.S.0.0/24           the nodes, host is .1       :0::/64      the nodes, host is ::1
 #     10.S.(8 c)+n.0/24     pods of node n, cluster c   :<c>0<n>::/64
-#     10.S.(64 c).0/18      Services of cluster c       :f<c>::/108
+#     10.S.(64+16 c).0/20   Services of cluster c       :f<c>::/108
 
 readonly REGISTRY=/run/cloudmap-mcs-testbed
 readonly SLOTS=40
-readonly MAX_CLUSTERS=4
+readonly MAX_CLUSTERS=6
 
 checkout_key() { printf '%s %s %s' "$TESTBED_DIR" "$FLAVOUR" "${TESTBED_NAME:-}" | sha256sum | cut -c1-12; }
 
@@ -91,7 +91,7 @@ services() {
 	case $FLAVOUR in
 	# For benchmarks: nothing routes it. Ten thousand Services and as many derived ones do not fit into a /18.
 	apiservers) echo "172.$((19 + $1)).0.0/16" ;;
-	*) echo "$NET4.$(($1 * 64)).0/18" ;;
+	*) echo "$NET4.$((64 + $1 * 16)).0/20" ;;
 	esac
 }
 services6() { echo "$NET6:f$1::/108"; }
@@ -108,13 +108,13 @@ has() { [[ $(families "$1") == *$2* ]]; }
 by_family() { case $(families "$1") in ipv4) echo "$2" ;; ipv6) echo "$3" ;; *) echo "$2,$3" ;; esac; }
 # primary CLUSTER IPV4 IPV6: the one of the cluster's first family.
 primary() { if has "$1" ipv4; then echo "$2"; else echo "$3"; fi; }
-kubernetes_ip() { primary "$1" "$NET4.$(($1 * 64)).1" "$NET6:f$1::1"; }
-dns_ip() { primary "$1" "$NET4.$(($1 * 64)).10" "$NET6:f$1::a"; }
+kubernetes_ip() { primary "$1" "$NET4.$((64 + $1 * 16)).1" "$NET6:f$1::1"; }
+dns_ip() { primary "$1" "$NET4.$((64 + $1 * 16)).10" "$NET6:f$1::a"; }
 cluster_folder() { echo "$STATE/cluster-$1"; }
 node_folder() { echo "$STATE/cluster-$1/node-$2"; }
 
 # nodes CLUSTER: the numbers of its nodes. Node names repeat from cluster to cluster (node-1), as they do between VPCs.
 nodes() { if [ "$1" -eq 1 ] && [ "$FLAVOUR" = full ]; then echo 1 2; else echo 1; fi; }
 region() { echo eu-central-1; }
-# zone CLUSTER NODE: cluster 1 spans two zones; clusters 2 and 4 share the first with it, cluster 3 the second.
+# zone CLUSTER NODE: cluster 1 spans two zones; cluster 3 shares the second with it, all others the first.
 zone() { case $1/$2 in 1/2 | 3/*) echo "$(region)b" ;; *) echo "$(region)a" ;; esac; }

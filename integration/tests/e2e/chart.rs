@@ -77,7 +77,7 @@ async fn run(command: &mut Command) -> Result<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn helm_takes_over_upgrades_rolls_back_uninstalls_and_installs_anew() {
-    World::run_in(&[1, 3], &[3], "chart", async |world| {
+    World::run_in(&[4, 3], &[3], "chart", async |world| {
         let [_, theirs] = world.pair();
         world.settle().await?;
         let installation = Installation::of(theirs).await?;

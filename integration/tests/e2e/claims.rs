@@ -71,7 +71,7 @@ fn released() -> serde_json::Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_oldest_claim_keeps_its_name_through_restarts_and_is_taken_over_when_it_is_released() {
-    World::run_in(&[0, 1], &[0, 1], "claims", async |world| {
+    World::run_in(&[4, 5], &[4, 5], "claims", async |world| {
         let [here, there] = world.pair();
         world.settle().await?;
         world.registry()?.create_namespace(&namespace(world)).await?;

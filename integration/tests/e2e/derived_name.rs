@@ -10,7 +10,7 @@ const FLAG: &str = "CLOUDMAP_MCS_DERIVED_NAME";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_call_imports_by_names_that_every_dns_server_of_the_cluster_knows() {
-    World::run_in(&[1, 3], &[3], "derived-name", async |world| {
+    World::run_in(&[4, 3], &[3], "derived-name", async |world| {
         let [source, other] = world.pair();
         other.controller().settle().await?;
         world.export(source, "web", 1).await?;

@@ -39,7 +39,7 @@ fn pods(name: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_is_drained_upgraded_and_brought_back_without_a_failed_request() {
-    World::run_in(&[3, 1], &[3], "drain", async |world| {
+    World::run_in(&[3, 4], &[3], "drain", async |world| {
         let [upgraded, _] = world.pair();
         let outcome = Box::pin(upgrade(world)).await;
         // Whoever uses the cluster next finds it as it was.

@@ -31,7 +31,7 @@ pub(crate) const GATE: &str = "cloudmap-mcs/registered";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_roll_out_waits_until_clients_of_cloud_map_find_the_new_pods_and_no_longer_than_the_timeout() {
-    World::run_in(&[2], &[2], "gates", async |world| {
+    World::run_in(&[5], &[5], "gates", async |world| {
         let source = &world.clusters[0];
         Ecs::from_env().await?.cloud_map().private_namespace(&world.namespace, 1).await?;
         let component = component("readiness-gates")?;

@@ -22,7 +22,7 @@ const TASK: [(&str, &str); 8] = [
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pods_are_instances_with_the_attributes_that_ecs_uses() {
-    World::run("instances", async |world| {
+    World::run_in(&[4, 5], &[], "instances", async |world| {
         let [source, other] = world.pair();
         world.export(source, "web", 2).await?;
         world.imported(other, "web").await?;
@@ -63,7 +63,7 @@ async fn pods_are_instances_with_the_attributes_that_ecs_uses() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_of_others_in_our_services_are_never_touched() {
-    World::run("foreign-instances", async |world| {
+    World::run_in(&[4, 5], &[], "foreign-instances", async |world| {
         let [source, other] = world.pair();
         let task = "0db8dbd2185c4c0184e80f58fee8ba1d";
         world.export(source, "orders", 1).await?;
@@ -103,7 +103,7 @@ async fn has_instances(world: &World, count: usize) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn instances_of_others_in_a_shared_service_are_never_touched() {
-    World::run("shared-service", async |world| {
+    World::run_in(&[4, 5], &[], "shared-service", async |world| {
         let [source, other] = world.pair();
         let task = "0db8dbd2185c4c0184e80f58fee8ba1d";
         let service = world.registry()?.create_service(&world.namespace, "orders").await?;
@@ -143,7 +143,7 @@ async fn instances_of_others_in_a_shared_service_are_never_touched() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_of_somebody_else_is_not_joined_without_being_asked() {
-    World::run("foreign-service", async |world| {
+    World::run_in(&[4, 5], &[], "foreign-service", async |world| {
         let [source, other] = world.pair();
         let service = world.registry()?.create_service(&world.namespace, "orders").await?;
         world.registry()?.register(&world.namespace, ("orders", &service), "task", &TASK).await?;

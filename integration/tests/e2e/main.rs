@@ -10,6 +10,7 @@ mod drain;
 mod ecs;
 mod families;
 mod gates;
+mod import_policies;
 mod instances;
 mod load;
 mod operation;

@@ -2,9 +2,9 @@
 
 use anyhow::{Context as _, Result, bail};
 use cloudmap_mcs_integration::scenario::{
-    ADMISSION_POLICY, ADMISSION_POLICY_BINDING, Cluster, Kind, NAMESPACE, PODS, SERVICE, SERVICE_EXPORT, World,
-    eventually, explained, holds,
-    manifests::{self, LABEL_SCENARIO},
+    ADMISSION_POLICY, ADMISSION_POLICY_BINDING, Cluster, ENDPOINT_SLICE, Kind, NAMESPACE, PODS, SERVICE,
+    SERVICE_EXPORT, SERVICE_IMPORT, World, eventually, explained, holds,
+    manifests::{self, LABEL_SCENARIO, with_spec},
     name_of,
 };
 use serde::Deserialize as _;
@@ -36,6 +36,95 @@ fn export_to(namespace: &str) -> Value {
 /// A Service with these annotations.
 fn annotated(annotations: &Value) -> Value {
     manifests::annotated(manifests::service("api", &[manifests::http(80)]), annotations)
+}
+
+/// A derived Service, as far as its mark says so.
+fn marked(service: Value) -> Value {
+    let mut service = with_spec(service, &json!({"selector": null}));
+    service["metadata"]["labels"] = json!({"cloudmap-mcs/managed-by": "cloudmap-mcs"});
+    service
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_samples_of_admission_policies_let_the_controller_write_its_own_and_nobody_else() {
+    World::run_in(&[1, 0], &[], "policy-own", async |world| {
+        let [cluster, other] = world.pair();
+        let files = [("what-the-controller-writes.yaml", "controller"), ("what-others-leave-alone.yaml", "others")];
+        let name = |what: &str| format!("{}-{what}", world.namespace);
+        let outcome = async {
+            for (file, what) in files {
+                for object in sample(file, &name(what), &[&world.namespace])? {
+                    cluster.apply("", object).await?;
+                }
+            }
+            each_writes_its_own(world).await?;
+            // Under the policies, imports come, follow and go.
+            world.export(other, "imported", 1).await?;
+            world.followed(other, "imported").await?;
+            world.deploy(other, "imported", 2).await?;
+            world.followed(other, "imported").await?;
+            let editor = cluster.as_user(EDITOR).await?;
+            let words = "only cloudmap-mcs writes this ServiceImport: change the ServiceExports";
+            let error =
+                editor.delete(SERVICE_IMPORT, &world.namespace, "imported").await.err().context("it is deleted")?;
+            holds(explained(&error).contains(words), words, &explained(&error))?;
+            other.delete(SERVICE_EXPORT, &world.namespace, "imported").await?;
+            world.import_gone(cluster, "imported").await
+        }
+        .await;
+        for (_, what) in files {
+            cluster.delete(ADMISSION_POLICY_BINDING, "", &name(what)).await?;
+            cluster.delete(ADMISSION_POLICY, "", &name(what)).await?;
+        }
+        outcome
+    })
+    .await;
+}
+
+/// Somebody who may edit a namespace, ServiceImports included.
+const EDITOR: &str = "e2e-editor";
+
+async fn each_writes_its_own(world: &World) -> Result<()> {
+    let (cluster, namespace) = (&world.clusters[0], world.namespace.as_str());
+    for (name, role) in [("editor", "edit"), ("imports", "cloudmap-mcs")] {
+        let binding = json!({
+            "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": name},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": EDITOR}],
+        });
+        cluster.apply(namespace, binding).await?;
+    }
+    let controller = cluster.as_user("system:serviceaccount:cloudmap-mcs-system:cloudmap-mcs").await?;
+    let editor = cluster.as_user(EDITOR).await?;
+    let service = |name: &str| manifests::service(name, &[manifests::http(80)]);
+    eventually("the controller may create only what has its mark", PODS, async || {
+        refused(&controller, namespace, SERVICE, service("web"), "cloudmap-mcs may create only objects with its mark")
+            .await
+    })
+    .await?;
+    eventually("nobody else gives an object this mark", PODS, async || {
+        let words = "only cloudmap-mcs gives an object of the kind Service its mark, the label cloudmap-mcs/managed-by";
+        refused(&editor, namespace, SERVICE, marked(service("fake")), words).await
+    })
+    .await?;
+    editor.apply(namespace, service("web")).await?;
+    controller.apply(namespace, marked(service("derived"))).await?;
+    let words = "cloudmap-mcs may not change what it did not create";
+    refused(&controller, namespace, SERVICE, marked(service("web")), words).await?;
+    let words = "a derived Service has type ClusterIP and no selector";
+    let selecting = with_spec(marked(service("derived")), &json!({"selector": {"app": "web"}}));
+    refused(&controller, namespace, SERVICE, selecting, words).await?;
+    let words = "only cloudmap-mcs writes this Service: change the ServiceExports";
+    refused(&editor, namespace, SERVICE, service("derived"), words).await?;
+    let slice = manifests::endpoint_slice("web-by-hand", "web", &["192.0.2.1".to_owned()]);
+    let mut taken = slice.clone();
+    taken["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] = "cloudmap-mcs".into();
+    let words = "only cloudmap-mcs gives an object of the kind EndpointSlice its mark, the label endpointslice.kubernetes.io/managed-by";
+    refused(&editor, namespace, ENDPOINT_SLICE, taken, words).await?;
+    editor.apply(namespace, slice).await?;
+    editor.delete(ENDPOINT_SLICE, namespace, "web-by-hand").await?;
+    controller.delete(SERVICE, namespace, "derived").await?;
+    editor.delete(SERVICE, namespace, "web").await
 }
 
 /// Checks that the API server refuses an object with these words.

@@ -18,7 +18,7 @@ const STAYS: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_moves_to_another_region_whose_registry_is_away_for_a_while() {
-    World::run_in(&[1, 2], &[1, 2], "regions", async |world| {
+    World::run_in(&[4, 5], &[4, 5], "regions", async |world| {
         let elsewhere = Registry::elsewhere()?;
         let elsewhere = elsewhere.ok_or_else(|| Skip("needs another emulator (MCS_E2E_OTHER_EMULATOR)".to_owned()))?;
         let [here, there] = world.pair();

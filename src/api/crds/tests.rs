@@ -110,7 +110,7 @@ fn compare(pointer: &str, upstream: &Value, ours: &Value, differences: &mut Vec<
 
 #[test]
 fn versions_have_the_same_schema_and_one_is_stored() {
-    for crd in needed_crds(false) {
+    for crd in needed_crds(false).into_iter().filter(|crd| crd.spec.group != names::GROUP) {
         let [alpha, beta] = crd.spec.versions.as_slice() else { panic!("two versions of {}", crd.spec.names.kind) };
         assert_eq!((alpha.name.as_str(), alpha.served, alpha.storage), ("v1alpha1", true, false));
         assert_eq!((beta.name.as_str(), beta.served, beta.storage), ("v1beta1", true, true));
@@ -121,7 +121,7 @@ fn versions_have_the_same_schema_and_one_is_stored() {
 /// The API server holds Cutovers to this, so that a typing error is refused before anything moves.
 #[test]
 fn the_schema_of_a_cutover_has_rising_steps_and_a_status_of_its_own() {
-    let crd = crds().into_iter().find(|crd| crd.spec.group == names::CUTOVER_GROUP).unwrap();
+    let crd = crds().into_iter().find(|crd| crd.spec.names.kind == "Cutover").unwrap();
     let [version] = crd.spec.versions.as_slice() else { panic!("one version") };
     assert!(version.served && version.storage && version.subresources.as_ref().unwrap().status.is_some());
     let schema = serde_json::to_value(version.schema.as_ref().unwrap()).unwrap();

@@ -21,7 +21,7 @@ use crate::{
     objects::ObjectKey,
 };
 use api::{
-    CutoverStatus, ServiceImport, ServiceImportStatus,
+    ClusterImportPolicyStatus, CutoverStatus, ServiceImport, ServiceImportStatus,
     conditions::GateReason,
     names::{CONDITION_REGISTERED, FieldManager},
 };
@@ -336,6 +336,29 @@ impl ClusterWriter for MemoryCluster {
         state.identify(&mut cutover.metadata, Some(&metadata));
         state.cutovers.insert(key.clone(), cutover.clone());
         state.writers.cutovers.apply(Event::Apply(Ok(cutover)));
+        Ok(())
+    }
+
+    async fn apply_import_policy_status(
+        &self,
+        name: &str,
+        uid: &str,
+        status: &ClusterImportPolicyStatus,
+    ) -> Result<(), Error> {
+        let key = ServiceKey::new("", name);
+        let failed = failed("apply_status", "ClusterImportPolicy", &key);
+        let mut state = self.state();
+        let state = &mut *state;
+        if let Err(cause) = state.may_write() {
+            return Err(failed(cause));
+        }
+        let Some(policy) = state.policies.get_mut(name).filter(|policy| policy.metadata.uid.as_deref() == Some(uid))
+        else {
+            return Err(failed(Cause::NotFound(format!("clusterimportpolicies {name} not found"))));
+        };
+        policy.status = Some(status.clone());
+        let policy = policy.clone();
+        state.writers.policies.apply(Event::Apply(Ok(policy)));
         Ok(())
     }
 

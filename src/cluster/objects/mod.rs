@@ -1,5 +1,6 @@
 //! What the caches keep of each kind: only the fields that exporting and importing need.
 
+mod cluster_import_policy;
 mod cluster_property;
 mod cutover;
 mod endpoint_slice;
@@ -16,6 +17,7 @@ use std::{collections::BTreeMap, fmt, net::IpAddr, sync::Arc};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 pub use self::{
+    cluster_import_policy::ClusterImportPolicy,
     cluster_property::ClusterProperty,
     cutover::Cutover,
     endpoint_slice::{About, AddressType, Endpoint, EndpointSlice, Hints, OwnSlice, SourceSlice, TargetId},

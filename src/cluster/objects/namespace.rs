@@ -21,6 +21,8 @@ pub struct Namespace {
     pub labels: BTreeMap<String, String>,
     /// The annotation [`names::ANNOTATION_IMPORT_FROM`].
     pub import_from: Option<Arc<str>>,
+    /// The annotation [`names::ANNOTATION_ACCEPT_CLUSTERS`].
+    pub accept_clusters: Option<Arc<str>>,
     /// The annotation [`names::ANNOTATION_MAY_REGISTER`].
     pub may_register: Option<Arc<str>>,
     /// The annotation [`names::ANNOTATION_MAY_CREATE`].
@@ -52,6 +54,7 @@ impl Narrow for Namespace {
             uid: uid(&object.metadata),
             terminating,
             import_from: read(names::ANNOTATION_IMPORT_FROM),
+            accept_clusters: read(names::ANNOTATION_ACCEPT_CLUSTERS),
             may_register: read(names::ANNOTATION_MAY_REGISTER),
             may_create: read(names::ANNOTATION_MAY_CREATE),
             allow_adopt: read(names::ANNOTATION_ALLOW_ADOPT),

@@ -35,7 +35,7 @@ use super::{
     installed, ledger_show,
     status::{self, Observer},
 };
-use api::{ClusterProperty, Cutover, ServiceExport, ServiceImport, names};
+use api::{ClusterImportPolicy, ClusterProperty, Cutover, ServiceExport, ServiceImport, names};
 use app::connect;
 use base::env;
 use cli::GatherArgs;
@@ -206,6 +206,8 @@ async fn objects(bundle: &mut Bundle, client: &Client, namespaces: &[String]) {
     let all = ListParams::default();
     let properties: Api<ClusterProperty> = Api::all(client.clone());
     list(bundle, "objects/clusterproperties.json", &properties, &all).await;
+    let policies: Api<ClusterImportPolicy> = Api::all(client.clone());
+    list(bundle, "objects/clusterimportpolicies.json", &policies, &all).await;
     let scopes: Vec<Option<&str>> =
         if namespaces.is_empty() { vec![None] } else { namespaces.iter().map(|name| Some(name.as_str())).collect() };
     for scope in scopes {

@@ -86,6 +86,7 @@ async fn the_bundle_has_everything_but_secrets_and_says_what_could_not_be_read()
         "controller/record.json",
         "controller/events.json",
         "objects/clusterproperties.json",
+        "objects/clusterimportpolicies.json",
         "objects/shop/serviceexports.json",
         "objects/shop/cutovers.json",
         "objects/shop/endpointslices.json",

@@ -31,7 +31,7 @@ use cluster::{
     cache::Narrow as _,
     objects::{self, SourceSlice},
 };
-use import::is_system;
+use import::{is_system, policy};
 use model::{Exported, IpFamily};
 use records::ClusterView;
 
@@ -261,7 +261,8 @@ impl<'a> Follow<'a> {
         let ips = import.spec.ips.join(",");
         let text =
             format!("{} {ips}, {}, {}", import.spec.type_.as_str(), listed("ports", &ports), listed("from", &clusters));
-        let selection = self.selection().map(|said| Finding::well("cluster selection", said.message.clone()));
+        let said = self.condition(ImportCondition::ClusterSelection);
+        let selection = said.map(|said| Finding::well("cluster selection", said.message.clone()));
         [Finding::well(ABOUT, text).aged(self.age_of(import))].into_iter().chain(selection).collect()
     }
 
@@ -283,8 +284,8 @@ impl<'a> Follow<'a> {
             let remedy = "Export from another namespace";
             return Finding::wrong(ABOUT, "no cluster imports names of system namespaces", remedy);
         }
-        let remedy =
-            format!("Wait some seconds, look at {}. {}", self.kubectl("get events"), look_at_controller(self.seen));
+        let (events, controller) = (self.kubectl("get events"), look_at_controller(self.seen));
+        let remedy = format!("Wait some seconds, look at {events}: policies may exclude exporters. {controller}");
         Finding::wrong(ABOUT, "there is none, although the name is exported", remedy)
     }
 
@@ -355,7 +356,17 @@ impl<'a> Follow<'a> {
                 let text = format!("{count}: the network to it is gone, and others serve; the ledger has {there}");
                 Finding::wrong(about, text, ImportUnreachableReason::NoAnswer.row().remedy)
             }
-            Some(there) if count.ready == 0 && there.ready > 0 && self.selection().is_some() => {
+            Some(there)
+                if count.ready < there.ready
+                    && let Some(why) = self.excluded(source) =>
+            {
+                Finding::well(about, format!("{count}: {why}"))
+            }
+            Some(there)
+                if count.ready == 0
+                    && there.ready > 0
+                    && self.condition(ImportCondition::ClusterSelection).is_some() =>
+            {
                 Finding::well(about, format!("{count}: others serve here by the cluster selection"))
             }
             Some(there) if count.ready == 0 && there.ready > 0 => {
@@ -374,11 +385,15 @@ impl<'a> Follow<'a> {
         finding.aged(self.age_of_slices(slices.iter().copied()))
     }
 
-    /// What the import says of which clusters serve before others; `None`: all serve alike.
-    fn selection(&self) -> Option<&Condition> {
+    /// A condition of the import that is there only while it holds, or while it concerns the name.
+    fn condition(&self, type_: ImportCondition) -> Option<&Condition> {
         let import = self.name.import.as_ref().ok()?.as_ref()?;
-        let type_ = ImportCondition::ClusterSelection.as_str();
-        import.status.as_ref()?.conditions.iter().find(|said| said.type_ == type_)
+        import.status.as_ref()?.conditions.iter().find(|said| said.type_ == type_.as_str())
+    }
+
+    /// What the import says of a source that does not count here, or not with all endpoints.
+    fn excluded(&self, source: &str) -> Option<&str> {
+        policy::said_of(&self.condition(ImportCondition::Excluded)?.message, source)
     }
 
     /// Whether this cluster says in its ledger that it cannot reach another one.

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::{Concerned, Knowledge, Remote, count, discount, no_earlier};
 use import::Unknown;
-use ledger::{Map, remote::Remotes};
+use ledger::{Map, RegistryName, remote::Remotes};
 use model::{ClusterId, Endpoint, Exported, Registration, ServiceKey, Target};
 
 impl Remote {
@@ -57,6 +57,16 @@ impl Knowledge {
     /// Whether the registry was read in this term.
     pub const fn has_read(&self) -> bool {
         self.others.read
+    }
+
+    /// The registry beside the home of this cluster that another cluster has as its home.
+    pub fn registry_of(&self, cluster: &ClusterId) -> Option<&RegistryName> {
+        self.others.remotes.get(cluster)?.registry.as_ref()
+    }
+
+    /// Whether another cluster exports a name.
+    pub fn is_exported_by(&self, cluster: &ClusterId, key: &ServiceKey) -> bool {
+        self.others.remotes.get(cluster).is_some_and(|remote| remote.exports.contains(key))
     }
 
     /// The names that another cluster exports.
@@ -108,6 +118,10 @@ impl Knowledge {
                 concerned
                     .targets
                     .extend(entry.committed.iter().flat_map(|map| records::registrations(map).into_keys()));
+            }
+            if entry.registry != remote.registry {
+                entry.registry.clone_from(&remote.registry);
+                concerned.names.extend(entry.exports.iter().cloned());
             }
             let silent = remote.stale.filter(|_| !gone);
             let was_silent = std::mem::replace(&mut entry.silent, silent);

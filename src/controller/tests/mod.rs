@@ -11,6 +11,7 @@ mod gates;
 mod handover;
 mod hindered;
 mod iam;
+mod import_policies;
 mod load_balancers;
 mod named;
 mod ports;

@@ -89,6 +89,18 @@ pub static RESOURCES: &[Resource] = &[
     Resource {
         group: "cloudmap-mcs.io",
         version: "v1alpha1",
+        plural: "clusterimportpolicies",
+        kind: "ClusterImportPolicy",
+        namespaced: false,
+        custom: true,
+        status: true,
+        counted: true,
+        keyed: &[CONDITIONS],
+        ..PLAIN
+    },
+    Resource {
+        group: "cloudmap-mcs.io",
+        version: "v1alpha1",
         plural: "cutovers",
         kind: "Cutover",
         custom: true,

@@ -39,7 +39,7 @@ fn registered_in(hostname: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_examples_of_the_python_controller_work_unchanged() {
-    World::run("python", async |world| {
+    World::run_in(&[4, 5], &[], "python", async |world| {
         let [here, there] = world.pair();
         let ecs = Ecs::from_env().await?;
         // What it was written for: a service of ECS, whose tasks stay until the pods have taken over.

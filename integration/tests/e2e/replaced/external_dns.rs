@@ -45,7 +45,7 @@ async fn pod_ip(world: &World, cluster: &Cluster, pod: &str) -> Result<String> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_services_of_its_tutorials_work_unchanged() {
-    World::run("external-dns", async |world| {
+    World::run_in(&[4, 5], &[], "external-dns", async |world| {
         let [here, there] = world.pair();
         let ecs = Ecs::from_env().await?;
         ecs.cloud_map().public_namespace(ZONE, 1).await?;
@@ -184,7 +184,7 @@ async fn pods_of_a_stateful_set(world: &World, here: &Cluster) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_ingress_leads_to_its_load_balancer_under_all_its_names() {
-    World::run("external-dns-ingress", async |world| {
+    World::run_in(&[4, 5], &[], "external-dns-ingress", async |world| {
         let [here, there] = world.pair();
         let zone = format!("{}.internal", world.namespace);
         Ecs::from_env().await?.cloud_map().private_namespace(&zone, 1).await?;

@@ -132,7 +132,11 @@ impl Cluster {
                 quota,
                 claim_delay: Duration::from_secs(10),
                 export_namespaces,
-                import: ImportRules { own: Some("cloudmap-mcs-system".into()), ..ImportRules::default() },
+                import: ImportRules {
+                    own: Some("cloudmap-mcs-system".into()),
+                    closed: ["default".to_owned()].into(),
+                    ..ImportRules::default()
+                },
                 families: vec![IpFamily::V4],
                 derived,
                 gate_timeout: Duration::from_mins(5),
