@@ -9,23 +9,50 @@
 //! | `DELETE /_emulator/faults/<id>` | removes one |
 //! | `GET`, `POST /_emulator/snapshot` | all resources; puts others in their place |
 //! | `GET`, `PUT /_emulator/settings` | the settings; changes those that are named, objects member by member |
+//! | `GET`, `PUT /_emulator/accounts` | the [`Accounts`]; puts others in their place |
+//! | `<method> /_emulator/registries/<account>/<region>/<route>` | any route above, for that registry instead of the home |
 //! | `POST /_emulator/clock` | lets `{"skip_ms": 60000}` pass at once |
 //! | `DELETE /_emulator/resolved` | empties the caches of the resolvers |
 //! | `POST /_emulator/reset` | forgets everything but the settings |
 
+use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 
-use super::{CloudMap, Counters, EmulatorSettings, Fault, Snapshot, Write};
+use super::accounts::check_account;
+use super::cloud::{Cloud, Place};
+use super::{Accounts, CloudMap, Counters, EmulatorSettings, Fault, Snapshot, Write};
 
 /// A handle on a running registry, to steer it and to look into it. Clones are handles on the same one.
 #[derive(Clone, Debug)]
 pub struct Control {
-    registry: Arc<Mutex<CloudMap>>,
+    cloud: Arc<Mutex<Cloud>>,
     clock: Arc<Clock>,
+    /// None is the home.
+    place: Option<Place>,
+}
+
+/// The registry of a handle while nothing else happens.
+pub(crate) struct Locked<'a> {
+    cloud: MutexGuard<'a, Cloud>,
+    place: Option<&'a Place>,
+}
+
+impl Deref for Locked<'_> {
+    type Target = CloudMap;
+
+    fn deref(&self) -> &CloudMap {
+        self.cloud.registry(self.place)
+    }
+}
+
+impl DerefMut for Locked<'_> {
+    fn deref_mut(&mut self) -> &mut CloudMap {
+        self.cloud.registry_mut(self.place)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -38,18 +65,48 @@ struct Clock {
 
 impl Control {
     pub(crate) fn new(registry: CloudMap) -> Self {
-        Self { registry: Arc::new(Mutex::new(registry)), clock: Arc::default() }
+        Self { cloud: Arc::new(Mutex::new(Cloud::new(registry))), clock: Arc::default(), place: None }
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, CloudMap> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A handle on the registry of another account or region. It has the settings of the home, but for these two.
+    ///
+    /// # Panics
+    /// If the account is not twelve digits.
+    #[must_use]
+    pub fn registry(&self, account: &str, region: &str) -> Self {
+        check_account("account", account).expect("an account");
+        let place = self.cloud().place(account, region);
+        Self { place, ..self.clone() }
+    }
+
+    pub(crate) fn cloud(&self) -> MutexGuard<'_, Cloud> {
+        self.cloud.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn lock(&self) -> Locked<'_> {
+        let mut cloud = self.cloud();
+        cloud.registry_mut(self.place.as_ref());
+        Locked { cloud, place: self.place.as_ref() }
     }
 
     /// The registry with all that is due done.
-    fn current(&self) -> MutexGuard<'_, CloudMap> {
+    fn current(&self) -> Locked<'_> {
         let mut registry = self.lock();
         registry.advance(self.now());
         registry
+    }
+
+    /// Who may call, and which registries there are.
+    pub fn accounts(&self) -> Accounts {
+        self.cloud().accounts().clone()
+    }
+
+    /// Puts others in their place. What registries have stays.
+    ///
+    /// # Panics
+    /// If [`Accounts::check`] fails.
+    pub fn set_accounts(&self, accounts: Accounts) {
+        self.cloud().set_accounts(accounts).expect("accounts");
     }
 
     /// The time of the emulator since the Unix epoch: the machine's, and what was skipped.
@@ -61,7 +118,7 @@ impl Control {
     /// Lets time pass at once: for operations, lags, health, request rates and the TTLs in the resolver's cache.
     pub fn skip_time(&self, time: Duration) {
         self.clock.skipped.fetch_add(time.as_micros() as u64, Ordering::Relaxed);
-        self.lock().advance(self.now());
+        self.cloud().advance(self.now());
     }
 
     /// Empties the caches of the resolvers.
@@ -134,7 +191,7 @@ impl Control {
         self.lock().settings().clone()
     }
 
-    /// Changes the settings for all that comes.
+    /// Changes the settings for all that comes: those of the home in all registries.
     ///
     /// # Panics
     /// If [`EmulatorSettings::check`] fails.
@@ -142,13 +199,13 @@ impl Control {
         let mut registry = self.current();
         let mut settings = registry.settings().clone();
         change(&mut settings);
-        registry.set_settings(settings).expect("settings");
+        registry.cloud.set_settings(self.place.as_ref(), settings).expect("settings");
     }
 
-    /// Forgets everything but the settings and the time that was skipped.
+    /// Forgets everything but the settings, the accounts and the time that was skipped; with the home, in all registries.
     pub fn reset(&self) {
         self.forget_resolved();
-        self.lock().reset();
+        self.cloud().reset(self.place.as_ref());
     }
 
     /// Answers a request of the control interface: the HTTP status and the body.
@@ -161,6 +218,13 @@ impl Control {
 
     fn route(&self, method: &str, path: &str, query: &str, body: &[u8]) -> Result<Value, (u16, String)> {
         let bad = |message: String| (400, message);
+        if let Some(rest) = path.strip_prefix("registries/") {
+            let [account, region, path] = rest.splitn(3, '/').collect::<Vec<_>>()[..] else {
+                return Err(bad("give registries/<account>/<region>/<route>".into()));
+            };
+            check_account("account", account).map_err(bad)?;
+            return self.registry(account, region).route(method, path, query, body);
+        }
         let json = |value: serde_json::Result<Value>| value.map_err(|error| (500, error.to_string()));
         match (method, path) {
             ("GET", "health") => Ok(json!("ok")),
@@ -204,8 +268,13 @@ impl Control {
                 let mut merged = json(serde_json::to_value(registry.settings()))?;
                 merge(&mut merged, parse(body)?);
                 let settings = serde_json::from_value(merged).map_err(|error| bad(error.to_string()))?;
-                registry.set_settings(settings).map_err(bad)?;
+                registry.cloud.set_settings(self.place.as_ref(), settings).map_err(bad)?;
                 json(serde_json::to_value(registry.settings()))
+            }
+            ("GET", "accounts") => json(serde_json::to_value(self.accounts())),
+            ("PUT", "accounts") => {
+                self.cloud().set_accounts(parse(body)?).map_err(bad)?;
+                json(serde_json::to_value(self.accounts()))
             }
             ("POST", "clock") => {
                 let Skip { time } = parse(body)?;

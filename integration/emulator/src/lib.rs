@@ -5,8 +5,8 @@
 //!
 //! Where the documentation of AWS is silent the emulator does what is hardest on a client, or has a setting; each such
 //! choice is named at its place. DNS namespaces are answered over DNS ([`Emulator::serve_dns`]), and to whole networks as by
-//! the resolver of a VPC ([`Emulator::serve_resolver`]). Every account but the one in the settings and the probing of Route 53
-//! health checks are left out.
+//! the resolver of a VPC ([`Emulator::serve_resolver`]). Other accounts and regions have registries of their own once
+//! [`Accounts`] say so; DNS answers from the first one. The probing of Route 53 health checks is left out.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {
@@ -22,10 +22,12 @@
 //! # }
 //! ```
 
+mod accounts;
 mod attributes;
 mod calls;
 #[cfg(feature = "client")]
 mod client;
+mod cloud;
 mod control;
 mod discovery;
 mod dns;
@@ -55,6 +57,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
+pub use accounts::{AccessKey, Accounts};
 pub use calls::{Admission, Outcome, Response};
 #[cfg(feature = "client")]
 pub use client::{PlainHost, patient_sdk_config, sdk_config};

@@ -1,5 +1,5 @@
 //! The registry over HTTP, `awsJson1_1`: `POST /` with the operation in `X-Amz-Target`. Any host name is served, and no
-//! signature is checked; the access key id of the signature names the caller.
+//! signature is checked; its access key id names the caller, and its region can say which registry is called.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,6 +14,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
+use super::accounts::Caller;
 use super::calls::Outcome;
 use super::control::Control;
 use super::error::ApiError;
@@ -133,7 +134,7 @@ async fn answer(request: Request<Incoming>, control: Control) -> Result<Response
         return Ok(respond(status, "application/json", value.to_string().into_bytes()));
     }
     let outcome = match operation(&head.headers) {
-        Ok(operation) => call(&control, caller(&head.headers), operation, &body).await,
+        Ok(operation) => call(&control, &caller(&head.headers), operation, &body).await,
         Err(error) => Outcome::Answered(Err(error)),
     };
     match outcome {
@@ -145,17 +146,17 @@ async fn answer(request: Request<Incoming>, control: Control) -> Result<Response
     }
 }
 
-async fn call(control: &Control, caller: &str, operation: &str, body: &[u8]) -> Outcome {
-    let admitted = control.lock().admit(control.now(), caller, operation, body);
-    let admission = match admitted {
-        Ok(admission) => admission,
+async fn call(control: &Control, caller: &Caller<'_>, operation: &str, body: &[u8]) -> Outcome {
+    let admitted = control.cloud().admit(control.now(), caller, operation, body);
+    let admitted = match admitted {
+        Ok(admitted) => admitted,
         Err(error) => return Outcome::Answered(Err(error)),
     };
-    let half = admission.latency / 2;
+    let half = admitted.admission.latency / 2;
     if !half.is_zero() {
         tokio::time::sleep(half).await;
     }
-    let outcome = control.lock().execute(control.now(), &admission, body);
+    let outcome = control.cloud().execute(control.now(), &admitted, body);
     if !half.is_zero() {
         tokio::time::sleep(half).await;
     }
@@ -173,14 +174,8 @@ fn operation(headers: &HeaderMap) -> Result<&str, ApiError> {
         })
 }
 
-/// The access key id in `AWS4-HMAC-SHA256 Credential=<access key id>/<scope>, ...`; empty where there is none.
-fn caller(headers: &HeaderMap) -> &str {
-    headers
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok())
-        .and_then(|value| value.split_once("Credential="))
-        .and_then(|(_, credential)| credential.split('/').next())
-        .unwrap_or_default()
+fn caller(headers: &HeaderMap) -> Caller<'_> {
+    headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).map(Caller::parse).unwrap_or_default()
 }
 
 fn respond(status: u16, content_type: &'static str, body: Vec<u8>) -> Response<Full<Bytes>> {

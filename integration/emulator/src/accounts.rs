@@ -1,0 +1,123 @@
+//! Accounts and regions: whose access key a call is signed with, and which registry therefore answers it.
+//!
+//! Nothing is configured by default. Every call is then of the account in the settings, whatever its access key and its
+//! region are, and one registry answers all of them.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Who may call, and which registries there are. [`Control::set_accounts`](super::Control::set_accounts) and
+/// `PUT /_emulator/accounts` put one in the place of the last.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Accounts {
+    /// Whether each region has a registry of its own. A call is for the region in the credential scope of its signature
+    /// (AWS Signature Version 4), and for the region in the settings if it has no signature.
+    pub separate_regions: bool,
+    /// Access keys by their ids. A key that is not named belongs to the account in the settings.
+    pub keys: BTreeMap<String, AccessKey>,
+}
+
+/// Whose an access key is.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccessKey {
+    /// Twelve digits.
+    pub account: String,
+    /// The ARN of the user or role. Without one, it is a user that is named as the key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arn: Option<String>,
+}
+
+impl Accounts {
+    /// Gives each region a registry of its own.
+    #[must_use]
+    pub fn with_regions(self) -> Self {
+        Self { separate_regions: true, ..self }
+    }
+
+    /// Adds an access key.
+    #[must_use]
+    pub fn with_key(mut self, id: &str, key: AccessKey) -> Self {
+        self.keys.insert(id.to_owned(), key);
+        self
+    }
+
+    /// Says what is wrong, naming the member.
+    pub fn check(&self) -> Result<(), String> {
+        for (id, key) in &self.keys {
+            check_account(&format!("keys.{id}.account"), &key.account)?;
+            if let Some(arn) = &key.arn
+                && arn.split(':').nth(4) != Some(&key.account)
+            {
+                return Err(format!("keys.{id}.arn `{arn}` is not of account {}", key.account));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AccessKey {
+    /// A key of an account, of a user that is named as the key.
+    pub fn of(account: &str) -> Self {
+        Self { account: account.to_owned(), arn: None }
+    }
+
+    /// Says which user or role it is.
+    #[must_use]
+    pub fn arn(self, arn: &str) -> Self {
+        Self { arn: Some(arn.to_owned()), ..self }
+    }
+}
+
+/// An account has twelve digits. `what` names it in the message.
+pub(crate) fn check_account(what: &str, account: &str) -> Result<(), String> {
+    if account.len() == 12 && account.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(());
+    }
+    Err(format!("{what} `{account}` is not an AWS account id; give twelve digits"))
+}
+
+/// Who calls, as the headers of the request say it. No signature is checked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Caller<'a> {
+    /// Empty where there is no signature.
+    pub(crate) access_key: &'a str,
+    /// Of the credential scope.
+    pub(crate) region: Option<&'a str>,
+}
+
+impl<'a> Caller<'a> {
+    /// From `AWS4-HMAC-SHA256 Credential=<access key id>/<date>/<region>/<service>/aws4_request, ...`.
+    pub(crate) fn parse(authorization: &'a str) -> Self {
+        let Some((_, credential)) = authorization.split_once("Credential=") else { return Self::default() };
+        let mut parts = credential.split([',', ' ']).next().unwrap_or_default().split('/');
+        let access_key = parts.next().unwrap_or_default();
+        Self { access_key, region: parts.nth(1).filter(|region| !region.is_empty()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_signature_names_the_key_and_the_region() {
+        let header = "AWS4-HMAC-SHA256 Credential=AKIA/20300101/eu-west-1/servicediscovery/aws4_request, Signature=00";
+        let caller = Caller::parse(header);
+        assert_eq!((caller.access_key, caller.region), ("AKIA", Some("eu-west-1")));
+        for (header, key) in [("Bearer token", ""), ("AWS4-HMAC-SHA256 Credential=AKIA, Signature=00", "AKIA")] {
+            let caller = Caller::parse(header);
+            assert_eq!((caller.access_key, caller.region), (key, None), "{header}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_an_account_is_refused() {
+        let wrong = Accounts::default().with_key("AKIA", AccessKey::of("12345"));
+        assert!(wrong.check().unwrap_err().contains("keys.AKIA.account"));
+        let foreign = AccessKey::of("111111111111").arn("arn:aws:iam::222222222222:user/other");
+        assert!(Accounts::default().with_key("AKIA", foreign).check().is_err());
+    }
+}
