@@ -271,6 +271,10 @@ pub(crate) fn add_service(service: &Service) -> Change {
 
 /// The combinations "A, AAAA, A and AAAA, SRV, CNAME"; CNAME only `WEIGHTED`. A service that DNS queries find needs
 /// records, and one that they don't has none.
+///
+/// A and SRV are accepted too, though the API model does not list them: the documentation of ECS service discovery says
+/// "you can create any combination of A or SRV records for each service task", AWS Copilot creates its services with both,
+/// and a user reports that ECS's console did (aws/aws-cdk, issue 18894). Nothing says that AAAA and SRV are.
 fn check_dns_config(api_only: bool, dns: Option<DnsConfig>) -> Answer<Option<DnsConfig>> {
     let Some(dns) = dns else {
         if api_only {
@@ -283,9 +287,11 @@ fn check_dns_config(api_only: bool, dns: Option<DnsConfig>) -> Answer<Option<Dns
     }
     let mut kinds: Vec<&str> = dns.dns_records.iter().map(|record| record.r#type.as_str()).collect();
     kinds.sort_unstable();
-    if !matches!(kinds[..], ["A" | "AAAA" | "SRV" | "CNAME"] | ["A", "AAAA"]) {
+    if !matches!(kinds[..], ["A" | "AAAA" | "SRV" | "CNAME"] | ["A", "AAAA" | "SRV"]) {
         let given = kinds.join(", ");
-        return Err(ApiError::invalid(format!("DnsRecords [{given}] must be A, AAAA, A and AAAA, SRV, or CNAME.")));
+        return Err(ApiError::invalid(format!(
+            "DnsRecords [{given}] must be A, AAAA, A and AAAA, A and SRV, SRV, or CNAME."
+        )));
     }
     dns.dns_records.iter().try_for_each(|record| validate::ttl(record.ttl))?;
     let policy = dns.routing_policy.unwrap_or_else(|| "MULTIVALUE".to_owned());

@@ -289,6 +289,16 @@ async fn srv_names_the_instance_and_its_port() {
 }
 
 #[tokio::test]
+async fn a_service_with_a_and_srv_records_answers_both() {
+    let z = Zone::start().await;
+    let api = z.service("api", &[RecordType::A, RecordType::Srv], MULTIVALUE).await;
+    z.register(&api, "i-1", &[("AWS_INSTANCE_IPV4", "10.0.0.1"), ("AWS_INSTANCE_PORT", "8080")]).await;
+    assert_eq!(z.data("api.internal", "A").await, ["10.0.0.1"]);
+    assert_eq!(z.data("api.internal", "SRV").await, ["1 1 8080 i-1.api.internal."]);
+    assert_eq!(z.data("i-1.api.internal", "A").await, ["10.0.0.1"]);
+}
+
+#[tokio::test]
 async fn an_instance_id_that_is_no_label_can_have_no_srv_record() {
     // "Each label can be up to 63 bytes long" (Route 53), and an instance id has up to 64: INVALID_CHANGE_BATCH.
     let z = Zone::start().await;

@@ -108,11 +108,12 @@ async fn each_record_type_requires_its_attributes() {
     };
     let (v4, v6) = (("AWS_INSTANCE_IPV4", "192.0.2.1"), ("AWS_INSTANCE_IPV6", "2001:db8::1"));
     let (port, cname) = (("AWS_INSTANCE_PORT", "80"), ("AWS_INSTANCE_CNAME", "example.org"));
-    let cases: [(&str, &[RecordType], Sets, Sets); 5] = [
+    let cases: [(&str, &[RecordType], Sets, Sets); 6] = [
         ("a", &[A], &[&[v4], &[v4, v6, port]], &[&[], &[v6], &[("AWS_INSTANCE_IPV4", "300.0.0.1")]]),
         ("aaaa", &[Aaaa], &[&[v6]], &[&[v4], &[("AWS_INSTANCE_IPV6", "192.0.2.1")]]),
         ("both", &[A, Aaaa], &[&[v4, v6]], &[&[v4], &[v6]]),
         ("srv", &[Srv], &[&[v4, port], &[v6, port]], &[&[port], &[v4], &[v4, ("AWS_INSTANCE_PORT", "65536")]]),
+        ("a-srv", &[A, Srv], &[&[v4, port], &[v4, v6, port]], &[&[v4], &[port], &[v6, port]]),
         ("cname", &[Cname], &[&[cname]], &[&[v4], &[]]),
     ];
     for (name, kinds, good, bad) in cases {

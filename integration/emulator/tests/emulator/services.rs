@@ -57,7 +57,8 @@ async fn record_types_come_in_certain_combinations() {
     use RecordType::{A, Aaaa, Cname, Srv};
     use RoutingPolicy::{Multivalue, Weighted};
     // "You can specify values for Type in the following combinations: A, AAAA, A and AAAA, SRV, CNAME"; for CNAME "you
-    // must specify WEIGHTED for the value of RoutingPolicy".
+    // must specify WEIGHTED for the value of RoutingPolicy". ECS adds A and SRV: "you can create any combination of A or
+    // SRV records for each service task".
     let f = Fixture::start().await;
     let namespace = create_private_namespace(&f.client, "example.com", "vpc-1").await;
     let create = async |n: usize, kinds: &[RecordType], policy: &RoutingPolicy| {
@@ -65,15 +66,22 @@ async fn record_types_come_in_certain_combinations() {
         let request = f.client.create_service().namespace_id(&namespace).name(format!("s{n}")).dns_config(config);
         request.send().await
     };
-    let good: [(&[RecordType], _); 5] =
-        [(&[A], Multivalue), (&[Aaaa], Multivalue), (&[A, Aaaa], Weighted), (&[Srv], Multivalue), (&[Cname], Weighted)];
+    let good: [(&[RecordType], _); 6] = [
+        (&[A], Multivalue),
+        (&[Aaaa], Multivalue),
+        (&[A, Aaaa], Weighted),
+        (&[Srv], Multivalue),
+        (&[Srv, A], Multivalue),
+        (&[Cname], Weighted),
+    ];
     for (n, (kinds, policy)) in good.iter().enumerate() {
         let service = create(n, kinds, policy).await.unwrap().service.unwrap();
         assert_eq!(service.r#type(), Some(&ServiceType::DnsHttp));
         assert_eq!(service.dns_config().unwrap().dns_records().len(), kinds.len());
     }
-    let bad: [(&[RecordType], _); 5] = [
-        (&[A, Srv], Multivalue),
+    let bad: [(&[RecordType], _); 6] = [
+        (&[Aaaa, Srv], Multivalue),
+        (&[A, Aaaa, Srv], Multivalue),
         (&[Cname], Multivalue),
         (&[A, A], Multivalue),
         (&[], Multivalue),
