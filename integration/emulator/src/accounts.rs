@@ -4,12 +4,16 @@
 //! region are, and one registry answers all of them.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::settings::millis;
+use super::sts::account_of;
+
 /// Who may call, and which registries there are. [`Control::set_accounts`](super::Control::set_accounts) and
 /// `PUT /_emulator/accounts` put one in the place of the last.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Accounts {
     /// Whether each region has a registry of its own. A call is for the region in the credential scope of its signature
@@ -17,6 +21,22 @@ pub struct Accounts {
     pub separate_regions: bool,
     /// Access keys by their ids. A key that is not named belongs to the account in the settings.
     pub keys: BTreeMap<String, AccessKey>,
+    /// Roles by their ARNs, for `AssumeRole`.
+    pub roles: BTreeMap<String, Role>,
+    /// No session of a role is longer, whatever is asked for. AWS gives 15 minutes or more, which tests cannot wait for.
+    #[serde(rename = "longest_session_ms", with = "millis")]
+    pub longest_session: Duration,
+}
+
+impl Default for Accounts {
+    fn default() -> Self {
+        Self {
+            separate_regions: false,
+            keys: BTreeMap::new(),
+            roles: BTreeMap::new(),
+            longest_session: Duration::from_hours(12),
+        }
+    }
 }
 
 /// Whose an access key is.
@@ -28,6 +48,40 @@ pub struct AccessKey {
     /// The ARN of the user or role. Without one, it is a user that is named as the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arn: Option<String>,
+}
+
+/// A role that can be taken with `AssumeRole`. Its account is the one in its ARN.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Role {
+    /// Whom it trusts: ids of accounts, and ARNs of users and roles. If there are none, everybody.
+    pub trusted: Vec<String>,
+    /// The external id without which nobody is let in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub external_id: Option<String>,
+    /// `MaxSessionDuration`, which is an hour on AWS unless somebody changes it.
+    pub max_session_seconds: u64,
+}
+
+impl Default for Role {
+    fn default() -> Self {
+        Self { trusted: Vec::new(), external_id: None, max_session_seconds: 3600 }
+    }
+}
+
+impl Role {
+    /// Trusts an account, a user or a role, in addition to those that it trusts already.
+    #[must_use]
+    pub fn trusting(mut self, whom: &str) -> Self {
+        self.trusted.push(whom.to_owned());
+        self
+    }
+
+    /// Asks for an external id.
+    #[must_use]
+    pub fn external_id(self, id: &str) -> Self {
+        Self { external_id: Some(id.to_owned()), ..self }
+    }
 }
 
 impl Accounts {
@@ -44,15 +98,35 @@ impl Accounts {
         self
     }
 
+    /// Adds a role.
+    #[must_use]
+    pub fn with_role(mut self, arn: &str, role: Role) -> Self {
+        self.roles.insert(arn.to_owned(), role);
+        self
+    }
+
+    /// Whether there is anything that names an account.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.keys.is_empty() && self.roles.is_empty()
+    }
+
     /// Says what is wrong, naming the member.
     pub fn check(&self) -> Result<(), String> {
         for (id, key) in &self.keys {
             check_account(&format!("keys.{id}.account"), &key.account)?;
             if let Some(arn) = &key.arn
-                && arn.split(':').nth(4) != Some(&key.account)
+                && account_of(arn) != key.account
             {
                 return Err(format!("keys.{id}.arn `{arn}` is not of account {}", key.account));
             }
+        }
+        for arn in self.roles.keys() {
+            if !arn.starts_with("arn:") || !arn.contains(":role/") {
+                return Err(format!(
+                    "roles names `{arn}`; give an ARN such as arn:aws:iam::111111111111:role/registry"
+                ));
+            }
+            check_account(&format!("roles.{arn}: account"), account_of(arn))?;
         }
         Ok(())
     }
@@ -86,6 +160,8 @@ pub(crate) struct Caller<'a> {
     pub(crate) access_key: &'a str,
     /// Of the credential scope.
     pub(crate) region: Option<&'a str>,
+    /// Of temporary keys, from the header `X-Amz-Security-Token`.
+    pub(crate) token: Option<&'a str>,
 }
 
 impl<'a> Caller<'a> {
@@ -94,7 +170,7 @@ impl<'a> Caller<'a> {
         let Some((_, credential)) = authorization.split_once("Credential=") else { return Self::default() };
         let mut parts = credential.split([',', ' ']).next().unwrap_or_default().split('/');
         let access_key = parts.next().unwrap_or_default();
-        Self { access_key, region: parts.nth(1).filter(|region| !region.is_empty()) }
+        Self { access_key, region: parts.nth(1).filter(|region| !region.is_empty()), token: None }
     }
 }
 

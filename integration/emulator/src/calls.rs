@@ -17,7 +17,7 @@ use super::{CloudMap, OPERATIONS};
 pub struct Admission {
     operation: &'static str,
     caller: String,
-    refusal: Option<ApiError>,
+    pub(crate) refusal: Option<ApiError>,
     pub(crate) shaping: Shaping,
     /// How long the whole call takes; whoever passes the time has the effect happen halfway.
     pub latency: Duration,

@@ -7,6 +7,9 @@ use std::time::Duration;
 use super::accounts::{Accounts, Caller};
 use super::calls::{Admission, Outcome};
 use super::error::ApiError;
+use super::faults::Shaping;
+use super::requests::Subject;
+use super::sts::{self, ASSUME_ROLE, BadToken, Form, Identity, Sessions};
 use super::{CloudMap, EmulatorSettings};
 
 /// The account and the region of a registry that is not the home.
@@ -22,6 +25,7 @@ pub(crate) struct Cloud {
     home: CloudMap,
     others: BTreeMap<Place, CloudMap>,
     accounts: Accounts,
+    sessions: Sessions,
 }
 
 /// A call that arrived, and where it is carried out.
@@ -31,9 +35,17 @@ pub(crate) struct Admitted {
     place: Option<Place>,
 }
 
+/// What becomes of a request to STS.
+#[derive(Debug)]
+pub(crate) struct StsCall {
+    pub(crate) latency: Duration,
+    /// The body of a success; none where the connection is closed.
+    pub(crate) answer: Option<Result<String, ApiError>>,
+}
+
 impl Cloud {
     pub(crate) fn new(home: CloudMap) -> Self {
-        Self { home, others: BTreeMap::new(), accounts: Accounts::default() }
+        Self { home, others: BTreeMap::new(), accounts: Accounts::default(), sessions: Sessions::default() }
     }
 
     /// The registry at a place, the home if there is none.
@@ -65,12 +77,21 @@ impl Cloud {
         (!is_home).then(|| Place { account: account.to_owned(), region: region.to_owned() })
     }
 
-    /// Which registry a call is for.
-    fn place_of(&self, caller: &Caller) -> Option<Place> {
-        let home = self.home.settings();
-        let account = self.accounts.keys.get(caller.access_key).map_or(&home.account, |key| &key.account);
-        let region = caller.region.filter(|_| self.accounts.separate_regions).unwrap_or(&home.region);
-        self.place(account, region)
+    /// Who makes a call.
+    fn identify(&self, now: Duration, caller: &Caller) -> Result<Identity, BadToken> {
+        let Caller { access_key, token, .. } = *caller;
+        if let Some(found) = self.sessions.find(now, access_key, token, &self.accounts) {
+            return found;
+        }
+        let key = self.accounts.keys.get(access_key);
+        // Without accounts, every key is as good as any other. AWS's temporary keys begin like this.
+        if key.is_none() && access_key.starts_with("ASIA") && !self.accounts.is_empty() {
+            return Err(BadToken::Unknown);
+        }
+        let account = key.map_or(&self.home.settings().account, |key| &key.account);
+        let arn = key.and_then(|key| key.arn.clone());
+        let arn = arn.unwrap_or_else(|| format!("arn:aws:iam::{account}:user/{access_key}"));
+        Ok(Identity { account: account.clone(), arn, role: None })
     }
 
     /// Decides about a call at its arrival ([`CloudMap::admit`]).
@@ -81,9 +102,51 @@ impl Cloud {
         operation: &str,
         body: &[u8],
     ) -> Result<Admitted, ApiError> {
-        let place = self.place_of(caller);
-        let admission = self.registry_mut(place.as_ref()).admit(now, caller.access_key, operation, body)?;
+        let identity = self.identify(now, caller);
+        let home = self.home.settings();
+        let account = identity.as_ref().map_or(&home.account, |identity| &identity.account);
+        let region = caller.region.filter(|_| self.accounts.separate_regions).unwrap_or(&home.region);
+        let place = self.place(account, region);
+        let mut admission = self.registry_mut(place.as_ref()).admit(now, caller.access_key, operation, body)?;
+        if let Err(bad) = identity {
+            admission.refusal = Some(bad.for_registry());
+        }
         Ok(Admitted { admission, place })
+    }
+
+    /// Answers a request to STS. It is counted in the home, whose fault rules for `AssumeRole` apply.
+    pub(crate) fn answer_sts(&mut self, now: Duration, caller: &Caller, body: &[u8]) -> StsCall {
+        self.home.advance(now);
+        let form = Form::parse(body);
+        let known = form.is_for(ASSUME_ROLE);
+        let subject = Subject { service_name: form.role().to_owned(), ..Subject::default() };
+        let mut shaping = Shaping::default();
+        if known && !self.home.faults.is_empty() {
+            shaping = self.home.faults.select(ASSUME_ROLE, caller.access_key, &subject, &mut self.home.rng);
+        }
+        let latency = self.home.settings.call_latency.sample(&mut self.home.rng) + shaping.latency;
+        let answer = match shaping.error {
+            _ if shaping.drop_request => None,
+            Some(error) => Some(Err(error)),
+            None => Some(self.assume_role(now, caller, &form)),
+        };
+        let result = match &answer {
+            None => "dropped",
+            Some(Ok(_)) => "ok",
+            Some(Err(error)) => &error.code,
+        };
+        if known {
+            self.home.counters.count(ASSUME_ROLE, caller.access_key, result);
+        }
+        StsCall { latency, answer: answer.filter(|_| !shaping.drop_response) }
+    }
+
+    fn assume_role(&mut self, now: Duration, caller: &Caller, form: &Form) -> Result<String, ApiError> {
+        let identity = self.identify(now, caller);
+        let granted = sts::check(form, identity.as_ref().map_err(|bad| *bad), &self.accounts)?;
+        let keep = self.home.settings.history;
+        let home = &mut self.home;
+        Ok(granted.give(&mut self.sessions, now, keep, |length| home.random_id(length)))
     }
 
     /// Does what was asked ([`CloudMap::execute`]).

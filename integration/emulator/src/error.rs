@@ -70,7 +70,11 @@ impl ApiError {
     /// The body of the answer. Errors of the model say `Message`, those of AWS's front end `message`.
     pub(crate) fn body(&self) -> Value {
         let member = match self.code.as_str() {
-            "ThrottlingException" | "SerializationException" | "UnknownOperationException" => "message",
+            "ThrottlingException"
+            | "SerializationException"
+            | "UnknownOperationException"
+            | "ExpiredTokenException"
+            | "UnrecognizedClientException" => "message",
             _ => "Message",
         };
         let mut body = json!({ "__type": self.code, member: self.message });

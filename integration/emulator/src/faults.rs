@@ -12,6 +12,7 @@ use super::error::ApiError;
 use super::replicas::Replica;
 use super::requests::Subject;
 use super::settings::millis;
+use super::sts::ASSUME_ROLE;
 
 /// What a rule does to a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,10 +61,12 @@ pub enum Effect {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// An operation such as `RegisterInstance`; none is any. DNS queries have to be named: `DnsQuery`, `ResolverQuery`.
+    /// An operation such as `RegisterInstance`; none is any. DNS queries have to be named: `DnsQuery`, `ResolverQuery`; so
+    /// has `AssumeRole`, which is one of STS.
     #[serde(default)]
     pub operation: Option<String>,
-    /// Part of the name of the service; its whole id does too. For DNS queries, part of the name that is asked for.
+    /// Part of the name of the service; its whole id does too. For DNS queries, part of the name that is asked for; for
+    /// `AssumeRole`, part of the ARN of the role.
     #[serde(default)]
     pub service: Option<String>,
     /// Part of the instance id.
@@ -149,6 +152,7 @@ impl Fault {
         if let Some(operation) = &self.operation
             && !super::OPERATIONS.contains(&operation.as_str())
             && !self.is_for_queries()
+            && operation != ASSUME_ROLE
         {
             return Err(format!("operation `{operation}` is none of Cloud Map's; leave it out for any operation"));
         }
@@ -180,7 +184,7 @@ impl Fault {
 
     fn matches(&self, operation: &str, caller: &str, subject: &Subject) -> bool {
         let holds = |wanted: &Option<String>, holds: &dyn Fn(&str) -> bool| wanted.as_deref().is_none_or(holds);
-        self.operation.as_deref().map_or(!is_query(operation), |wanted| wanted == operation)
+        self.operation.as_deref().map_or(!is_query(operation) && operation != ASSUME_ROLE, |wanted| wanted == operation)
             && holds(&self.caller, &|wanted| wanted == caller)
             && holds(&self.service, &|part| subject.service_name.contains(part) || subject.service_id == part)
             && holds(&self.instance, &|part| subject.instance_id.contains(part))

@@ -48,6 +48,7 @@ mod services;
 mod settings;
 mod snapshot;
 mod state;
+mod sts;
 mod tags;
 mod validate;
 
@@ -57,7 +58,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-pub use accounts::{AccessKey, Accounts};
+pub use accounts::{AccessKey, Accounts, Role};
 pub use calls::{Admission, Outcome, Response};
 #[cfg(feature = "client")]
 pub use client::{PlainHost, patient_sdk_config, sdk_config};
@@ -71,6 +72,7 @@ pub use requests::{DnsConfig, DnsRecord, HealthCheckConfig, HealthCheckCustomCon
 pub use server::Emulator;
 pub use settings::{EmulatorSettings, HealthFilter, Latency, Quotas, RepeatedCreate};
 pub use state::{Health, Instance, Namespace, NamespaceType, Service, Snapshot};
+pub use sts::ASSUME_ROLE;
 
 use faults::Faults;
 use history::Writes;

@@ -1,5 +1,6 @@
 //! The registry over HTTP, `awsJson1_1`: `POST /` with the operation in `X-Amz-Target`. Any host name is served, and no
-//! signature is checked; its access key id names the caller, and its region can say which registry is called.
+//! signature is checked; its access key id names the caller, and its region can say which registry is called. A form
+//! (`application/x-www-form-urlencoded`) is a request to STS.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,9 +17,10 @@ use tokio::task::JoinSet;
 
 use super::accounts::Caller;
 use super::calls::Outcome;
+use super::cloud::StsCall;
 use super::control::Control;
 use super::error::ApiError;
-use super::{CloudMap, EmulatorSettings};
+use super::{CloudMap, EmulatorSettings, sts};
 
 const TARGET_PREFIX: &str = "Route53AutoNaming_v20170314.";
 
@@ -133,6 +135,9 @@ async fn answer(request: Request<Incoming>, control: Control) -> Result<Response
         );
         return Ok(respond(status, "application/json", value.to_string().into_bytes()));
     }
+    if is_form(&head.headers) {
+        return assume_role(&control, &caller(&head.headers), &body).await;
+    }
     let outcome = match operation(&head.headers) {
         Ok(operation) => call(&control, &caller(&head.headers), operation, &body).await,
         Err(error) => Outcome::Answered(Err(error)),
@@ -163,6 +168,24 @@ async fn call(control: &Control, caller: &Caller<'_>, operation: &str, body: &[u
     outcome
 }
 
+async fn assume_role(control: &Control, caller: &Caller<'_>, body: &[u8]) -> Result<Response<Full<Bytes>>, Dropped> {
+    let StsCall { latency, answer } = control.cloud().answer_sts(control.now(), caller, body);
+    if !latency.is_zero() {
+        tokio::time::sleep(latency).await;
+    }
+    let (status, body) = match answer.ok_or(Dropped)? {
+        Ok(body) => (200, body),
+        Err(error) => (error.status, sts::error_body(&error)),
+    };
+    Ok(respond(status, "text/xml", body.into_bytes()))
+}
+
+fn is_form(headers: &HeaderMap) -> bool {
+    let text = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok());
+    !headers.contains_key("x-amz-target")
+        && text.is_some_and(|text| text.starts_with("application/x-www-form-urlencoded"))
+}
+
 fn operation(headers: &HeaderMap) -> Result<&str, ApiError> {
     headers
         .get("x-amz-target")
@@ -174,8 +197,10 @@ fn operation(headers: &HeaderMap) -> Result<&str, ApiError> {
         })
 }
 
-fn caller(headers: &HeaderMap) -> Caller<'_> {
-    headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).map(Caller::parse).unwrap_or_default()
+fn caller<'a>(headers: &'a HeaderMap) -> Caller<'a> {
+    let text = |header: Option<&'a HeaderValue>| header.and_then(|value| value.to_str().ok());
+    let caller = text(headers.get(AUTHORIZATION)).map(Caller::parse).unwrap_or_default();
+    Caller { token: text(headers.get("x-amz-security-token")), ..caller }
 }
 
 fn respond(status: u16, content_type: &'static str, body: Vec<u8>) -> Response<Full<Bytes>> {

@@ -16,6 +16,7 @@ mod namespaces;
 mod operations;
 mod resolver;
 mod services;
+mod sts;
 mod time;
 
 use aws_sdk_servicediscovery::Client;
