@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::iam::Policy;
 use super::settings::millis;
-use super::sts::account_of;
+use super::sts::{Identity, account_of};
 
 /// Who may call, and which registries there are. [`Control::set_accounts`](super::Control::set_accounts) and
 /// `PUT /_emulator/accounts` put one in the place of the last.
@@ -48,6 +49,9 @@ pub struct AccessKey {
     /// The ARN of the user or role. Without one, it is a user that is named as the key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arn: Option<String>,
+    /// Its identity-based policies. Without any, it may do everything; with one, only what they allow.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<Policy>,
 }
 
 /// A role that can be taken with `AssumeRole`. Its account is the one in its ARN.
@@ -61,11 +65,14 @@ pub struct Role {
     pub external_id: Option<String>,
     /// `MaxSessionDuration`, which is an hour on AWS unless somebody changes it.
     pub max_session_seconds: u64,
+    /// As of [`AccessKey::policies`].
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub policies: Vec<Policy>,
 }
 
 impl Default for Role {
     fn default() -> Self {
-        Self { trusted: Vec::new(), external_id: None, max_session_seconds: 3600 }
+        Self { trusted: Vec::new(), external_id: None, max_session_seconds: 3600, policies: Vec::new() }
     }
 }
 
@@ -81,6 +88,13 @@ impl Role {
     #[must_use]
     pub fn external_id(self, id: &str) -> Self {
         Self { external_id: Some(id.to_owned()), ..self }
+    }
+
+    /// Adds a policy.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policies.push(policy);
+        self
     }
 }
 
@@ -110,6 +124,14 @@ impl Accounts {
         self.keys.is_empty() && self.roles.is_empty()
     }
 
+    /// The policies of who calls with an access key. If there are none, everything is allowed.
+    pub(crate) fn policies(&self, access_key: &str, caller: &Identity) -> &[Policy] {
+        match &caller.role {
+            Some(role) => self.roles.get(role).map_or(&[], |role| &role.policies),
+            None => self.keys.get(access_key).map_or(&[], |key| &key.policies),
+        }
+    }
+
     /// Says what is wrong, naming the member.
     pub fn check(&self) -> Result<(), String> {
         for (id, key) in &self.keys {
@@ -135,13 +157,20 @@ impl Accounts {
 impl AccessKey {
     /// A key of an account, of a user that is named as the key.
     pub fn of(account: &str) -> Self {
-        Self { account: account.to_owned(), arn: None }
+        Self { account: account.to_owned(), arn: None, policies: Vec::new() }
     }
 
     /// Says which user or role it is.
     #[must_use]
     pub fn arn(self, arn: &str) -> Self {
         Self { arn: Some(arn.to_owned()), ..self }
+    }
+
+    /// Adds a policy.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policies.push(policy);
+        self
     }
 }
 

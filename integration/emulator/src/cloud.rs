@@ -8,6 +8,7 @@ use super::accounts::{Accounts, Caller};
 use super::calls::{Admission, Outcome};
 use super::error::ApiError;
 use super::faults::Shaping;
+use super::iam::{self, Ask};
 use super::requests::Subject;
 use super::sts::{self, ASSUME_ROLE, BadToken, Form, Identity, Sessions};
 use super::{CloudMap, EmulatorSettings};
@@ -108,10 +109,33 @@ impl Cloud {
         let region = caller.region.filter(|_| self.accounts.separate_regions).unwrap_or(&home.region);
         let place = self.place(account, region);
         let mut admission = self.registry_mut(place.as_ref()).admit(now, caller.access_key, operation, body)?;
-        if let Err(bad) = identity {
-            admission.refusal = Some(bad.for_registry());
+        match identity {
+            Err(bad) => admission.refusal = Some(bad.for_registry()),
+            // In which order AWS looks at arguments and at permissions is not documented. Whoever may not call learns
+            // nothing about the arguments here.
+            Ok(identity) if admission.refusal.is_none() => {
+                admission.refusal = self.authorize(place.as_ref(), caller, &identity, operation, body).err();
+            }
+            Ok(_) => {}
         }
         Ok(Admitted { admission, place })
+    }
+
+    /// Whether the caller's policies allow a call.
+    fn authorize(
+        &self,
+        place: Option<&Place>,
+        caller: &Caller,
+        identity: &Identity,
+        operation: &str,
+        body: &[u8],
+    ) -> Result<(), ApiError> {
+        let policies = self.accounts.policies(caller.access_key, identity);
+        if policies.is_empty() {
+            return Ok(());
+        }
+        let asks = self.registry(place).asks(identity, operation, body);
+        asks.iter().try_for_each(|ask| iam::decide(policies, identity, ask))
     }
 
     /// Answers a request to STS. It is counted in the home, whose fault rules for `AssumeRole` apply.
@@ -144,6 +168,15 @@ impl Cloud {
     fn assume_role(&mut self, now: Duration, caller: &Caller, form: &Form) -> Result<String, ApiError> {
         let identity = self.identify(now, caller);
         let granted = sts::check(form, identity.as_ref().map_err(|bad| *bad), &self.accounts)?;
+        if let Ok(identity) = &identity {
+            // Across accounts both have to agree, the role's trust and the caller's policies. In one account, AWS is content
+            // with a trust policy that names the caller; this is not.
+            let policies = self.accounts.policies(caller.access_key, identity);
+            for action in form.actions().filter(|_| !policies.is_empty()) {
+                let denied = |error| ApiError { code: "AccessDenied".to_owned(), status: 403, ..error };
+                iam::decide(policies, identity, &Ask::new(action, form.role(), identity)).map_err(denied)?;
+            }
+        }
         let keep = self.home.settings.history;
         let home = &mut self.home;
         Ok(granted.give(&mut self.sessions, now, keep, |length| home.random_id(length)))

@@ -161,6 +161,12 @@ impl CloudMap {
         }
     }
 
+    /// The namespace and the service of an operation.
+    pub(crate) fn operation_place(&self, id: &str) -> Option<(&str, Option<&str>)> {
+        let operation = self.operations.get(*self.operations.numbers.get(id)?)?;
+        Some((&operation.namespace, operation.targets.get("SERVICE").map(String::as_str)))
+    }
+
     pub(crate) fn get_operation(&self, call: &Call, request: &GetOperationRequest) -> Answer {
         validate::required("OperationId", &request.operation_id)?;
         validate::length("OperationId", &request.operation_id, 255)?;

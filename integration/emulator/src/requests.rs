@@ -86,6 +86,19 @@ request! {
     TagResourceRequest { #[serde(rename = "ResourceARN")] resource_arn: String, tags: Vec<Tag> }
     UntagResourceRequest { #[serde(rename = "ResourceARN")] resource_arn: String, tag_keys: Vec<String> }
     ListTagsRequest { #[serde(rename = "ResourceARN")] resource_arn: String }
+    /// What IAM wants to know of any request.
+    Authorized {
+        id: String,
+        namespace_id: String,
+        dns_config: DnsNamespace,
+        service_id: String,
+        namespace_name: String,
+        service_name: String,
+        operation_id: String,
+        tags: Vec<Tag>,
+        tag_keys: Vec<String>,
+    }
+    DnsNamespace { namespace_id: String }
     /// What fault rules and the write log want to know of any request.
     Subject {
         id: String,
@@ -98,6 +111,18 @@ request! {
         #[serde(rename = "ResourceARN")]
         resource_arn: String,
         attributes: serde_json::Value,
+    }
+}
+
+impl Authorized {
+    /// The id or ARN of the namespace in which a service is to be.
+    pub(crate) fn namespace(&self) -> &str {
+        if self.namespace_id.is_empty() { &self.dns_config.namespace_id } else { &self.namespace_id }
+    }
+
+    /// The id or ARN of the service.
+    pub(crate) fn service(&self) -> &str {
+        if self.service_id.is_empty() { &self.id } else { &self.service_id }
     }
 }
 

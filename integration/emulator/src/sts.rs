@@ -106,6 +106,12 @@ impl Form {
         self.get("RoleArn").unwrap_or_default()
     }
 
+    /// The actions that are asked for. "To pass session tags [...], you must have the sts:TagSession permission."
+    pub(crate) fn actions(&self) -> impl Iterator<Item = &'static str> {
+        let tags = self.0.keys().any(|key| key.starts_with("Tags.") || key.starts_with("TransitiveTagKeys."));
+        ["sts:AssumeRole"].into_iter().chain(tags.then_some("sts:TagSession"))
+    }
+
     fn required(&self, name: &str, lengths: std::ops::RangeInclusive<usize>) -> Result<&str, ApiError> {
         let value = self.get(name).unwrap_or_default();
         if lengths.contains(&value.chars().count()) {
@@ -133,7 +139,7 @@ pub(crate) struct Granted {
     lifetime: Duration,
 }
 
-/// Checks a request as STS does.
+/// Checks a request as STS does. Whether the caller's own policies allow it is another matter.
 pub(crate) fn check(
     form: &Form,
     caller: Result<&Identity, BadToken>,

@@ -10,6 +10,7 @@ mod discovery;
 mod dns;
 mod faults;
 mod health;
+mod iam;
 mod instances;
 mod limits;
 mod namespaces;
