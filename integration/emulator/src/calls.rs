@@ -17,6 +17,8 @@ use super::{CloudMap, OPERATIONS};
 pub struct Admission {
     operation: &'static str,
     caller: String,
+    /// The account of the caller, if it is not the one that owns the registry.
+    pub(crate) guest: Option<String>,
     pub(crate) refusal: Option<ApiError>,
     pub(crate) shaping: Shaping,
     /// How long the whole call takes; whoever passes the time has the effect happen halfway.
@@ -52,6 +54,8 @@ impl Response {
 pub(crate) struct Call<'a> {
     pub(crate) now: Duration,
     pub(crate) caller: &'a str,
+    /// The account of the caller, if it is not the one that owns the registry.
+    pub(crate) guest: Option<&'a str>,
     pub(crate) shaping: &'a Shaping,
 }
 
@@ -70,11 +74,33 @@ impl CloudMap {
     /// # Errors
     /// `UnknownOperationException`.
     pub fn admit(&mut self, now: Duration, caller: &str, operation: &str, body: &[u8]) -> Result<Admission, ApiError> {
+        let refusal = self.throttle(now, operation)?;
+        self.admit_unthrottled(now, caller, operation, body, refusal)
+    }
+
+    /// Takes a call from the request rates, and gives the refusal if there are too many.
+    ///
+    /// # Errors
+    /// `UnknownOperationException`.
+    pub(crate) fn throttle(&mut self, now: Duration, operation: &str) -> Answer<Option<ApiError>> {
         self.advance(now);
-        let Some(operation) = OPERATIONS.iter().find(|known| **known == operation).copied() else {
-            return Err(ApiError::new("UnknownOperationException", format!("No operation is named {operation}.")));
-        };
-        let mut refusal = self.limits.admit(self.now, operation, &self.settings).err();
+        Ok(self.limits.admit(self.now, known(operation)?, &self.settings).err())
+    }
+
+    /// Decides about a call that request rates have refused, or not.
+    ///
+    /// # Errors
+    /// `UnknownOperationException`.
+    pub(crate) fn admit_unthrottled(
+        &mut self,
+        now: Duration,
+        caller: &str,
+        operation: &str,
+        body: &[u8],
+        mut refusal: Option<ApiError>,
+    ) -> Answer<Admission> {
+        self.advance(now);
+        let operation = known(operation)?;
         let mut shaping = Shaping::default();
         if refusal.is_none() && !self.faults.is_empty() {
             let subject = self.subject(operation, body);
@@ -82,18 +108,19 @@ impl CloudMap {
             refusal = shaping.error.take();
         }
         let latency = self.settings.call_latency.sample(&mut self.rng) + shaping.latency;
-        Ok(Admission { operation, caller: caller.to_owned(), refusal, shaping, latency })
+        Ok(Admission { operation, caller: caller.to_owned(), guest: None, refusal, shaping, latency })
     }
 
     /// Does what was asked, unless the admission says otherwise; counts the call and records it.
     pub fn execute(&mut self, now: Duration, admission: &Admission, body: &[u8]) -> Outcome {
         self.advance(now);
-        let Admission { operation, caller, refusal, shaping, .. } = admission;
+        let Admission { operation, caller, guest, refusal, shaping, .. } = admission;
+        let guest = guest.as_deref();
         let target = is_write(operation).then(|| self.subject(operation, body));
         let answer = match refusal {
             Some(error) => Some(Err(error.clone())),
             None if shaping.drop_request => None,
-            None => Some(self.dispatch(&Call { now: self.now, caller, shaping }, operation, body)),
+            None => Some(self.dispatch(&Call { now: self.now, caller, guest, shaping }, operation, body)),
         };
         let result = match &answer {
             None => "dropped",
@@ -172,6 +199,11 @@ impl CloudMap {
         }
         subject
     }
+}
+
+fn known(operation: &str) -> Answer<&'static str> {
+    let found = OPERATIONS.iter().find(|known| **known == operation).copied();
+    found.ok_or_else(|| ApiError::new("UnknownOperationException", format!("No operation is named {operation}.")))
 }
 
 /// Whether the operation changes anything.

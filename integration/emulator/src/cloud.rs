@@ -9,9 +9,12 @@ use super::calls::{Admission, Outcome};
 use super::error::ApiError;
 use super::faults::Shaping;
 use super::iam::{self, Ask};
-use super::requests::Subject;
-use super::sts::{self, ASSUME_ROLE, BadToken, Form, Identity, Sessions};
-use super::{CloudMap, EmulatorSettings};
+use super::ram::{Share, Shares};
+use super::requests::{Authorized, Subject};
+use super::services::namespace_arn;
+use super::state::{Namespace, Service};
+use super::sts::{self, ASSUME_ROLE, BadToken, Form, Identity, Sessions, account_of};
+use super::{CloudMap, EmulatorSettings, Shared};
 
 /// The account and the region of a registry that is not the home.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,6 +30,7 @@ pub(crate) struct Cloud {
     others: BTreeMap<Place, CloudMap>,
     accounts: Accounts,
     sessions: Sessions,
+    shares: Shares,
 }
 
 /// A call that arrived, and where it is carried out.
@@ -34,6 +38,18 @@ pub(crate) struct Cloud {
 pub(crate) struct Admitted {
     pub(crate) admission: Admission,
     place: Option<Place>,
+    /// The ARNs of namespaces that others share with the account, if it lists what there is.
+    shared: Vec<String>,
+}
+
+/// Where a call is carried out.
+enum Way {
+    /// In the caller's own registry.
+    Own,
+    /// In the registry of an account that shares a namespace.
+    Shared(Option<Place>),
+    /// Nowhere: this ARN is not shared with the caller.
+    Denied(String),
 }
 
 /// What becomes of a request to STS.
@@ -46,7 +62,13 @@ pub(crate) struct StsCall {
 
 impl Cloud {
     pub(crate) fn new(home: CloudMap) -> Self {
-        Self { home, others: BTreeMap::new(), accounts: Accounts::default(), sessions: Sessions::default() }
+        Self {
+            home,
+            others: BTreeMap::new(),
+            accounts: Accounts::default(),
+            sessions: Sessions::default(),
+            shares: Shares::default(),
+        }
     }
 
     /// The registry at a place, the home if there is none.
@@ -103,22 +125,47 @@ impl Cloud {
         operation: &str,
         body: &[u8],
     ) -> Result<Admitted, ApiError> {
+        if !self.accounts.is_empty() {
+            // What others share has to be there by now.
+            self.advance(now);
+        }
         let identity = self.identify(now, caller);
         let home = self.home.settings();
         let account = identity.as_ref().map_or(&home.account, |identity| &identity.account);
         let region = caller.region.filter(|_| self.accounts.separate_regions).unwrap_or(&home.region);
-        let place = self.place(account, region);
-        let mut admission = self.registry_mut(place.as_ref()).admit(now, caller.access_key, operation, body)?;
+        let own = self.place(account, region);
+        let way = match &identity {
+            Ok(identity) if !self.accounts.is_empty() => self.way(identity, region, operation, body),
+            _ => Way::Own,
+        };
+        let refusal = self.registry_mut(own.as_ref()).throttle(now, operation)?;
+        let place = if let Way::Shared(place) = &way { place.clone() } else { own };
+        let registry = self.registry_mut(place.as_ref());
+        let mut admission = registry.admit_unthrottled(now, caller.access_key, operation, body, refusal)?;
+        let mut shared = Vec::new();
         match identity {
             Err(bad) => admission.refusal = Some(bad.for_registry()),
             // In which order AWS looks at arguments and at permissions is not documented. Whoever may not call learns
             // nothing about the arguments here.
-            Ok(identity) if admission.refusal.is_none() => {
-                admission.refusal = self.authorize(place.as_ref(), caller, &identity, operation, body).err();
+            Ok(identity) => {
+                if admission.refusal.is_none() {
+                    admission.refusal = self.authorize(place.as_ref(), caller, &identity, operation, body).err();
+                }
+                match way {
+                    Way::Own if ["ListNamespaces", "ListServices"].contains(&operation) => {
+                        shared.extend(self.shares.with(&identity.account).map(str::to_owned));
+                    }
+                    Way::Own => {}
+                    Way::Shared(_) => admission.guest = Some(identity.account),
+                    Way::Denied(arn) => {
+                        let action = format!("servicediscovery:{operation}");
+                        let why = format!("because no resource-based policy allows the {action} action");
+                        admission.refusal.get_or_insert_with(|| iam::denied(&identity, &action, &arn, &why));
+                    }
+                }
             }
-            Ok(_) => {}
         }
-        Ok(Admitted { admission, place })
+        Ok(Admitted { admission, place, shared })
     }
 
     /// Whether the caller's policies allow a call.
@@ -182,9 +229,91 @@ impl Cloud {
         Ok(granted.give(&mut self.sessions, now, keep, |length| home.random_id(length)))
     }
 
+    /// Which registry a call is for: the caller's own, unless it names something of another account.
+    fn way(&self, caller: &Identity, region: &str, operation: &str, body: &[u8]) -> Way {
+        let account = &caller.account;
+        let request: Authorized = serde_json::from_slice(body).unwrap_or_default();
+        if let Some(arn) = request.foreign_arn(account) {
+            // There are no shares across regions, and so there is nothing that could let the caller in.
+            if arn.split(':').nth(3) != Some(region) {
+                return Way::Own;
+            }
+            let place = self.place(account_of(arn), region);
+            let owner = self.existing(place.as_ref());
+            let namespace = owner.and_then(|owner| owner.namespace_of(arn));
+            let tagged = operation.starts_with("Create") && !request.tags.is_empty();
+            let allowed = |namespace: &str| {
+                self.shares.allow(account, namespace, operation)
+                    && (!tagged || self.shares.allow(account, namespace, "TagResource"))
+            };
+            return match namespace.filter(|namespace| allowed(namespace)) {
+                Some(_) => Way::Shared(place),
+                None => Way::Denied(arn.to_owned()),
+            };
+        }
+        let Some(owner) = request.owner_account.as_ref().filter(|owner| *owner != account) else { return Way::Own };
+        let place = self.place(owner, region);
+        let namespace = self.existing(place.as_ref()).and_then(|owner| {
+            let namespace = if operation == "GetOperation" {
+                owner.operation_place(&request.operation_id)?.0
+            } else {
+                let mut all = owner.namespaces();
+                &all.find(|namespace| namespace.http_name == request.namespace_name)?.id
+            };
+            Some(owner.arn("namespace", namespace))
+        });
+        match namespace.filter(|namespace| self.shares.allow(account, namespace, operation)) {
+            Some(_) => Way::Shared(place),
+            None => Way::Own,
+        }
+    }
+
+    fn existing(&self, place: Option<&Place>) -> Option<&CloudMap> {
+        place.map_or(Some(&self.home), |place| self.others.get(place))
+    }
+
     /// Does what was asked ([`CloudMap::execute`]).
     pub(crate) fn execute(&mut self, now: Duration, admitted: &Admitted, body: &[u8]) -> Outcome {
-        self.registry_mut(admitted.place.as_ref()).execute(now, &admitted.admission, body)
+        let Admitted { admission, place, shared } = admitted;
+        let mut found = Shared::default();
+        if !shared.is_empty() {
+            self.advance(now);
+        }
+        for arn in shared {
+            let region = arn.split(':').nth(3).unwrap_or_default();
+            if region != self.registry(place.as_ref()).settings().region {
+                continue;
+            }
+            let owner = self.place(account_of(arn), region);
+            if let Some(owner) = self.existing(owner.as_ref()) {
+                found.namespaces.extend(owner.namespaces().filter(|one| one.arn == *arn).map(of_namespace));
+                found.services.extend(owner.services().filter(|one| namespace_arn(one) == *arn).map(of_service));
+            }
+        }
+        let registry = self.registry_mut(place.as_ref());
+        registry.shared = found;
+        let outcome = registry.execute(now, admission, body);
+        registry.shared = Shared::default();
+        outcome
+    }
+
+    /// Shares a namespace.
+    ///
+    /// # Errors
+    /// If there is no such namespace, or it can't be shared with this account.
+    pub(crate) fn share(&mut self, share: Share) -> Result<u64, String> {
+        share.check()?;
+        let arn = &share.namespace;
+        let place = self.place(account_of(arn), arn.split(':').nth(3).unwrap_or_default());
+        let owner = self.existing(place.as_ref());
+        if owner.and_then(|owner| owner.namespace_of(arn)).is_none_or(|namespace| namespace != *arn) {
+            return Err(format!("namespace `{arn}` does not exist in the account that its ARN names"));
+        }
+        Ok(self.shares.add(share))
+    }
+
+    pub(crate) fn shares(&mut self) -> &mut Shares {
+        &mut self.shares
     }
 
     /// Lets everything happen in all registries that is due by `now`.
@@ -223,8 +352,17 @@ impl Cloud {
         self.registry_mut(place).reset();
         if place.is_none() {
             self.others.clear();
+            self.shares = Shares::default();
         }
     }
+}
+
+fn of_namespace(namespace: &Namespace) -> (String, Namespace) {
+    (namespace.id.clone(), namespace.clone())
+}
+
+fn of_service(service: &Service) -> (String, Service) {
+    (service.id.clone(), service.clone())
 }
 
 fn at(settings: &EmulatorSettings, place: &Place) -> EmulatorSettings {

@@ -11,9 +11,11 @@
 //! | `GET`, `PUT /_emulator/settings` | the settings; changes those that are named, objects member by member |
 //! | `GET`, `PUT /_emulator/accounts` | the [`Accounts`]; puts others in their place |
 //! | `<method> /_emulator/registries/<account>/<region>/<route>` | any route above, for that registry instead of the home |
+//! | `GET`, `POST /_emulator/shares` | shares of namespaces ([`Share`]); makes one and answers its id |
+//! | `POST /_emulator/shares/<id>/accept`, `DELETE /_emulator/shares/<id>` | accepts a share; revokes it |
 //! | `POST /_emulator/clock` | lets `{"skip_ms": 60000}` pass at once |
 //! | `DELETE /_emulator/resolved` | empties the caches of the resolvers |
-//! | `POST /_emulator/reset` | forgets everything but the settings |
+//! | `POST /_emulator/reset` | forgets everything but the settings and the accounts |
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,7 +26,7 @@ use serde_json::{Value, json};
 
 use super::accounts::check_account;
 use super::cloud::{Cloud, Place};
-use super::{Accounts, CloudMap, Counters, EmulatorSettings, Fault, Snapshot, Write};
+use super::{Accounts, CloudMap, Counters, EmulatorSettings, Fault, Share, Snapshot, Write};
 
 /// A handle on a running registry, to steer it and to look into it. Clones are handles on the same one.
 #[derive(Clone, Debug)]
@@ -77,6 +79,35 @@ impl Control {
         check_account("account", account).expect("an account");
         let place = self.cloud().place(account, region);
         Self { place, ..self.clone() }
+    }
+
+    /// Shares a namespace with another account and gives the number of the share.
+    ///
+    /// # Panics
+    /// If there is no such namespace, or it can't be shared with the account.
+    pub fn share(&self, share: Share) -> u64 {
+        self.add_share(share).expect("a share")
+    }
+
+    fn add_share(&self, share: Share) -> Result<u64, String> {
+        let mut cloud = self.cloud();
+        cloud.advance(self.now());
+        cloud.share(share)
+    }
+
+    /// Accepts a share in the name of the account that it is for. Whether there is such a share.
+    pub fn accept_share(&self, id: u64) -> bool {
+        self.cloud().shares().accept(id)
+    }
+
+    /// Ends a share at once. Whether there was such a share.
+    pub fn revoke_share(&self, id: u64) -> bool {
+        self.cloud().shares().revoke(id)
+    }
+
+    /// All shares, by their numbers.
+    pub fn shares(&self) -> Vec<(u64, Share)> {
+        self.cloud().shares().list()
     }
 
     pub(crate) fn cloud(&self) -> MutexGuard<'_, Cloud> {
@@ -275,6 +306,22 @@ impl Control {
             ("PUT", "accounts") => {
                 self.cloud().set_accounts(parse(body)?).map_err(bad)?;
                 json(serde_json::to_value(self.accounts()))
+            }
+            ("GET", "shares") => {
+                Ok(self.shares().into_iter().map(|(id, share)| json!({ "id": id, "share": share })).collect())
+            }
+            ("POST", "shares") => {
+                let id = self.add_share(parse(body)?).map_err(bad)?;
+                Ok(json!({ "id": id }))
+            }
+            ("POST" | "DELETE", path) if path.starts_with("shares/") => {
+                let id = &path["shares/".len()..];
+                let done = match (method, id.strip_suffix("/accept")) {
+                    ("POST", Some(id)) => id.parse().is_ok_and(|id| self.accept_share(id)),
+                    ("DELETE", None) => id.parse().is_ok_and(|id| self.revoke_share(id)),
+                    _ => false,
+                };
+                if done { Ok(json!({})) } else { Err((404, format!("there is no share {path}"))) }
             }
             ("POST", "clock") => {
                 let Skip { time } = parse(body)?;

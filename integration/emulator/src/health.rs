@@ -62,7 +62,7 @@ impl CloudMap {
         let service = self.find_service("ServiceId", &request.service_id)?;
         let Some(ids) = &request.instances else {
             let (page, next) =
-                paging::page("GetInstancesHealthStatus", &service.instances, size, request.next_token.as_ref())?;
+                paging::page("GetInstancesHealthStatus", &[&service.instances], size, request.next_token.as_ref())?;
             let status: BTreeMap<_, _> = page.into_iter().map(|(id, instance)| (id, instance.health.name())).collect();
             return Ok(json!({ "Status": status, "NextToken": next }));
         };
@@ -76,7 +76,7 @@ impl CloudMap {
                 None => Err(ApiError::instance_not_found(&service.id, id)),
             })
             .collect::<Answer<BTreeMap<_, _>>>()?;
-        let (page, next) = paging::page("GetInstancesHealthStatus", &chosen, size, request.next_token.as_ref())?;
+        let (page, next) = paging::page("GetInstancesHealthStatus", &[&chosen], size, request.next_token.as_ref())?;
         let status: BTreeMap<_, _> = page.into_iter().collect();
         Ok(json!({ "Status": status, "NextToken": next }))
     }

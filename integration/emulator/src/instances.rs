@@ -76,6 +76,7 @@ impl CloudMap {
             attributes: Arc::new(attributes),
             health,
             caller: call.caller.to_owned(),
+            created_by: call.guest.map(str::to_owned),
             next_health: None,
         };
         let id = service.id.clone();
@@ -178,13 +179,14 @@ impl CloudMap {
     pub(crate) fn list_instances(&self, request: &ListInstancesRequest) -> Answer {
         let size = validate::max_results(request.max_results, 100)?;
         let service = self.find_service("ServiceId", &request.service_id)?;
-        let (page, next) = paging::page("ListInstances", &service.instances, size, request.next_token.as_ref())?;
+        let (page, next) = paging::page("ListInstances", &[&service.instances], size, request.next_token.as_ref())?;
         let found: Vec<_> = page.into_iter().map(|(_, instance)| self.describe_instance(instance)).collect();
         Ok(json!({ "ResourceOwner": self.settings.account, "Instances": found, "NextToken": next }))
     }
 
     fn describe_instance(&self, instance: &Instance) -> Value {
-        json!({ "Id": instance.id, "Attributes": *instance.attributes, "CreatedByAccount": self.settings.account })
+        let creator = instance.created_by.as_ref().unwrap_or(&self.settings.account);
+        json!({ "Id": instance.id, "Attributes": *instance.attributes, "CreatedByAccount": creator })
     }
 }
 

@@ -42,6 +42,7 @@ mod limits;
 mod namespaces;
 mod operations;
 mod paging;
+mod ram;
 mod replicas;
 mod requests;
 mod server;
@@ -70,6 +71,7 @@ pub use faults::{Effect, Fault};
 pub use history::{Counters, OperationCounters, QueryCounters, Write};
 pub use iam::Policy;
 pub use limits::Rate;
+pub use ram::Share;
 pub use requests::{DnsConfig, DnsRecord, HealthCheckConfig, HealthCheckCustomConfig, Tag};
 pub use server::Emulator;
 pub use settings::{EmulatorSettings, HealthFilter, Latency, Quotas, RepeatedCreate};
@@ -124,6 +126,13 @@ enum Event {
     Replicate { replica: usize, change: Change },
 }
 
+/// Namespaces and their services, as they are in the registry of another account.
+#[derive(Debug, Default)]
+struct Shared {
+    namespaces: BTreeMap<String, Namespace>,
+    services: BTreeMap<String, Service>,
+}
+
 /// The registry: one account in one region. Every method that takes `now`, the time since the Unix epoch, first lets
 /// happen what is due by then; a `now` that goes back counts as the latest one seen.
 #[derive(Debug)]
@@ -135,6 +144,8 @@ pub struct CloudMap {
     sequence: u64,
     namespaces: BTreeMap<String, Namespace>,
     services: BTreeMap<String, Service>,
+    /// What other accounts share with this one, while it is listed.
+    shared: Shared,
     /// Creations under way, by type, name and VPC.
     creating: HashMap<(NamespaceType, String, String), u64>,
     operations: Operations,
@@ -168,6 +179,7 @@ impl CloudMap {
             sequence: 0,
             namespaces: BTreeMap::new(),
             services: BTreeMap::new(),
+            shared: Shared::default(),
             creating: HashMap::new(),
             operations: Operations::default(),
             queue: BTreeMap::new(),

@@ -12,7 +12,7 @@ use cloudmap_emulator::{Emulator, EmulatorSettings, Latency, OPERATIONS, Rate, R
 /// It speaks the API of the AWS SDKs and CLI: point them at it with an endpoint URL and any credentials. AWS's quotas and
 /// request rates hold unless a flag says otherwise. Nothing is stored: what was registered is gone when it stops.
 ///
-/// The control interface is under /_emulator/: counters, writes, faults, snapshot, settings, reset.
+/// The control interface is under /_emulator/: counters, writes, faults, snapshot, settings, accounts, shares, reset.
 #[derive(Debug, Parser)]
 #[command(name = "cloudmap-emulator", version)]
 struct Arguments {

@@ -13,6 +13,7 @@ use super::replicas::Change;
 use super::requests::{
     CreateNamespaceRequest, Filter, IdRequest, ListRequest, NamespaceChange, PropertiesChange, UpdateNamespaceRequest,
 };
+use super::services::namespace_arn;
 use super::state::{Namespace, NamespaceType};
 use super::{CloudMap, paging, tags, timestamp, validate};
 
@@ -185,7 +186,8 @@ impl CloudMap {
             &[("TYPE", TEXT), ("NAME", TEXT), ("HTTP_NAME", TEXT), ("RESOURCE_OWNER", &["EQ"])];
         let size = validate::max_results(request.max_results, 100)?;
         request.filters.iter().try_for_each(|filter| validate::filter(filter, FILTERS))?;
-        let (page, next) = paging::page("ListNamespaces", &self.namespaces, size, request.next_token.as_ref())?;
+        let all = [&self.namespaces, &self.shared.namespaces];
+        let (page, next) = paging::page("ListNamespaces", &all, size, request.next_token.as_ref())?;
         let found: Vec<_> = page
             .into_iter()
             .filter(|(_, namespace)| {
@@ -258,6 +260,13 @@ fn soa_ttl(properties: Option<&PropertiesChange>) -> Answer<Option<i64>> {
 }
 
 impl CloudMap {
+    /// The ARN of the namespace that the ARN of a namespace or service leads to.
+    pub(crate) fn namespace_of(&self, arn: &str) -> Option<String> {
+        let namespace = self.resource_id("namespace", arn).and_then(|id| self.namespaces.get(id));
+        let service = || self.services.get(self.resource_id("service", arn)?);
+        namespace.map(|namespace| namespace.arn.clone()).or_else(|| service().map(namespace_arn))
+    }
+
     /// Whether the namespace is being deleted: nothing can be created in it any more.
     pub(crate) fn is_leaving(&self, namespace: &Namespace) -> bool {
         let work = namespace.in_flight.and_then(|number| self.operations.work(number));

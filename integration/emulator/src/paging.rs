@@ -10,21 +10,23 @@ use super::error::{Answer, ApiError};
 /// Some items with their keys, and the token of the next page.
 type Page<'a, V> = (Vec<(&'a String, &'a V)>, Option<String>);
 
-/// The items after the token's key, at most `size`.
+/// The items of several maps after the token's key, at most `size`, in the order of their keys.
 pub(crate) fn page<'a, V>(
     operation: &str,
-    items: &'a BTreeMap<String, V>,
+    maps: &[&'a BTreeMap<String, V>],
     size: usize,
     token: Option<&String>,
 ) -> Answer<Page<'a, V>> {
     let after = token.map(|token| decode(operation, token)).transpose()?;
     let start = after.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-    let mut rest = items.range::<String, _>((start, Bound::Unbounded));
-    let page: Vec<_> = rest.by_ref().take(size).collect();
-    let next = match (page.last(), rest.next()) {
-        (Some((last, _)), Some(_)) => Some(encode(operation, last)),
-        _ => None,
-    };
+    let rest = |items: &&'a BTreeMap<String, V>| items.range::<String, _>((start, Bound::Unbounded)).take(size + 1);
+    let mut page: Vec<_> = maps.iter().flat_map(rest).collect();
+    if maps.len() > 1 {
+        page.sort_unstable_by_key(|(key, _)| *key);
+    }
+    let more = page.len() > size;
+    page.truncate(size);
+    let next = page.last().filter(|_| more).map(|(last, _)| encode(operation, last));
     Ok((page, next))
 }
 
@@ -50,10 +52,11 @@ mod tests {
 
     #[test]
     fn pages_cover_everything_once() {
-        let items: BTreeMap<String, usize> = (0..25).map(|n| (format!("{n:03}"), n)).collect();
+        let (even, odd): (BTreeMap<String, usize>, _) =
+            (0..25).map(|n| (format!("{n:03}"), n)).partition(|(_, n)| n % 2 == 0);
         let (mut seen, mut token, mut pages) = (Vec::new(), None, 0);
         loop {
-            let (found, next) = page("ListServices", &items, 10, token.as_ref()).unwrap();
+            let (found, next) = page("ListServices", &[&even, &odd], 10, token.as_ref()).unwrap();
             seen.extend(found.iter().map(|(_, n)| **n));
             pages += 1;
             token = next;
@@ -68,7 +71,7 @@ mod tests {
     fn tokens_of_other_operations_and_nonsense_are_refused() {
         let items = BTreeMap::from([("a".to_owned(), 1)]);
         for token in [encode("ListServices", "a"), "zz".into(), "é1".into(), "abc".into()] {
-            assert!(page("ListNamespaces", &items, 10, Some(&token)).is_err(), "{token}");
+            assert!(page("ListNamespaces", &[&items], 10, Some(&token)).is_err(), "{token}");
         }
     }
 }

@@ -95,6 +95,9 @@ request! {
         namespace_name: String,
         service_name: String,
         operation_id: String,
+        #[serde(rename = "ResourceARN")]
+        resource_arn: String,
+        owner_account: Option<String>,
         tags: Vec<Tag>,
         tag_keys: Vec<String>,
     }

@@ -15,6 +15,7 @@ use super::requests::{
 };
 use super::settings::RepeatedCreate;
 use super::state::{Health, Namespace, NamespaceType, Service};
+use super::sts::account_of;
 use super::{CloudMap, paging, tags, timestamp, validate};
 
 impl CloudMap {
@@ -62,6 +63,7 @@ impl CloudMap {
             health_check_config,
             health_check_custom_config,
             r#type: if api_only { "HTTP" } else { "DNS_HTTP" }.to_owned(),
+            created_by: call.guest.map(str::to_owned),
             attributes: Attributes::new(),
             tags,
             created: call.now,
@@ -71,7 +73,7 @@ impl CloudMap {
             arriving: 0,
             updating: None,
         };
-        let answer = json!({ "Service": self.describe_service(&service, true) });
+        let answer = json!({ "Service": Self::describe_service(&service, true) });
         if let Some(namespace) = self.namespaces.get_mut(&service.namespace_id) {
             namespace.services.insert(key, id.clone());
         }
@@ -84,7 +86,7 @@ impl CloudMap {
     fn create_again(&self, existing: &Service, creator: Option<&String>) -> Answer {
         let same = creator.is_some() && creator == existing.creator_request_id.as_ref();
         if same && self.settings.repeated_create == RepeatedCreate::Success {
-            return Ok(json!({ "Service": self.describe_service(existing, true) }));
+            return Ok(json!({ "Service": Self::describe_service(existing, true) }));
         }
         Err(ApiError::new("ServiceAlreadyExists", "Service already exists.")
             .with("CreatorRequestId", existing.creator_request_id.clone().unwrap_or_default())
@@ -101,6 +103,11 @@ impl CloudMap {
             return Err(ApiError::invalid(
                 "You can't call UpdateService when the service is associated with an HTTP namespace.",
             ));
+        }
+        // "When the service is associated with a shared namespace and contains instances that were registered by Amazon Web
+        // Services accounts other than the account making the UpdateService call"
+        if service.instances.values().any(|instance| instance.created_by.as_deref() != call.guest) {
+            return Err(ApiError::invalid("The service contains instances that other accounts registered."));
         }
         if let Some(dns) = &change.dns_config {
             for record in &dns.dns_records {
@@ -168,7 +175,7 @@ impl CloudMap {
 
     pub(crate) fn get_service(&self, request: &IdRequest) -> Answer {
         let service = self.find_service("Id", &request.id)?;
-        Ok(json!({ "Service": self.describe_service(service, true) }))
+        Ok(json!({ "Service": Self::describe_service(service, true) }))
     }
 
     /// "If the service still contains one or more registered instances, the request fails." So it does while one is on
@@ -197,18 +204,22 @@ impl CloudMap {
         const FILTERS: &[(&str, &[&str])] = &[("NAMESPACE_ID", &["EQ"]), ("RESOURCE_OWNER", &["EQ"])];
         let size = validate::max_results(request.max_results, 100)?;
         request.filters.iter().try_for_each(|filter| validate::filter(filter, FILTERS))?;
-        let (page, next) = paging::page("ListServices", &self.services, size, request.next_token.as_ref())?;
+        let own = |service: &Service| account_of(&service.arn) == self.settings.account;
+        let all = [&self.services, &self.shared.services];
+        let (page, next) = paging::page("ListServices", &all, size, request.next_token.as_ref())?;
         let found: Vec<_> = page
             .into_iter()
             .filter(|(_, service)| {
                 request.filters.iter().all(|filter| match filter.name.as_str() {
-                    "NAMESPACE_ID" => {
-                        self.resource_id("namespace", &filter.values[0]) == Some(service.namespace_id.as_str())
+                    // "For namespaces shared with your account, specify the namespace ARN."
+                    "NAMESPACE_ID" if filter.values[0].starts_with("arn:") => {
+                        filter.values[0] == namespace_arn(service)
                     }
-                    _ => filter.values[0] == "SELF",
+                    "NAMESPACE_ID" => own(service) && filter.values[0] == service.namespace_id,
+                    _ => filter.values[0] == if own(service) { "SELF" } else { "OTHER_ACCOUNTS" },
                 })
             })
-            .map(|(_, service)| self.describe_service(service, false))
+            .map(|(_, service)| Self::describe_service(service, false))
             .collect();
         Ok(json!({ "Services": found, "NextToken": next }))
     }
@@ -227,12 +238,13 @@ impl CloudMap {
     }
 
     /// `ServiceSummary` has no `NamespaceId` and no `CreatorRequestId`; `Service` has.
-    fn describe_service(&self, service: &Service, whole: bool) -> Value {
+    fn describe_service(service: &Service, whole: bool) -> Value {
+        let owner = account_of(&service.arn);
         let mut members = json!({
             "Id": service.id,
             "Arn": service.arn,
-            "ResourceOwner": self.settings.account,
-            "CreatedByAccount": self.settings.account,
+            "ResourceOwner": owner,
+            "CreatedByAccount": service.created_by.as_deref().unwrap_or(owner),
             "Name": service.name,
             "Type": service.r#type,
             "Description": service.description,
@@ -251,6 +263,12 @@ impl CloudMap {
         }
         members
     }
+}
+
+/// The ARN of the namespace that a service is in: they have one owner.
+pub(crate) fn namespace_arn(service: &Service) -> String {
+    let registry = service.arn.rsplit_once(':').map_or("", |(registry, _)| registry);
+    format!("{registry}:namespace/{}", service.namespace_id)
 }
 
 /// Where the discovery side has the service.

@@ -75,6 +75,9 @@ pub struct Service {
     pub health_check_custom_config: Option<HealthCheckCustomConfig>,
     /// `HTTP` or `DNS_HTTP`.
     pub r#type: String,
+    /// The account that created it, if that is not the owner of the namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<String>,
     pub attributes: Attributes,
     pub tags: BTreeMap<String, String>,
     #[serde(rename = "created_ms", with = "millis")]
@@ -131,6 +134,9 @@ pub struct Instance {
     pub health: Health,
     /// Who registered it last: the access key id.
     pub caller: String,
+    /// The account that registered it last, if that is not the owner of the namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_by: Option<String>,
     /// A custom status that was sent and has not taken effect, and when it does.
     #[serde(skip)]
     pub(crate) next_health: Option<(Health, Duration)>,

@@ -105,9 +105,9 @@ impl CloudMap {
                 ask.put("servicediscovery:ServiceArn", [self.target_arn("service", request.service())]);
             }
             Key::ServiceCreatedByAccount => {
-                if self.service_of(request.service()).is_some() {
-                    let creator = self.settings.account.clone();
-                    ask.put("servicediscovery:ServiceCreatedByAccount", [creator]);
+                if let Some(service) = self.service_of(request.service()) {
+                    let creator = service.created_by.as_ref().unwrap_or(&self.settings.account);
+                    ask.put("servicediscovery:ServiceCreatedByAccount", [creator.clone()]);
                 }
             }
         }

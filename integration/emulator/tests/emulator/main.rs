@@ -15,6 +15,7 @@ mod instances;
 mod limits;
 mod namespaces;
 mod operations;
+mod ram;
 mod resolver;
 mod services;
 mod sts;
