@@ -232,7 +232,7 @@ impl Cloud {
     /// Which registry a call is for: the caller's own, unless it names something of another account.
     fn way(&self, caller: &Identity, region: &str, operation: &str, body: &[u8]) -> Way {
         let account = &caller.account;
-        let request: Authorized = serde_json::from_slice(body).unwrap_or_default();
+        let request = Authorized::of(operation, body);
         if let Some(arn) = request.foreign_arn(account) {
             // There are no shares across regions, and so there is nothing that could let the caller in.
             if arn.split(':').nth(3) != Some(region) {
@@ -255,7 +255,7 @@ impl Cloud {
         let place = self.place(owner, region);
         let namespace = self.existing(place.as_ref()).and_then(|owner| {
             let namespace = if operation == "GetOperation" {
-                owner.operation_place(&request.operation_id)?.0
+                owner.operation_place(&request.operation)?.0
             } else {
                 let mut all = owner.namespaces();
                 &all.find(|namespace| namespace.http_name == request.namespace_name)?.id

@@ -139,7 +139,7 @@ impl Shares {
 impl Authorized {
     /// The ARN in a request that is not of this account.
     pub(crate) fn foreign_arn(&self, account: &str) -> Option<&str> {
-        let named = [&self.id, &self.service_id, self.namespace(), &self.resource_arn];
-        named.into_iter().find(|name| name.starts_with("arn:") && account_of(name) != account)
+        let named = [&self.namespace, &self.service, &self.tagged];
+        named.into_iter().map(String::as_str).find(|name| name.starts_with("arn:") && account_of(name) != account)
     }
 }

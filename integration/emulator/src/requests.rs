@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 pub(crate) type Attributes = BTreeMap<String, String>;
 
@@ -86,22 +87,6 @@ request! {
     TagResourceRequest { #[serde(rename = "ResourceARN")] resource_arn: String, tags: Vec<Tag> }
     UntagResourceRequest { #[serde(rename = "ResourceARN")] resource_arn: String, tag_keys: Vec<String> }
     ListTagsRequest { #[serde(rename = "ResourceARN")] resource_arn: String }
-    /// What IAM wants to know of any request.
-    Authorized {
-        id: String,
-        namespace_id: String,
-        dns_config: DnsNamespace,
-        service_id: String,
-        namespace_name: String,
-        service_name: String,
-        operation_id: String,
-        #[serde(rename = "ResourceARN")]
-        resource_arn: String,
-        owner_account: Option<String>,
-        tags: Vec<Tag>,
-        tag_keys: Vec<String>,
-    }
-    DnsNamespace { namespace_id: String }
     /// What fault rules and the write log want to know of any request.
     Subject {
         id: String,
@@ -117,15 +102,56 @@ request! {
     }
 }
 
-impl Authorized {
-    /// The id or ARN of the namespace in which a service is to be.
-    pub(crate) fn namespace(&self) -> &str {
-        if self.namespace_id.is_empty() { &self.dns_config.namespace_id } else { &self.namespace_id }
-    }
+/// What IAM and shares want to know of a request: ids, names and tags.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Authorized {
+    /// Ids or ARNs: of the namespace that the call is about or in which something is to be, of the service, and of whatever
+    /// has tags.
+    pub(crate) namespace: String,
+    pub(crate) service: String,
+    pub(crate) tagged: String,
+    pub(crate) namespace_name: String,
+    pub(crate) service_name: String,
+    pub(crate) operation: String,
+    pub(crate) owner_account: Option<String>,
+    pub(crate) tags: Vec<Tag>,
+    pub(crate) tag_keys: Vec<String>,
+}
 
-    /// The id or ARN of the service.
-    pub(crate) fn service(&self) -> &str {
-        if self.service_id.is_empty() { &self.id } else { &self.service_id }
+impl Authorized {
+    /// From what the operation takes: whatever else a request has is ignored, and must not be what is allowed.
+    pub(crate) fn of(operation: &str, body: &[u8]) -> Self {
+        let body: Value = serde_json::from_slice(body).unwrap_or_default();
+        let text = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
+        let none = Self::default();
+        let tags = || serde_json::from_value(body["Tags"].clone()).unwrap_or_default();
+        let owner_account = || body["OwnerAccount"].as_str().map(str::to_owned);
+        match operation {
+            "CreateHttpNamespace" | "CreatePrivateDnsNamespace" | "CreatePublicDnsNamespace" => {
+                Self { tags: tags(), ..none }
+            }
+            "CreateService" => {
+                let legacy = || body["DnsConfig"]["NamespaceId"].as_str().unwrap_or_default().to_owned();
+                let named = text("NamespaceId");
+                Self { namespace: if named.is_empty() { legacy() } else { named }, tags: tags(), ..none }
+            }
+            "DeleteService" | "GetService" | "UpdateService" => Self { service: text("Id"), ..none },
+            "DiscoverInstances" | "DiscoverInstancesRevision" => Self {
+                namespace_name: text("NamespaceName"),
+                service_name: text("ServiceName"),
+                owner_account: owner_account(),
+                ..none
+            },
+            "GetOperation" => Self { operation: text("OperationId"), owner_account: owner_account(), ..none },
+            "ListTagsForResource" | "TagResource" | "UntagResource" => Self {
+                tagged: text("ResourceARN"),
+                tags: tags(),
+                tag_keys: serde_json::from_value(body["TagKeys"].clone()).unwrap_or_default(),
+                ..none
+            },
+            operation if operation.ends_with("Namespace") => Self { namespace: text("Id"), ..none },
+            _ => Self { service: text("ServiceId"), ..none },
+        }
     }
 }
 

@@ -57,7 +57,7 @@ fn account(id: &str) -> Keys {
 impl CloudMap {
     /// What a call asks for: its action, and `TagResource` if it gives tags to what it creates.
     pub(crate) fn asks(&self, caller: &Identity, operation: &str, body: &[u8]) -> Vec<Ask> {
-        let request: Authorized = serde_json::from_slice(body).unwrap_or_default();
+        let request = Authorized::of(operation, body);
         let mut asks = vec![self.ask(caller, operation, &request)];
         // The reference lists TagResource with these operations, and not that it is for requests with tags only. Callers
         // who create without tags are not asked for it.
@@ -93,7 +93,7 @@ impl CloudMap {
                 ask.put("aws:TagKeys", tags.chain(&request.tag_keys).cloned());
             }
             Key::NamespaceArn => {
-                ask.put("servicediscovery:NamespaceArn", [self.target_arn("namespace", request.namespace())]);
+                ask.put("servicediscovery:NamespaceArn", [self.target_arn("namespace", &request.namespace)]);
             }
             // The reference calls it "the name of the related namespace". The name of the request is meant, in which AWS
             // may have put a hash (`HttpName`): that is all that a caller who discovers has.
@@ -102,10 +102,10 @@ impl CloudMap {
                 ask.put("servicediscovery:ServiceName", [request.service_name.clone()]);
             }
             Key::ServiceArn => {
-                ask.put("servicediscovery:ServiceArn", [self.target_arn("service", request.service())]);
+                ask.put("servicediscovery:ServiceArn", [self.target_arn("service", &request.service)]);
             }
             Key::ServiceCreatedByAccount => {
-                if let Some(service) = self.service_of(request.service()) {
+                if let Some(service) = self.service_of(&request.service) {
                     let creator = service.created_by.as_ref().unwrap_or(&self.settings.account);
                     ask.put("servicediscovery:ServiceCreatedByAccount", [creator.clone()]);
                 }
@@ -117,11 +117,11 @@ impl CloudMap {
         match resources {
             // Whose account aws:ResourceAccount names where there is no resource is not documented.
             Resources::Everything => vec![Target { arn: "*".to_owned(), keys: account(&self.settings.account) }],
-            Resources::Namespace => vec![self.namespace_target(&request.id)],
-            Resources::Service => vec![self.service_target(request.service())],
+            Resources::Namespace => vec![self.namespace_target(&request.namespace)],
+            Resources::Service => vec![self.service_target(&request.service)],
             // The service has no id yet, and no tags: whether the tags that it will have count as aws:ResourceTag is not
             // documented, nor which ARN is asked for. A statement that names ids of services allows none.
-            Resources::NewService => vec![self.namespace_target(request.namespace()), self.service_target("*")],
+            Resources::NewService => vec![self.namespace_target(&request.namespace), self.service_target("*")],
             // What does not exist has no ARN: a statement that names ids does not allow to look for it.
             Resources::Discovered => {
                 let mut all = self.namespaces.values();
@@ -134,7 +134,7 @@ impl CloudMap {
                 ]
             }
             // The service is not a required resource. As with other services, it is asked for where there is one.
-            Resources::Operation => match self.operation_place(&request.operation_id) {
+            Resources::Operation => match self.operation_place(&request.operation) {
                 Some((namespace, service)) => {
                     let service = service.map(|id| self.service_target(id));
                     [self.namespace_target(namespace)].into_iter().chain(service).collect()

@@ -16,7 +16,7 @@ pub(super) async fn http(endpoint: &str, method: &str, path: &str, body: &Value)
     (status, serde_json::from_str(&body).unwrap())
 }
 
-async fn raw(endpoint: &str, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
+pub(super) async fn raw(endpoint: &str, method: &str, path: &str, headers: &str, body: &str) -> (u16, String) {
     let host = endpoint.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(host).await.unwrap();
     let length = body.len();

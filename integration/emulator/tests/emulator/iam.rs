@@ -7,7 +7,7 @@ use aws_sdk_servicediscovery::types::{HealthCheckCustomConfig, ServiceFilter, Se
 use cloudmap_emulator::{AccessKey, Accounts, Policy, Role};
 use serde_json::{Value, json};
 
-use super::control::http;
+use super::control::{http, raw};
 use super::sts::{ROLE, key, keys, registry, sts};
 use super::{Fixture, code, create_service};
 
@@ -254,6 +254,22 @@ async fn a_role_has_policies_of_its_own_and_needs_one_to_be_taken() {
     let error = assume("mayOther").send().await.unwrap_err().into_service_error();
     assert_eq!(error.code(), Some("AccessDenied"));
     assert!(error.message().unwrap().ends_with("no identity-based policy allows the sts:AssumeRole action"));
+}
+
+#[tokio::test]
+async fn members_that_an_operation_does_not_have_allow_nothing() {
+    let f = Fixture::start().await;
+    let other = create_service(&f.client, &f.namespace, "other").await;
+    f.limited(&json!([allow(&["GetService"], &arn(&format!("service/{}", f.service)), &json!({}))]));
+    let get = async |body: Value| {
+        let headers = "X-Amz-Target: Route53AutoNaming_v20170314.GetService\r\nAuthorization: AWS4-HMAC-SHA256 \
+                       Credential=limited/20300101/us-east-1/servicediscovery/aws4_request, Signature=00\r\n";
+        raw(&f.emulator.endpoint(), "POST", "/", headers, &body.to_string()).await.0
+    };
+    assert_eq!(get(json!({ "Id": f.service })).await, 200);
+    assert_eq!(get(json!({ "Id": other })).await, 400);
+    assert_eq!(get(json!({ "Id": other, "ServiceId": f.service })).await, 400);
+    assert_eq!(get(json!({ "Id": f.service, "ServiceId": other, "Tags": 1 })).await, 200);
 }
 
 #[tokio::test]
