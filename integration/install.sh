@@ -42,7 +42,7 @@ in_cluster() { run kubectl --context "$CONTEXT" "$@"; }
 in_cluster apply --server-side -k config/crd
 in_cluster wait --timeout 300s --for condition=Established crd/clusterproperties.about.k8s.io \
 	crd/serviceexports.multicluster.x-k8s.io crd/serviceimports.multicluster.x-k8s.io \
-	crd/cutovers.cloudmap-mcs.io
+	crd/clusterimportpolicies.cloudmap-mcs.io crd/cutovers.cloudmap-mcs.io
 
 # The API server serves a new kind before it lists it, and kubectl knows only what is listed.
 for attempt in {1..60}; do

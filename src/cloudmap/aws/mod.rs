@@ -5,6 +5,7 @@
 //! [`Limits`] stay true.
 
 mod convert;
+mod credentials;
 mod endpoint;
 mod error;
 mod session;
@@ -30,7 +31,10 @@ use aws_sdk_servicediscovery::{
     },
 };
 
-use self::endpoint::{NoHostPrefix, is_url};
+use self::{
+    credentials::Expiry,
+    endpoint::{NoHostPrefix, is_url},
+};
 pub use self::{endpoint::Endpoint, error::answered};
 pub use self::{
     error::{chain, is_denied, of_credentials, unsigned, words},
@@ -129,8 +133,11 @@ impl AwsCloudMap {
         limits: Arc<Limits>,
     ) -> Result<Self, ConnectError> {
         let endpoint = Endpoint::of(sdk, settings);
-        let sdk = identified(sdk, settings).await?;
+        let (sdk, held) = Box::pin(session::signed(sdk, settings)).await?;
         let mut config = aws_sdk_servicediscovery::config::Builder::from(&sdk).retry_config(retries(settings.repeat));
+        if let Some(held) = held {
+            config = config.interceptor(Expiry(held));
+        }
         if let Some(url) = &settings.endpoint {
             if !is_url(url) {
                 return Err(ConnectError::InvalidEndpoint(url.clone()));

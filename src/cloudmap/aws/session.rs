@@ -12,7 +12,7 @@ use aws_smithy_http_client::{
     tls::{Provider, rustls_provider::CryptoMode},
 };
 
-use super::{AwsSettings, ConnectError};
+use super::{AwsSettings, ConnectError, credentials::Held};
 
 /// Deadline of one request, unless the settings have another one.
 pub(super) const DEADLINE: Duration = Duration::from_secs(5);
@@ -45,17 +45,35 @@ fn http_client() -> SharedHttpClient {
 /// # Errors
 /// The settings cannot be used.
 pub async fn identified(sdk: &SdkConfig, settings: &AwsSettings) -> Result<SdkConfig, ConnectError> {
+    Ok(Box::pin(signed(sdk, settings)).await?.0)
+}
+
+/// The same, with the credentials that are held; `None` if nobody gives any.
+pub(super) async fn signed(sdk: &SdkConfig, settings: &AwsSettings) -> Result<(SdkConfig, Option<Held>), ConnectError> {
     if sdk.region().is_none() {
         return Err(ConnectError::NoRegion);
     }
     // It is shorter than that of the request, which would not say what is late.
-    let credentials = IdentityCache::lazy().load_timeout(settings.deadline * 9 / 10).build();
-    let sdk = sdk.to_builder().timeout_config(deadlines(settings.deadline)).identity_cache(credentials).build();
+    let within = settings.deadline * 9 / 10;
+    let base = sdk.credentials_provider().map(|provider| Held::new(provider, within));
+    let sdk = sdk.to_builder().timeout_config(deadlines(settings.deadline)).build();
+    let sdk = with(&sdk, base.as_ref());
     match (&settings.assume_role_arn, &settings.external_id) {
-        (Some(role), id) => Ok(assume_role(&sdk, role, id.as_deref()).await),
+        (Some(role), id) => {
+            let held = Held::new(of_role(&sdk, role, id.as_deref()).await, within);
+            let held = base.into_iter().fold(held, Held::above);
+            Ok((with(&sdk, Some(&held)), Some(held)))
+        }
         (None, Some(_)) => Err(ConnectError::ExternalIdWithoutRole),
-        (None, None) => Ok(sdk),
+        (None, None) => Ok((sdk, base)),
     }
+}
+
+/// The same, signed with what is held, and with no cache beside it.
+fn with(sdk: &SdkConfig, held: Option<&Held>) -> SdkConfig {
+    let Some(held) = held else { return sdk.clone() };
+    let provider = SharedCredentialsProvider::new(held.clone());
+    sdk.to_builder().identity_cache(IdentityCache::no_cache()).credentials_provider(provider).build()
 }
 
 /// How often the SDK repeats a call that was throttled or got no answer.
@@ -73,11 +91,10 @@ fn deadlines(deadline: Duration) -> TimeoutConfig {
 }
 
 /// Credentials of a role, through the same HTTP stack. STS is called at its own endpoint.
-async fn assume_role(sdk: &SdkConfig, role: &str, external_id: Option<&str>) -> SdkConfig {
+async fn of_role(sdk: &SdkConfig, role: &str, external_id: Option<&str>) -> SharedCredentialsProvider {
     let mut builder = AssumeRoleProvider::builder(role).session_name(base::release::NAME).configure(sdk);
     if let Some(id) = external_id {
         builder = builder.external_id(id);
     }
-    let provider = SharedCredentialsProvider::new(builder.build().await);
-    sdk.to_builder().credentials_provider(provider).build()
+    SharedCredentialsProvider::new(builder.build().await)
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kube::ResourceExt as _;
 
 use super::{super::report::Finding, Follow, is_ready};
-use api::{ServiceImportType, names};
+use api::{ServiceImportType, conditions::ImportCondition, names};
 use cluster::objects;
 
 /// The zone of endpoints without one.
@@ -50,7 +50,10 @@ impl Follow<'_> {
             *clusters.entry(source).or_default() += 1;
             *zones.entry(zone).or_default() += 1;
         }
-        let said = self.selection().map(|said| format!(". {}", said.message)).unwrap_or_default();
+        let said = self
+            .condition(ImportCondition::ClusterSelection)
+            .map(|said| format!(". {}", said.message))
+            .unwrap_or_default();
         let has_zones = zones.keys().any(|zone| *zone != UNKNOWN);
         let zones = if has_zones { format!("; by zone {}", parts(zones)) } else { String::new() };
         let text = format!("by cluster {}{zones}{said}", parts(clusters));
