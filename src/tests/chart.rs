@@ -66,6 +66,10 @@ fn every_flag_can_be_set_by_a_value() {
         match &value["default"] {
             Value::Null => assert!(given.is_empty(), "config.{name} has the default {given:?}"),
             Value::String(text) => assert_eq!(given, [text.as_str()], "config.{name}"),
+            Value::Array(texts) => {
+                let texts: Vec<_> = texts.iter().filter_map(Value::as_str).collect();
+                assert_eq!(given, [texts.join(",")], "config.{name}");
+            }
             other => assert_eq!(given, [other.to_string()], "config.{name}"),
         }
         if flag.get_action().takes_values() {
