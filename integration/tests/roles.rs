@@ -72,10 +72,15 @@ async fn a_role_of_another_account_is_assumed_anew_before_and_after_its_sessions
         registry.list_namespaces(Lane::Instances).await.unwrap();
     }
 
-    // Sessions that end all the time.
+    emulator.shutdown().await;
+}
+
+#[tokio::test]
+async fn sessions_that_end_all_the_time_fail_no_call() {
+    let emulator = emulator().await;
     let mut short = with_role();
     short.longest_session = Duration::from_secs(3);
-    control.set_accounts(short);
+    emulator.control().set_accounts(short);
     let registry = adapter(&emulator, "pod", role("agreed")).await;
     for _ in 0..8 {
         registry.list_namespaces(Lane::Instances).await.unwrap();
