@@ -10,7 +10,7 @@ use aws_sdk_servicediscovery::{
 use crate::{Error, ErrorKind, Operation};
 
 /// What the SDK says if none came in time.
-const LATE: &str = "identity resolver timed out";
+const LATE: &str = "credentials provider timed out";
 
 /// What the SDK says if whoever gives credentials fails or throttles: the codes of STS, and the statuses of the EKS Pod Identity
 /// Agent.
@@ -147,7 +147,7 @@ pub fn of_credentials(code: &str, message: Option<&str>) -> Option<&'static str>
 
 /// What is wrong if there are no credentials. Signing happens before sending.
 pub fn unsigned(words: &str) -> Option<String> {
-    let about_credentials = words.contains("credential") || words.contains(LATE);
+    let about_credentials = words.contains("credential");
     about_credentials.then(|| format!("cannot get AWS credentials: {words}"))
 }
 
