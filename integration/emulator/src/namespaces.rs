@@ -19,6 +19,11 @@ use super::{CloudMap, paging, tags, timestamp, validate};
 
 impl CloudMap {
     /// A namespace of one type has a name once; a private one once for each VPC.
+    ///
+    /// For a private one, Route 53 finds it out, when the operation makes the hosted zone: it fails with
+    /// `CANNOT_CREATE_HOSTED_ZONE`, as users of Terraform report ("The VPC ... has already been associated with the hosted
+    /// zone ... with the same domain name"). Only for a repeated `CreatorRequestId`, `NamespaceAlreadyExists` is chosen here,
+    /// which AWS documents without saying when.
     pub(crate) fn create_namespace(
         &mut self,
         call: &Call,
@@ -45,12 +50,23 @@ impl CloudMap {
                 && namespace.name == request.name
                 && namespace.vpc.as_deref().unwrap_or_default() == vpc
         });
-        if let Some(existing) = existing {
+        let is_repeated = |existing: &&Namespace| {
+            request.creator_request_id.is_some() && existing.creator_request_id == request.creator_request_id
+        };
+        let refused = existing.filter(|existing| kind != NamespaceType::DnsPrivate || is_repeated(existing));
+        if let Some(existing) = refused {
             let creator = existing.creator_request_id.clone().unwrap_or_default();
             return Err(ApiError::new("NamespaceAlreadyExists", "A namespace with this name exists already.")
                 .with("NamespaceId", &existing.id)
                 .with("CreatorRequestId", creator));
         }
+        let conflict = existing.map(|existing| {
+            let (region, zone) = (&self.settings.region, existing.hosted_zone_id.as_deref().unwrap_or_default());
+            format!(
+                "The VPC {vpc} in region {region} has already been associated with the hosted zone {zone} with the same domain \
+                 name."
+            )
+        });
         let quota = self.settings.quotas.namespaces;
         if self.namespaces.len() + self.creating.len() >= quota {
             return Err(ApiError::limit_exceeded(format!("The quota of {quota} namespaces is reached.")));
@@ -81,6 +97,9 @@ impl CloudMap {
         };
         let work = Work::CreateNamespace(Box::new(namespace));
         let (number, answer) = self.submit(call, &id, [("NAMESPACE", id.clone())], work);
+        if let Some(message) = conflict {
+            self.operations.fail(number, "CANNOT_CREATE_HOSTED_ZONE", message);
+        }
         self.creating.insert(key, number);
         Ok(answer)
     }

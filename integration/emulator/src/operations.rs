@@ -97,6 +97,13 @@ impl Operations {
         self.get(number)?.work.as_ref()
     }
 
+    /// Lets an operation that is under way fail with this error, unless it fails already.
+    pub(crate) fn fail(&mut self, number: u64, code: &str, message: String) {
+        if let Some(operation) = self.by_number.get_mut(&number) {
+            operation.failure.get_or_insert_with(|| (code.to_owned(), message));
+        }
+    }
+
     /// Forgets the oldest finished ones beyond `history`.
     fn trim(&mut self, history: usize) {
         while self.by_number.len() > history {

@@ -2,7 +2,7 @@
 
 use aws_sdk_servicediscovery::operation::create_http_namespace::CreateHttpNamespaceError;
 use aws_sdk_servicediscovery::types::{
-    FilterCondition, HttpNamespaceChange, NamespaceFilter, NamespaceFilterName, NamespaceType,
+    FilterCondition, HttpNamespaceChange, NamespaceFilter, NamespaceFilterName, NamespaceType, OperationStatus,
     PrivateDnsNamespaceChange, PrivateDnsNamespaceProperties, PrivateDnsNamespacePropertiesChange,
     PrivateDnsPropertiesMutable, PrivateDnsPropertiesMutableChange, Soa, SoaChange,
 };
@@ -47,9 +47,29 @@ async fn a_reused_name_gets_another_http_name() {
     let discover = |name: &str| f.client.discover_instances().namespace_name(name).service_name("web").send();
     assert_eq!(code(discover("shared").await), "ServiceNotFound");
     discover(&generated).await.unwrap();
-    // The same name in the same VPC is one namespace.
-    let again = f.client.create_private_dns_namespace().name("shared").vpc("vpc-1").send().await;
-    assert_eq!(code(again), "NamespaceAlreadyExists");
+}
+
+/// As users of Terraform report it: the request is taken, and Route 53 refuses a second zone.
+#[tokio::test]
+async fn the_operation_fails_for_a_second_private_namespace_of_a_name_in_a_vpc() {
+    let f = Fixture::start().await;
+    let create = |vpc: &str, creator: &str| {
+        f.client.create_private_dns_namespace().name("shared").vpc(vpc).creator_request_id(creator).send()
+    };
+    let id = namespace_of(&f.client, create("vpc-1", "first").await.unwrap().operation_id().unwrap()).await;
+    let begun = create("vpc-1", "second").await.unwrap();
+    let failed = f.client.get_operation().operation_id(begun.operation_id().unwrap()).send().await.unwrap();
+    let failed = failed.operation.unwrap();
+    assert_eq!(
+        (failed.status(), failed.error_code()),
+        (Some(&OperationStatus::Fail), Some("CANNOT_CREATE_HOSTED_ZONE"))
+    );
+    assert!(failed.error_message().unwrap().contains("vpc-1"), "{failed:?}");
+    assert_eq!(code(create("vpc-1", "first").await), "NamespaceAlreadyExists");
+    create_private_namespace(&f.client, "shared", "vpc-2").await;
+    // With the namespace, its zone goes.
+    f.client.delete_namespace().id(&id).send().await.unwrap();
+    create_private_namespace(&f.client, "shared", "vpc-1").await;
 }
 
 #[tokio::test]
