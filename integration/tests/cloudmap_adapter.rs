@@ -11,7 +11,7 @@ use std::{
 use aws_sdk_servicediscovery::config::{BehaviorVersion, Credentials, Region, SharedCredentialsProvider};
 use cloudmap::{
     AwsCloudMap, AwsSettings, Counted, CreateService, ErrorKind, Instance, Lane, Limited, Limits, Listings, Metrics,
-    NewService, Operation, OperationId, OperationState, Permit, Rates, Write as _,
+    NamespaceKind, NewService, Operation, OperationId, OperationState, Permit, Rates, Write as _,
 };
 use cloudmap_mcs_integration::hidden::NothingHidden;
 use cluster::Leadership;
@@ -229,6 +229,30 @@ async fn health_is_told_by_discovery_and_page_by_page() {
 }
 
 #[tokio::test]
+async fn a_namespace_with_dns_has_a_zone_and_a_second_one_of_its_name_in_the_vpc_fails_later() {
+    let bed = bed(quick()).await;
+    let tags: BTreeMap<_, _> = [("team".to_owned(), "shop".to_owned())].into();
+    let create = async |creator: &str| {
+        let private = ("shop", "vpc-0123456789abcdef0");
+        let permit = Permit::of_command();
+        bed.cloudmap.create_private_dns_namespace(&permit, private, creator, "for tests", &tags).await
+    };
+    let OperationState::Succeeded { targets } = bed.finish(create("us").await.unwrap()).await else { panic!("failed") };
+    let made = bed.cloudmap.get_namespace(&targets["NAMESPACE"]).await.unwrap();
+    assert_eq!((&*made.name, made.kind, made.hosted_zone.is_some()), ("shop", NamespaceKind::DnsPrivate, true));
+    assert_eq!(made.description.as_deref(), Some("for tests"));
+    assert_eq!(bed.cloudmap.list_tags(&made.arn).await.unwrap(), tags);
+    let OperationState::Failed { code, message } = bed.finish(create("them").await.unwrap()).await else {
+        panic!("made")
+    };
+    assert_eq!(code, "CANNOT_CREATE_HOSTED_ZONE");
+    assert!(message.contains("vpc-0123456789abcdef0"), "{message}");
+    let repeated = create("us").await.unwrap_err();
+    assert_eq!(repeated.kind, ErrorKind::AlreadyExists { id: Some(made.id.to_string()) }, "{repeated}");
+    bed.emulator.shutdown().await;
+}
+
+#[tokio::test]
 async fn errors_are_sorted_by_what_can_be_done() {
     let bed = bed(quick()).await;
     let namespace = bed.namespace("shop").await;
@@ -384,7 +408,8 @@ async fn calls_that_show_permissions_change_nothing() {
         services: vec![web.to_string()],
         ..Scope::default()
     };
-    let modes = [Mode::Ledger, Mode::Instances, Mode::Imports, Mode::Annotated, Mode::Joining, Mode::People];
+    let modes = [Mode::Ledger, Mode::Instances, Mode::Imports, Mode::Annotated, Mode::Joining];
+    let modes = [&modes[..], &[Mode::DnsNamespaces, Mode::People]].concat();
     let arn = bed.cloudmap.get_namespace(&shop).await.unwrap().arn;
     let tagged = [("cloudmap-mcs/clusterset".to_owned(), clusters), ("cloudmap-mcs/made-for".to_owned(), web)].into();
     let content = || serde_json::to_value(bed.emulator.control().snapshot()).unwrap();

@@ -37,7 +37,7 @@ fn every_flag() -> Value {
     let mut flags = json!({
         "clusterId": "cluster-1", "clustersetId": "my-set", "region": "eu-central-1",
         "assumeRoleArn": "arn:aws:iam::111122223333:role/registry", "assumeRoleExternalId": "x1",
-        "cloudmapEndpoint": "http://192.0.2.1:8700", "instances": "annotated", "instancesNamespace": "internal",
+        "cloudmapEndpoint": "http://192.0.2.1:8700", "instances": "annotated", "instancesNamespace": "internal", "createDnsNamespaces": "vpc-0123456789abcdef0",
         "instanceLabels": ["version", "app.kubernetes.io/name"], "driftCallsPerSecond": 2.5,
         "readinessGates": true, "gateTimeout": "2m", "cutovers": true, "hideTasks": true, "settle": "1m",
         "domainFilter": ["example.org", ".internal"], "awsZoneType": "private", "txtOwnerId": "eks",
@@ -157,7 +157,7 @@ fn every_flag_reaches_the_controller() {
         "instancesNamespace": without("instancesNamespace"), "dryRun": false, "home": without("home"),
         "registries": without("registries"),
     });
-    for (config, count) in [(&config, 44), (&others, 4)] {
+    for (config, count) in [(&config, 45), (&others, 4)] {
         let Some(objects) = rendered(&json!({"config": config})) else { return };
         let data = &find(&objects, "ConfigMap", "cloudmap-mcs-config").unwrap()["data"];
         let flags: Vec<_> = data.as_object().unwrap().iter().collect();
@@ -355,6 +355,7 @@ fn bad_values_are_refused_by_name() {
         (json!({"networkPolicy": {"egressPorts": [0]}}), "/networkPolicy/egressPorts/0"),
         (json!({"config": {"ledgerTick": "1h"}}), "/config/ledgerTick"),
         (json!({"config": {"settle": "2h"}}), "/config/settle"),
+        (json!({"config": {"createDnsNamespaces": "shop"}}), "/config/createDnsNamespaces"),
         (json!({"config": {"staleClusterTtl": "1m"}}), "/config/staleClusterTtl"),
         (json!({"config": {"instancesNamespace": "clusterset-prod"}}), "/config/instancesNamespace"),
         (

@@ -147,7 +147,7 @@ impl Zones {
         }
         Err(format!(
             "host name {host:?} is in no Cloud Map namespace; create a namespace that it ends with, or change the host name \
-             (this controller never creates DNS namespaces)"
+             (the controller creates none for a host name)"
         ))
     }
 }

@@ -136,7 +136,7 @@ table! {
     /// On a Namespace: which missing Cloud Map namespaces the controller makes for the exports in it, separated by commas.
     ANNOTATION_MAY_CREATE = "cloudmap-mcs/may-create" on "Namespace":
         "names of Cloud Map namespaces, separated by commas, without `*`"; "nothing"; "the Cloud Map namespaces that the controller \
-        makes, API-only, if an export in this namespace names them and they do not exist. The own name of an export needs none";
+        makes, API-only or [with DNS](../instances.md#namespaces-with-dns), if an export in this namespace names them and they do not exist. The own name of an export needs none";
     /// On a Namespace: how much of the registry the objects in it may use, instead of `--namespace-quota`.
     ANNOTATION_QUOTA = "cloudmap-mcs/quota" on "Namespace":
         "`names`, `records`, `instances` and `bytes` with a number each, separated by commas (`names=2000,records=8000`)";

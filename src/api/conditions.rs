@@ -292,11 +292,13 @@ condition! {
         "Run the commands in the message: members of the ClusterSet that run with `--join=approve` must accept this cluster",
         "[Joining](../trust.md#joining) has the rules. Exports reach the clusters that accept this cluster all the same.";
     NoNamespace => False, "NoNamespace", Some(EventReason::NoNamespace),
-        "the Cloud Map namespace does not exist, and the controller does not create it",
+        "the Cloud Map namespace does not exist, and the controller does not or cannot create it",
         "Create the Cloud Map namespace, name another one with the annotation `cloudmap-mcs/namespace`, or have an administrator allow it with \
          `cloudmap-mcs/may-create` on the Namespace",
         "The controller makes only the namespace that an export has without the annotation, and those that \
-         [`cloudmap-mcs/may-create`](../operations.md#annotations-on-a-namespace) lists.";
+         [`cloudmap-mcs/may-create`](../operations.md#annotations-on-a-namespace) lists. With `--create-dns-namespaces`, Route 53 may \
+         refuse the [hosted zone](../instances.md#namespaces-with-dns): the message says why, and the controller tries again at least \
+         once a minute.";
     QuotaExceeded => False, "QuotaExceeded", Some(EventReason::QuotaExceeded),
         "the Kubernetes namespace has used up its quota, or the cluster has no room for more records",
         "Remove exports, names or endpoints in that namespace, or ask an administrator for the annotation `cloudmap-mcs/quota` on the Namespace",

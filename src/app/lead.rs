@@ -309,6 +309,9 @@ impl Leader {
         };
         let mut settings = instances::sync::SyncSettings::new(identity.clone());
         settings.drift_budget = self.args.drift_calls_per_second;
+        if let Some(vpc) = &self.args.create_dns_namespaces {
+            settings.missing_namespaces = instances::MissingNamespaces::Private(vpc.clone());
+        }
         let (cloudmap, listings) = (Arc::clone(&self.cloudmap), Arc::clone(&self.listings));
         let (hidden, mut stopped) = (Arc::clone(&self.hidden) as _, stopped);
         let stopped = async move { while stopped.changed().await.is_ok() {} };

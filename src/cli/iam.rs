@@ -60,7 +60,8 @@ pub struct PolicyArgs {
     /// that has the id of the ClusterSet, or the UID of the cluster.
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = service_id)]
     pub services: Vec<String>,
-    /// For `dns`: ids of the namespaces' hosted zones (Z...).
+    /// For `dns`: ids of the namespaces' hosted zones (Z...). For `people`: ids of those that may be deleted with their
+    /// namespaces.
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = hosted_zone)]
     pub hosted_zones: Vec<String>,
     /// For `cutover`: names of ECS clusters whose tasks may be stopped.

@@ -18,7 +18,7 @@ use cutover::Settle;
 use discovery::ImportFrom;
 use export::Quota;
 use import::{DerivedNaming, policy::CLOSED_NAMESPACES};
-use instances::{RegistrationPolicy, Selection, target::validate};
+use instances::{RegistrationPolicy, Selection, VpcId, target::validate};
 use ledger::{driver::sessions::Streaming, joining::Join, limits::REMOTE_MEMORY_MIB, trust::Mode};
 use model::Target;
 use reachability::Probing;
@@ -42,6 +42,14 @@ pub struct RunArgs {
     /// namespace per Kubernetes namespace.
     #[arg(long, env = "CLOUDMAP_MCS_INSTANCES_NAMESPACE", value_name = "NAME", value_parser = instances_namespace)]
     pub instances_namespace: Option<String>,
+    /// Id of a VPC in the registry's account and region. Wherever the controller makes a missing Cloud Map namespace, it makes
+    /// a private one with DNS for this VPC, and not an API-only one. AWS charges 0.50 USD a month for the hosted zone of each.
+    /// Needs more permissions (`cloudmap-mcs iam --mode instances,dns-namespaces`). See docs/instances.md.
+    ///
+    /// Each zone answers for its name in the whole VPC: for a Kubernetes namespace `dev`, names under `.dev` of the Internet are
+    /// hidden there. With --instances-namespace there is one zone, with a name that you choose.
+    #[arg(long, env = "CLOUDMAP_MCS_CREATE_DNS_NAMESPACES", value_name = "VPC", value_parser = parsed::<VpcId>)]
+    pub create_dns_namespaces: Option<VpcId>,
     /// Keys of pod labels, separated by commas, that become attributes of the pods' instances, with the same names. Needs
     /// permission to read pods (config/components/instance-labels), and memory for each pod that has one of these labels.
     #[arg(long, env = "CLOUDMAP_MCS_INSTANCE_LABELS", value_name = "KEYS", value_parser = parsed::<LabelKeys>)]
@@ -330,6 +338,8 @@ mod tests {
             ("--concurrency", "0", "1..=256"),
             ("--instances-namespace", "clusterset-prod", "ledgers"),
             ("--instances-namespace", "ns-abcdefghij123456", "write its name"),
+            ("--create-dns-namespaces", "shop", "vpc-0123456789abcdef0"),
+            ("--create-dns-namespaces", "vpc-0123456789abcdef", "8 or 17"),
             ("--policy", "create-only", "upsert-only"),
             ("--aws-zone-type", "http", "private"),
             ("--export-namespaces", "env in prod", "key in (a, b)"),

@@ -144,6 +144,18 @@ macro_rules! decorate {
                 self.around(Operation::CreateHttpNamespace, Lane::Instances, call).await
             }
 
+            async fn create_private_dns_namespace(
+                &self,
+                permit: &Permit,
+                name: (&str, &str),
+                creator_request_id: &str,
+                description: &str,
+                tags: &BTreeMap<String, String>,
+            ) -> Result<OperationId, Error> {
+                let call = self.inner.create_private_dns_namespace(permit, name, creator_request_id, description, tags);
+                self.around(Operation::CreatePrivateDnsNamespace, Lane::Instances, call).await
+            }
+
             async fn delete_namespace(&self, permit: &Permit, id: &str) -> Result<OperationId, Error> {
                 self.around(Operation::DeleteNamespace, Lane::Instances, self.inner.delete_namespace(permit, id)).await
             }

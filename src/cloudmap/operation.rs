@@ -90,6 +90,7 @@ operations! {
     ListNamespaces: Control, Read, (0.5, 5.0, 1.0);
     GetNamespace: Control, Read, (5.0, 50.0, 0.0);
     CreateHttpNamespace: Control, Write, (0.5, 5.0, 0.0);
+    CreatePrivateDnsNamespace: Control, Write, (0.5, 5.0, 0.0);
     DeleteNamespace: Control, Write, (0.5, 5.0, 0.0);
     ListServices: Control, Read, (2.0, 10.0, 0.0);
     GetService: Control, Read, (20.0, 50.0, 0.0);

@@ -80,7 +80,18 @@ pub trait Write: Read {
         tags: &BTreeMap<String, String>,
     ) -> Result<OperationId, Error>;
 
-    /// Begins to delete a namespace, which must have no services.
+    /// Begins to create a namespace with DNS, and a private hosted zone for it in a VPC of the account and region. The
+    /// operation is asynchronous, and fails if Route 53 does not make the zone.
+    async fn create_private_dns_namespace(
+        &self,
+        permit: &Permit,
+        (name, vpc): (&str, &str),
+        creator_request_id: &str,
+        description: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<OperationId, Error>;
+
+    /// Begins to delete a namespace, which must have no services. That of a namespace with DNS deletes its hosted zone.
     async fn delete_namespace(&self, permit: &Permit, id: &str) -> Result<OperationId, Error>;
 
     /// Creates a service. This is the only create-if-absent of Cloud Map, and therefore the only way to claim
@@ -419,6 +430,8 @@ pub enum ErrorKind {
     },
     /// `ResourceInUse`: the namespace or service is not empty.
     InUse,
+    /// Route 53 does not make the hosted zone of a namespace: the VPC has one with this name, or AWS knows no such VPC.
+    NoZone,
     /// A quota is exhausted.
     LimitExceeded,
     /// Too many requests: try again later.
@@ -450,6 +463,7 @@ impl ErrorKind {
             Self::AlreadyExists { .. } => "already_exists",
             Self::Duplicate { .. } => "duplicate",
             Self::InUse => "in_use",
+            Self::NoZone => "no_zone",
             Self::LimitExceeded => "limit_exceeded",
             Self::Throttled => "throttled",
             Self::AccessDenied => "access_denied",

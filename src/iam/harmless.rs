@@ -17,6 +17,7 @@ use cloudmap::{
 /// AWS gives out ids of letters and digits after the prefix.
 const NO_NAMESPACE: &str = "ns-cloudmap-mcs-doctor";
 const NO_SERVICE: &str = "srv-cloudmap-mcs-doctor";
+const NO_VPC: &str = "vpc-cloudmap-mcs-doctor";
 const NO_OPERATION: &str = "cloudmap-mcs-doctor";
 /// Instance ids have no spaces.
 const NO_INSTANCE: &str = "cloudmap-mcs doctor";
@@ -95,6 +96,7 @@ pub async fn try_out(
             ErrorKind::Throttled
             | ErrorKind::NoCredentials
             | ErrorKind::NoPermit
+            | ErrorKind::NoZone
             | ErrorKind::Unknown
             | ErrorKind::Other => Answer::Unknown(error.message),
         },
@@ -151,6 +153,13 @@ async fn call(
             let (_, value) = wanted.unwrap_or_default();
             let name = ledger::namespace_name(value.trim_start_matches("clusterset/"));
             cloudmap.create_http_namespace(permit, &name, NO_OPERATION, NO_OPERATION, &too_many).await.map(drop)?;
+        }
+        Operation::CreatePrivateDnsNamespace => {
+            let (_, value) = wanted.unwrap_or_default();
+            let name = ledger::namespace_name(value.trim_start_matches("clusterset/"));
+            let made =
+                cloudmap.create_private_dns_namespace(permit, (&name, NO_VPC), NO_OPERATION, NO_OPERATION, &too_many);
+            made.await.map(drop)?;
         }
         Operation::CreateService => {
             let new = NewService {

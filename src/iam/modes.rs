@@ -33,6 +33,9 @@ pub enum Mode {
     Hiding,
     /// Services in Cloud Map namespaces with DNS: Cloud Map writes to Route 53 with the permissions of its caller.
     Dns,
+    /// Creation of private Cloud Map namespaces with DNS (`--create-dns-namespaces`), and services in them. Needed in addition
+    /// to `instances`.
+    DnsNamespaces,
     /// For the controllers' role: denies every write in the services of other ClusterSets' ledgers. In all ledgers, it
     /// also denies the actions that no controller needs there (`UpdateService`, `UpdateInstanceCustomHealthStatus`).
     Deny,

@@ -5,9 +5,10 @@ use super::{
     statement::{Scope, Statement, partition},
 };
 use cloudmap::Operation::{
-    self, CreateHttpNamespace, CreateService, DeleteNamespace, DeleteService, DeregisterInstance, DiscoverInstances,
-    GetInstancesHealthStatus, GetNamespace, GetOperation, GetService, ListInstances, ListNamespaces, ListServices,
-    ListTagsForResource, RegisterInstance, TagResource, UpdateInstanceCustomHealthStatus, UpdateService,
+    self, CreateHttpNamespace, CreatePrivateDnsNamespace, CreateService, DeleteNamespace, DeleteService,
+    DeregisterInstance, DiscoverInstances, GetInstancesHealthStatus, GetNamespace, GetOperation, GetService,
+    ListInstances, ListNamespaces, ListServices, ListTagsForResource, RegisterInstance, TagResource,
+    UpdateInstanceCustomHealthStatus, UpdateService,
 };
 use instances::ownership::OWNER_TAG;
 use ledger::{CLUSTER_TAG, CLUSTERSET_TAG};
@@ -30,6 +31,9 @@ const INSTANCES: &[Operation] = &[
 /// The tag of services that others created and that the controller may write in. An administrator sets it.
 const JOINED_TAG: &str = "joined-by";
 
+/// What Cloud Map does with the permissions of its caller before it writes records.
+const FIND_ZONES: [&str; 2] = ["route53:GetHostedZone", "route53:ListHostedZonesByName"];
+
 /// How the ECS service of a Cloud Map service is found.
 const FIND: &[ecs::Operation] =
     &[ecs::Operation::ListClusters, ecs::Operation::ListServices, ecs::Operation::DescribeServices];
@@ -51,6 +55,7 @@ pub(crate) fn of_mode(mode: Mode, scope: &Scope) -> Result<Vec<Statement>, Neede
         Mode::Gates => permissions.gates(),
         Mode::Hiding => permissions.hiding(),
         Mode::Dns => permissions.dns(),
+        Mode::DnsNamespaces => permissions.dns_namespaces(),
         Mode::Deny => permissions.deny(),
         Mode::DenyOthers => Ok(permissions.deny_others()),
         Mode::People => permissions.people(),
@@ -222,11 +227,29 @@ impl Permissions<'_> {
 
     fn dns(&self) -> Result<Vec<Statement>, Needed> {
         let zones = self.several(&self.scope.hosted_zones, "--hosted-zones")?;
-        let arn = |zone: &String| format!("arn:{}:route53:::hostedzone/{zone}", partition(&self.scope.region));
+        let records = Statement::allow("WriteRecords", ["route53:ChangeResourceRecordSets"]);
+        Ok(vec![Statement::allow("FindZones", FIND_ZONES), records.on(zones.iter().map(|zone| self.zone(zone)))])
+    }
+
+    /// The ids of the zones are not known before they are made.
+    fn dns_namespaces(&self) -> Result<Vec<Statement>, Needed> {
+        let owner = format!("clusterset/{}", self.clusterset()?);
+        let make = ["route53:CreateHostedZone", "ec2:DescribeVpcs", "ec2:DescribeRegions"];
         Ok(vec![
-            Statement::allow("FindZones", ["route53:GetHostedZone", "route53:ListHostedZonesByName"]),
-            Statement::allow("WriteRecords", ["route53:ChangeResourceRecordSets"]).on(zones.iter().map(arn)),
+            Statement::allow("MakeZones", make.into_iter().chain(FIND_ZONES)),
+            // The tag in the request is authorized by `TagResource`.
+            Statement::calls("CreateDnsNamespaces", &[CreatePrivateDnsNamespace, TagResource]).when(
+                "StringEquals",
+                &requested(OWNER_TAG),
+                [owner],
+            ),
+            Statement::allow("WriteRecordsInNewZones", ["route53:ChangeResourceRecordSets"]).on([self.zone("*")]),
         ])
+    }
+
+    /// ARN of a hosted zone.
+    fn zone(&self, id: &str) -> String {
+        format!("arn:{}:route53:::hostedzone/{id}", partition(&self.scope.region))
     }
 
     fn deny(&self) -> Result<Vec<Statement>, Needed> {
@@ -266,26 +289,29 @@ impl Permissions<'_> {
         let namespaces = self.scope.arn("namespace/*");
         let services = self.scope.arn("service/*");
         let id = self.clusterset()?.as_str();
-        Ok(vec![
-            look("Look"),
-            Statement::calls("Look", OWNERS),
-            Statement::calls("Look", &[DiscoverInstances]),
-            Statement::calls("SpeakForADeadCluster", &[RegisterInstance, DeregisterInstance, DeleteService])
-                .on([&services])
-                .when("StringEquals", &tagged(CLUSTERSET_TAG), [id]),
-            Statement::calls("RemoveTheLedger", &[DeleteNamespace]).on([&namespaces]).when(
-                "StringEquals",
-                &tagged(CLUSTERSET_TAG),
-                [id],
-            ),
-            Statement::calls("RemoveWhatIsEmpty", &[DeleteService, DeleteNamespace]).on([&services, &namespaces]).when(
-                "StringEquals",
-                &tagged(OWNER_TAG),
-                [format!("clusterset/{id}")],
-            ),
-            // Without a condition, because instances may be in joined services.
-            Statement::calls("RemoveInstances", &[DeregisterInstance]).on([services]),
-        ])
+        let zones: Vec<_> = self.scope.hosted_zones.iter().map(|zone| self.zone(zone)).collect();
+        let of_zones = Statement::allow("RemoveZones", ["route53:DeleteHostedZone"]).on(zones.clone());
+        let mut all =
+            vec![
+                look("Look"),
+                Statement::calls("Look", OWNERS),
+                Statement::calls("Look", &[DiscoverInstances]),
+                Statement::calls("SpeakForADeadCluster", &[RegisterInstance, DeregisterInstance, DeleteService])
+                    .on([&services])
+                    .when("StringEquals", &tagged(CLUSTERSET_TAG), [id]),
+                Statement::calls("RemoveTheLedger", &[DeleteNamespace]).on([&namespaces]).when(
+                    "StringEquals",
+                    &tagged(CLUSTERSET_TAG),
+                    [id],
+                ),
+                Statement::calls("RemoveWhatIsEmpty", &[DeleteService, DeleteNamespace])
+                    .on([&services, &namespaces])
+                    .when("StringEquals", &tagged(OWNER_TAG), [format!("clusterset/{id}")]),
+                // Without a condition, because instances may be in joined services.
+                Statement::calls("RemoveInstances", &[DeregisterInstance]).on([services]),
+            ];
+        all.extend((!zones.is_empty()).then_some(of_zones));
+        Ok(all)
     }
 
     fn cutover(&self) -> Result<Vec<Statement>, Needed> {

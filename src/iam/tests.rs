@@ -135,6 +135,32 @@ fn a_creation_in_a_namespace_is_allowed_for_the_namespace_and_the_service() {
 }
 
 #[test]
+fn the_controller_makes_namespaces_with_dns_and_only_people_delete_zones() {
+    let actions = |modes: &[Mode], scope: &Scope| -> BTreeSet<_> {
+        statements(modes, scope).unwrap().into_iter().flat_map(|statement| statement.action.0).collect()
+    };
+    let made = statements(&[Mode::DnsNamespaces], &scope()).unwrap();
+    let create = made.iter().find(|it| it.action.0[0] == "servicediscovery:CreatePrivateDnsNamespace").unwrap();
+    assert!(create.condition["StringEquals"].contains_key("aws:RequestTag/cloudmap-mcs/made-for"), "{create:?}");
+    // AWS Cloud Map API permissions reference.
+    let documented = [
+        "route53:CreateHostedZone",
+        "route53:GetHostedZone",
+        "route53:ListHostedZonesByName",
+        "ec2:DescribeVpcs",
+        "ec2:DescribeRegions",
+    ];
+    let all = actions(&[Mode::DnsNamespaces], &scope());
+    assert!(documented.iter().all(|action| all.contains(*action)), "{all:?}");
+    for mode in Mode::value_variants() {
+        let deletes = actions(&[*mode], &scope()).contains("route53:DeleteHostedZone");
+        assert_eq!(deletes, *mode == Mode::People, "{mode:?}");
+    }
+    let no_zones = Scope { hosted_zones: Vec::new(), ..scope() };
+    assert!(!actions(&[Mode::People], &no_zones).contains("route53:DeleteHostedZone"));
+}
+
+#[test]
 fn a_role_of_one_cluster_may_write_its_own_part_of_the_ledger_and_the_heads_of_all() {
     let condition = |clusters: &[&str], sid: &str| {
         let scope = Scope { clusters: clusters.iter().map(|id| id.parse().unwrap()).collect(), ..scope() };

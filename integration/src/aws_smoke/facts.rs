@@ -180,7 +180,16 @@ facts! {
         ["src/cloudmap/port.rs": "AWS deletes what the request omits"]; check!(Vpc, dns::update);
     "dns-api-only" (1, 1) "A service of type HTTP in a DNS namespace takes instances without an address.";
         ["src/cloudmap/port.rs": "`None` creates a service that can be discovered only through the API"]; check!(Vpc, dns::api_only);
+    "dns-zone-taken" (0, 0) "The operation of CreatePrivateDnsNamespace fails with CANNOT_CREATE_HOSTED_ZONE if the VPC has a zone of the name.";
+        ["integration/emulator/src/namespaces.rs": "`CANNOT_CREATE_HOSTED_ZONE`, as users of Terraform report"];
+        How::Never("users of Terraform report it, and AWS charges for a second zone");
 
+    "iam-zone-tags" (0, 0) "CreatePrivateDnsNamespace with tags needs no route53:ChangeTagsForResource.";
+        ["docs/iam.md": "not the zone (?)"];
+        How::Never("needs a role with the policy of `cloudmap-mcs iam --mode instances,dns-namespaces`");
+    "iam-delete-zone" (0, 0) "DeleteNamespace of a namespace with DNS needs route53:DeleteHostedZone.";
+        ["docs/iam.md": "does not mention it for `DeleteNamespace` (?)"];
+        How::Never("needs a role with the policy of `cloudmap-mcs iam --mode people,dns`");
     "iam-namespace-name" (0, 0) "IAM compares servicediscovery:NamespaceName with the HttpName in the request.";
         ["docs/iam.md": "which is the namespace's HttpName (?)"];
         How::Never("needs a role with the policy: `cloudmap-mcs doctor` with that role shows it");

@@ -382,6 +382,19 @@ impl Write for Port {
         self.submit(permit, Operation::CreateHttpNamespace, body).await
     }
 
+    async fn create_private_dns_namespace(
+        &self,
+        permit: &Permit,
+        (name, vpc): (&str, &str),
+        creator_request_id: &str,
+        description: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<OperationId, Error> {
+        let body = json!({"Name": name, "Vpc": vpc, "CreatorRequestId": creator_request_id, "Description": description,
+            "Tags": tag_list(tags)});
+        self.submit(permit, Operation::CreatePrivateDnsNamespace, body).await
+    }
+
     async fn delete_namespace(&self, permit: &Permit, id: &str) -> Result<OperationId, Error> {
         self.submit(permit, Operation::DeleteNamespace, json!({"Id": id})).await
     }

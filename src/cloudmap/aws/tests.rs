@@ -182,7 +182,12 @@ async fn the_loser_of_a_name_learns_who_won() {
     let body = json!({"__type": "NamespaceAlreadyExists", "NamespaceId": "ns-9", "CreatorRequestId": "other"});
     let (cloudmap, _server) = answering(400, &body).await;
     let error = cloudmap.create_http_namespace(&permit(), "shop", "me", "", &BTreeMap::new()).await.unwrap_err();
-    assert_eq!(error.kind, ErrorKind::AlreadyExists { id: Some("ns-9".to_owned()) });
+    let taken = ErrorKind::AlreadyExists { id: Some("ns-9".to_owned()) };
+    assert_eq!(error.kind, taken);
+    let (cloudmap, _server) = answering(400, &body).await;
+    let private = ("shop", "vpc-0123abcd");
+    let made = cloudmap.create_private_dns_namespace(&permit(), private, "me", "", &BTreeMap::new()).await;
+    assert_eq!(made.unwrap_err().kind, taken);
 }
 
 #[tokio::test]

@@ -7,9 +7,10 @@ use aws_sdk_servicediscovery::{
     config::{ConfigBag, Intercept, RuntimeComponents, interceptors::BeforeTransmitInterceptorContextRef},
     error::BoxError,
     operation::{
-        create_http_namespace::CreateHttpNamespaceError, create_service::CreateServiceError,
-        delete_namespace::DeleteNamespaceError, deregister_instance::DeregisterInstanceError,
-        register_instance::RegisterInstanceError, update_service::UpdateServiceError,
+        create_http_namespace::CreateHttpNamespaceError, create_private_dns_namespace::CreatePrivateDnsNamespaceError,
+        create_service::CreateServiceError, delete_namespace::DeleteNamespaceError,
+        deregister_instance::DeregisterInstanceError, register_instance::RegisterInstanceError,
+        update_service::UpdateServiceError,
     },
     types::{CustomHealthStatus, HealthCheckCustomConfig, ServiceTypeOption, Tag, error::DuplicateRequest},
 };
@@ -76,6 +77,36 @@ impl Write for AwsCloudMap {
                         Some(ErrorKind::AlreadyExists { id: e.namespace_id().map(str::to_owned) })
                     }
                     CreateHttpNamespaceError::DuplicateRequest(e) => Some(duplicate(e)),
+                    _ => None,
+                })
+            })?;
+        operation_id(operation, answer.operation_id())
+    }
+
+    async fn create_private_dns_namespace(
+        &self,
+        permit: &Permit,
+        (name, vpc): (&str, &str),
+        creator_request_id: &str,
+        description: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<OperationId, Error> {
+        let operation = Operation::CreatePrivateDnsNamespace;
+        let request = self
+            .client
+            .create_private_dns_namespace()
+            .name(name)
+            .vpc(vpc)
+            .creator_request_id(creator_request_id)
+            .description(description)
+            .set_tags(Some(request_tags(operation, tags)?));
+        let answer =
+            request.customize().interceptor(Permitted(permit.clone(), operation)).send().await.map_err(|e| {
+                error::sort(operation, &e, |e| match e {
+                    CreatePrivateDnsNamespaceError::NamespaceAlreadyExists(e) => {
+                        Some(ErrorKind::AlreadyExists { id: e.namespace_id().map(str::to_owned) })
+                    }
+                    CreatePrivateDnsNamespaceError::DuplicateRequest(e) => Some(duplicate(e)),
                     _ => None,
                 })
             })?;

@@ -58,8 +58,8 @@ impl Read for Fake {
                 let made = namespace.as_ref().map(|made| ("NAMESPACE".to_owned(), made.to_string()));
                 Ok(OperationState::Succeeded { targets: made.into_iter().collect() })
             }
-            Some(Ended::Failed) => {
-                Ok(OperationState::Failed { code: "INTERNAL_FAILURE".to_owned(), message: "injected".to_owned() })
+            Some(Ended::Failed { code, message }) => {
+                Ok(OperationState::Failed { code: (*code).to_owned(), message: message.clone() })
             }
             None if registry.later.running.contains_key(&id.0) => Ok(OperationState::Running),
             None => Err(error(Operation::GetOperation, ErrorKind::NotFound)),
@@ -134,24 +134,55 @@ impl Write for Fake {
         if tags.len() > quotas::TAGS {
             return Err(error(Operation::CreateHttpNamespace, ErrorKind::LimitExceeded));
         }
-        let id = registry.add_namespace(name, NamespaceKind::Http);
-        registry.tags.insert(format!("arn:{id}").into(), tags.clone());
-        if let Some(namespace) = registry.namespaces.last_mut() {
-            namespace.description = Some(description.to_owned());
+        let made = registry.make_namespace(name, NamespaceKind::Http, description, tags);
+        Ok(OperationId(made))
+    }
+
+    async fn create_private_dns_namespace(
+        &self,
+        permit: &Permit,
+        (name, vpc): (&str, &str),
+        _creator_request_id: &str,
+        description: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<OperationId, Error> {
+        let operation = Operation::CreatePrivateDnsNamespace;
+        let fault = self.begin_write(permit, operation, name).await?;
+        let mut registry = self.registry();
+        if tags.len() > quotas::TAGS {
+            return Err(error(operation, ErrorKind::LimitExceeded));
         }
-        let operation = registry.id("op");
-        registry.later.ended.insert(operation.clone(), Ended::Succeeded { namespace: Some(id) });
-        Ok(OperationId(operation))
+        // Each private namespace here is one of this VPC.
+        let of_namespace = |it: &Namespace| it.kind == NamespaceKind::DnsPrivate && &*it.name == name;
+        let has_zone = registry.zones.contains(name) || registry.namespaces.iter().any(of_namespace);
+        let ended = match Ended::of(fault.as_ref()) {
+            Ended::Succeeded { .. } if has_zone => Ended::Failed {
+                code: "CANNOT_CREATE_HOSTED_ZONE",
+                message: format!(
+                    "The VPC {vpc} in region eu-west-1 has already been associated with the hosted zone Z1 with the same \
+                     domain name."
+                ),
+            },
+            Ended::Succeeded { .. } => {
+                let made = registry.make_namespace(name, NamespaceKind::DnsPrivate, description, tags);
+                return Ok(OperationId(made));
+            }
+            failed @ Ended::Failed { .. } => failed,
+        };
+        Ok(OperationId(registry.end(ended)))
     }
 
     async fn delete_namespace(&self, permit: &Permit, id: &str) -> Result<OperationId, Error> {
-        self.begin_write(permit, Operation::DeleteNamespace, id).await?;
+        let fault = self.begin_write(permit, Operation::DeleteNamespace, id).await?;
         let mut registry = self.registry();
         if registry.services.values().any(|service| service.namespace_id.as_deref() == Some(id)) {
             return Err(error(Operation::DeleteNamespace, ErrorKind::InUse));
         }
-        registry.namespaces.retain(|namespace| &*namespace.id != id);
-        Ok(OperationId("op".into()))
+        let ended = Ended::of(fault.as_ref());
+        if matches!(ended, Ended::Succeeded { .. }) {
+            registry.namespaces.retain(|namespace| &*namespace.id != id);
+        }
+        Ok(OperationId(registry.end(ended)))
     }
 
     async fn create_service(&self, permit: &Permit, new: &NewService, _lane: Lane) -> Result<CreateService, Error> {
@@ -197,7 +228,8 @@ impl Write for Fake {
         if api_only || !kinds(&change.records).is_subset(&has) {
             return Err(error(Operation::UpdateService, ErrorKind::InvalidInput));
         }
-        let succeeds = !matches!(fault, Some(Fault::FailedLater));
+        let ended = Ended::of(fault.as_ref());
+        let succeeds = matches!(ended, Ended::Succeeded { .. });
         if let Some(service) = registry.services.get_mut(id).filter(|_| succeeds) {
             let ServiceChange { description, records, health_check } = change.clone();
             service.description = description.or_else(|| service.description.take());
@@ -205,9 +237,7 @@ impl Write for Fake {
             service.health_check = health_check;
             service.dns = service.dns.take().map(|dns| DnsConfig { records, ..dns });
         }
-        let operation = registry.id("op");
-        let ended = if succeeds { Ended::Succeeded { namespace: None } } else { Ended::Failed };
-        registry.later.ended.insert(operation.clone(), ended);
+        let operation = registry.end(ended);
         match fault {
             Some(Fault::Lost(kind)) => Err(error(Operation::UpdateService, kind)),
             _ => Ok(OperationId(operation)),

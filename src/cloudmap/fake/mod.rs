@@ -23,8 +23,8 @@ pub enum Fault {
     Refused(ErrorKind),
     /// The call fails, but has its effect.
     Lost(ErrorKind),
-    /// The call is accepted, and its operation fails.
-    FailedLater,
+    /// The call is accepted, and its operation fails with this code of AWS.
+    FailedLater(&'static str),
 }
 
 /// The registry. Clones share it.
@@ -117,7 +117,7 @@ impl Fake {
         }
         let id = registry.id("op");
         let until = Instant::now() + self.operation;
-        let fails = matches!(fault, Some(Fault::FailedLater));
+        let fails = if let Some(Fault::FailedLater(code)) = fault { Some(code) } else { None };
         let pending = Pending { until, key, effect, fails };
         registry.later.running.insert(id.clone(), pending);
         match fault {

@@ -39,6 +39,8 @@ pub struct Registry {
     pub in_flight: usize,
     /// The most calls that were in flight at the same time.
     pub most_in_flight: usize,
+    /// Names of hosted zones in the VPC that belong to no namespace.
+    pub zones: BTreeSet<String>,
     pub(super) later: Later,
     next: u64,
 }
@@ -60,7 +62,26 @@ pub(super) enum Ended {
         /// The namespace that it created.
         namespace: Option<Arc<str>>,
     },
-    Failed,
+    Failed {
+        /// AWS's code.
+        code: &'static str,
+        /// AWS's text.
+        message: String,
+    },
+}
+
+impl Ended {
+    /// As a fault says it.
+    pub(super) fn of(fault: Option<&Fault>) -> Self {
+        match fault {
+            Some(Fault::FailedLater(code)) => Self::failed(code),
+            _ => Self::Succeeded { namespace: None },
+        }
+    }
+
+    fn failed(code: &'static str) -> Self {
+        Self::Failed { code, message: "injected".to_owned() }
+    }
 }
 
 /// When a health status takes effect, the service and instance, and whether it is healthy.
@@ -72,7 +93,8 @@ pub(super) struct Pending {
     pub(super) key: (Arc<str>, Arc<str>),
     /// `None` removes the instance.
     pub(super) effect: Option<Attributes>,
-    pub(super) fails: bool,
+    /// The code with which it fails.
+    pub(super) fails: Option<&'static str>,
 }
 
 impl Registry {
@@ -80,9 +102,9 @@ impl Registry {
     pub(super) fn settle(&mut self) {
         let now = Instant::now();
         for (id, pending) in self.later.running.extract_if(.., |_, pending| pending.until <= now) {
-            let fails = pending.fails || self.failing_later.contains(&pending.key.0);
-            if fails || !self.services.contains_key(&pending.key.0) {
-                self.later.ended.insert(id, Ended::Failed);
+            let fails = self.failing_later.contains(&pending.key.0) || !self.services.contains_key(&pending.key.0);
+            if let Some(code) = pending.fails.or_else(|| fails.then_some("INTERNAL_FAILURE")) {
+                self.later.ended.insert(id, Ended::failed(code));
                 continue;
             }
             self.later.ended.insert(id, Ended::Succeeded { namespace: None });
@@ -127,6 +149,29 @@ impl Registry {
         };
         self.namespaces.push(namespace);
         id
+    }
+
+    /// Adds a namespace as a call does, and returns the id of the operation.
+    pub(super) fn make_namespace(
+        &mut self,
+        name: &str,
+        kind: NamespaceKind,
+        description: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Arc<str> {
+        let id = self.add_namespace(name, kind);
+        self.tags.insert(format!("arn:{id}").into(), tags.clone());
+        if let Some(namespace) = self.namespaces.last_mut() {
+            namespace.description = Some(description.to_owned());
+        }
+        self.end(Ended::Succeeded { namespace: Some(id) })
+    }
+
+    /// Notes what became of an operation, and returns its id.
+    pub(super) fn end(&mut self, ended: Ended) -> Arc<str> {
+        let operation = self.id("op");
+        self.later.ended.insert(operation.clone(), ended);
+        operation
     }
 
     /// Adds a service, and returns its id.

@@ -127,7 +127,8 @@ fn refuse_what_does_not_go_together(args: &PolicyArgs) -> anyhow::Result<()> {
     let of_ledger = [Mode::Ledger, Mode::Instances, Mode::Imports, Mode::AwsMcs];
     // Where services are not named, their tag has the id.
     let by_tag: &[Mode] = if args.services.is_empty() { &[Mode::Joining, Mode::Hiding] } else { &[] };
-    let of_clusterset = [&of_ledger[..], &[Mode::Reading, Mode::Deny, Mode::People], by_tag].concat();
+    let of_clusterset =
+        [&of_ledger[..], &[Mode::Reading, Mode::DnsNamespaces, Mode::Deny, Mode::People], by_tag].concat();
     let of_cluster = [&[Mode::Annotated], by_tag].concat();
     for (given, flag, modes) in [
         (args.clusterset.is_some(), "--clusterset", &of_clusterset[..]),
@@ -136,7 +137,7 @@ fn refuse_what_does_not_go_together(args: &PolicyArgs) -> anyhow::Result<()> {
         (!args.cloudmap_namespaces.is_empty(), "--cloudmap-namespaces", &[Mode::Imports, Mode::AwsMcs, Mode::Gates]),
         (!args.cloudmap_namespace_ids.is_empty(), "--cloudmap-namespace-ids", &[Mode::AwsMcs]),
         (!args.services.is_empty(), "--services", &[Mode::Joining, Mode::Hiding]),
-        (!args.hosted_zones.is_empty(), "--hosted-zones", &[Mode::Dns]),
+        (!args.hosted_zones.is_empty(), "--hosted-zones", &[Mode::Dns, Mode::People]),
         (!args.ecs_clusters.is_empty(), "--ecs-clusters", &[Mode::Cutover]),
         (args.role_arn.is_some(), "--role-arn", &[Mode::AssumeRole]),
     ] {

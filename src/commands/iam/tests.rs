@@ -31,7 +31,7 @@ fn output(flags: &str) -> String {
 fn the_documented_output_is_that_of_the_commands() {
     let document = include_str!("../../../docs/iam.md");
     let shown: Vec<_> = document.split("```console\n$ ").skip(1).collect();
-    assert_eq!(shown.len(), 6);
+    assert_eq!(shown.len(), 7);
     for shown in shown {
         let block = shown.split("```").next().unwrap().replace("\\\n", " ");
         let (command, expected) = block.split_once('\n').unwrap();

@@ -18,7 +18,10 @@ use super::{
 };
 use app::connect;
 use cli::PurgeArgs;
-use cloudmap::{ErrorKind, Instance, Lane, Namespace, OperationId, OperationState, Permit, Service, attributes};
+use cloudmap::{
+    ErrorKind, Instance, Lane, Namespace, NamespaceKind, Operation, OperationId, OperationState, Permit, Service,
+    attributes,
+};
 use instances::{Owner, ownership};
 use ledger::{
     head::Head,
@@ -304,8 +307,7 @@ impl Remains {
             }
         }
         for namespace in self.namespaces.iter().chain(&self.ledger_namespace) {
-            let deleted = async || cloudmap.delete_namespace(permit, &namespace.id).await.map(drop);
-            if !delete(out, "namespace", &namespace.name, deleted).await? {
+            if !delete_namespace(cloudmap, permit, namespace, out).await? {
                 left.push(format!("the namespace {}", namespace.name));
             }
         }
@@ -385,6 +387,49 @@ async fn deregister(
         }
     }
     Ok(())
+}
+
+/// Deletes a namespace that should be empty, waits until it is gone, and returns whether it is. If it has DNS, AWS also deletes
+/// its hosted zone, with the permissions of whoever runs this.
+async fn delete_namespace(
+    cloudmap: &dyn cloudmap::Write,
+    permit: &Permit,
+    namespace: &Namespace,
+    out: &mut impl Write,
+) -> anyhow::Result<bool> {
+    let attempt = async || match cloudmap.delete_namespace(permit, &namespace.id).await {
+        Ok(operation) | Err(cloudmap::Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
+            namespace_deleted(cloudmap, &operation).await
+        }
+        Err(error) => Err(error),
+    };
+    let deleted = delete(out, "namespace", &namespace.name, attempt).await;
+    if namespace.kind == NamespaceKind::Http {
+        return deleted;
+    }
+    deleted
+        .context("to delete a namespace with DNS takes the permission route53:DeleteHostedZone as well (docs/iam.md)")
+}
+
+/// Waits until the operation that deletes a namespace has ended.
+async fn namespace_deleted(cloudmap: &dyn cloudmap::Write, id: &OperationId) -> Result<(), cloudmap::Error> {
+    let failed = |kind, message| Err(cloudmap::Error { operation: Operation::DeleteNamespace.name(), kind, message });
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match cloudmap.operation(id, Lane::Instances).await {
+            Ok(OperationState::Running) if Instant::now() < deadline => sleep(POLL).await,
+            Ok(OperationState::Running) => {
+                let message = format!("AWS has not finished it within {} s; run purge again later", PATIENCE.as_secs());
+                return failed(ErrorKind::Unknown, message);
+            }
+            Ok(OperationState::Failed { code, message }) => {
+                return failed(ErrorKind::Other, format!("{code}: {message}"));
+            }
+            Ok(OperationState::Succeeded { .. }) => return Ok(()),
+            Err(error) if error.kind == ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 /// Deletes something that should be empty, and returns whether it is gone. AWS may notice only after a moment that it is empty.

@@ -3,7 +3,7 @@
 
 use std::{io::Write, sync::Arc};
 
-use super::{claimed, delete, is_forgotten};
+use super::{claimed, delete_namespace, is_forgotten};
 use crate::asking::clusters_of;
 use cloudmap::{Lane, Namespace, Permit};
 use instances::{Owner, ownership};
@@ -29,8 +29,7 @@ pub(super) async fn purge(
     }
     let mut left = stays;
     for namespace in empty.iter().filter(|_| !dry_run) {
-        let deleted = async || cloudmap.delete_namespace(permit, &namespace.id).await.map(drop);
-        if !delete(out, "namespace", &namespace.name, deleted).await? {
+        if !delete_namespace(&*cloudmap, permit, namespace, out).await? {
             left.push(format!("{} is not empty", namespace.name));
         }
     }
@@ -80,4 +79,44 @@ async fn sort(
         }
     }
     Ok((empty, stays))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::purge::tests::{clusterset, member};
+    use cloudmap::{
+        NamespaceKind, Operation,
+        fake::{Fake, Fault, permit},
+    };
+
+    /// Nobody else deletes them: others may resolve names there.
+    #[tokio::test(start_paused = true)]
+    async fn an_empty_namespace_with_dns_goes_with_its_zone_and_what_aws_refuses_is_said() {
+        let fake = Fake::new();
+        let member = member(&fake, "blue", "web").await;
+        let identity =
+            Owner { clusterset: Some(clusterset()), cluster: "blue".parse().unwrap(), cluster_uid: "uid".into() };
+        for (name, tags) in [("ours", identity.tags()), ("theirs", BTreeMap::new())] {
+            let id = fake.registry().add_namespace(name, NamespaceKind::DnsPrivate);
+            fake.registry().tags.insert(format!("arn:{id}").into(), tags);
+        }
+        let names = ["ours", "theirs"].map(str::to_owned);
+        let purge = async || {
+            let cloudmap: Arc<dyn cloudmap::Write> = Arc::new(fake.clone());
+            let purged = purge(cloudmap, &permit(), &clusterset(), &names, false, &mut Vec::new()).await;
+            format!("{:#}", purged.unwrap_err())
+        };
+        let there = |name: &str| fake.registry().namespaces.iter().any(|it| &*it.name == name);
+        fake.fault(Operation::DeleteNamespace, Fault::FailedLater("ACCESS_DENIED"));
+        let said = purge().await;
+        assert!(said.contains("route53:DeleteHostedZone") && said.contains("ACCESS_DENIED"), "{said}");
+        assert!(there("ours"));
+        let said = purge().await;
+        assert!(said.contains("theirs was not made by"), "{said}");
+        assert_eq!((there("ours"), there("theirs")), (false, true));
+        drop(member);
+    }
 }

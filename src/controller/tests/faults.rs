@@ -262,7 +262,11 @@ async fn restarts(pauses: Vec<u64>) {
             blue.export(name, 80, &["10.0.0.1", "10.0.0.2"]);
             green.export(name, 80, &["10.1.0.1"]);
         }
-        for fault in [Fault::FailedLater, Fault::Lost(ErrorKind::Unknown), Fault::Refused(ErrorKind::Throttled)] {
+        for fault in [
+            Fault::FailedLater("INTERNAL_FAILURE"),
+            Fault::Lost(ErrorKind::Unknown),
+            Fault::Refused(ErrorKind::Throttled),
+        ] {
             if pause % 4 > 0 {
                 world.fake.fault(Operation::RegisterInstance, fault);
             }

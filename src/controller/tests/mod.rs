@@ -5,6 +5,7 @@ mod aws_mcs;
 mod conformance;
 mod cutovers;
 mod discovered;
+mod dns_namespaces;
 mod drains;
 mod faults;
 mod gates;

@@ -132,6 +132,7 @@ impl World {
             registration: RegistrationPolicy::Open,
             quota: Quota::default(),
             hide_tasks: false,
+            missing_namespaces: instances::MissingNamespaces::default(),
             settle: Settle::default(),
             hidden: Arc::default(),
             metrics: Metrics::new(&exposed).unwrap(),

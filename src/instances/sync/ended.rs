@@ -52,7 +52,13 @@ impl Engine {
             Event::NamespaceCreated { name, result } => {
                 match result {
                     Ok(made) => self.directory.created(&name, made, now),
-                    Err(error) => self.directory.creating(&name).loaded(Err(error), now),
+                    Err(error) => {
+                        // Somebody else may have made it meanwhile: that is seen before anything is said.
+                        if error.kind == ErrorKind::NoZone {
+                            self.directory.namespaces.forget(now);
+                        }
+                        self.directory.creating(&name).loaded(Err(error), now);
+                    }
                 }
                 self.forget_unneeded(&name);
                 self.wake_unresolved(now);

@@ -71,6 +71,7 @@ pub(super) fn reason(error: &Error) -> Option<Reason> {
         ErrorKind::LimitExceeded => Some(Reason::LimitExceeded),
         ErrorKind::AccessDenied => Some(Reason::AccessDenied),
         ErrorKind::Throttled => Some(Reason::Throttled),
+        ErrorKind::NoZone => Some(Reason::NoNamespace),
         ErrorKind::Duplicate { .. } | ErrorKind::NotFound | ErrorKind::InUse => None,
         _ => Some(Reason::Failed),
     }

@@ -19,6 +19,7 @@ mod hiding;
 mod inventory;
 mod known;
 mod listing;
+mod making;
 mod notice;
 mod performer;
 mod places;
@@ -47,7 +48,7 @@ use tokio::{
 pub use self::{authority::Authority, notice::Notice};
 use self::{engine::Engine, performer::Performer};
 use super::{
-    Consent, InstanceSpec, Owner,
+    Consent, InstanceSpec, MissingNamespaces, Owner,
     share::{Reached, Share, Traffic},
 };
 use api::events::EventReason;
@@ -71,14 +72,15 @@ pub struct SyncSettings {
     pub drift_budget: f64,
     /// Minimum period of the drift checks.
     pub drift_period: Duration,
-    /// Whether to create missing namespaces, as API-only ones. DNS namespaces are never created.
-    pub create_namespaces: bool,
+    /// Which missing namespaces to create.
+    pub missing_namespaces: MissingNamespaces,
 }
 
 impl SyncSettings {
     /// The default settings.
     pub fn new(identity: Owner) -> Self {
-        Self { identity, drift_budget: 10.0, drift_period: Duration::from_secs(50), create_namespaces: true }
+        let missing_namespaces = MissingNamespaces::default();
+        Self { identity, drift_budget: 10.0, drift_period: Duration::from_secs(50), missing_namespaces }
     }
 }
 
@@ -156,7 +158,7 @@ pub type Verdict = Result<(), (Reason, String)>;
 /// How to create what is missing for a target. An existing service is used as it is, except that ours gets the TTL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Creation {
-    /// Create a missing namespace, as an API-only one.
+    /// Create a missing namespace.
     pub namespace: bool,
     /// Create a missing service, and set the TTL of ours: the wishes are valid.
     pub service: bool,
@@ -309,7 +311,7 @@ pub enum Outcome {
 pub enum Reason {
     /// The Cloud Map service belongs to somebody else.
     ForeignOwner,
-    /// The namespace does not exist and may not be created.
+    /// The namespace does not exist, and may not or cannot be created.
     NoNamespace,
     /// An AWS quota is exhausted: 1,000 instances per service, namespaces per region, ...
     LimitExceeded,
@@ -413,7 +415,7 @@ pub fn spawn(
     let (status, status_receiver) = watch::channel(Statuses::default());
     let (figures, figures_receiver) = watch::channel(SyncFigures::default());
     let task = Task {
-        performer: Arc::new(Performer::new(cloudmap, listings, hidden, settings.identity.clone(), authority.clone())),
+        performer: Arc::new(Performer::new(cloudmap, listings, hidden, &settings, authority.clone())),
         settings: Arc::new(settings),
         desired,
         authority,

@@ -2,38 +2,37 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tracing::warn;
 
 use super::{
-    Authority,
+    Authority, SyncSettings,
     call::{Call, Event, Inventory},
+    making::kind_of_failure,
 };
 use crate::{
-    Adopt, Owner,
+    Adopt, MissingNamespaces, Owner,
     ownership::{self, Control},
 };
 use base::env;
 use cloudmap::{
-    CreateService, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Listings, Namespace, NewService, Operation,
+    CreateService, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Listings, NewService, Operation,
     OperationId, OperationState, Permit, Service, ServiceChange,
 };
 use cluster::record::{Hidden, HiddenStore};
 use ledger::record::{ResourceVersion, StoreError};
 use model::Target;
 
-/// Number of polls until the creation of a namespace or the change of a service is given up. AWS takes seconds for
-/// them; if it takes longer, the next look shows the result.
-const POLLS: u32 = 30;
+/// How long the change of a service may take. AWS takes seconds; if it takes longer, the next look shows the result.
+const PATIENCE: Duration = Duration::from_mins(1);
 const POLL: Duration = Duration::from_secs(2);
-/// The type of target in operations that create a namespace.
-const NAMESPACE: &str = "NAMESPACE";
 
 pub(super) struct Performer {
-    cloudmap: Arc<dyn cloudmap::Write>,
+    pub(super) cloudmap: Arc<dyn cloudmap::Write>,
     listings: Arc<Listings>,
     hidden: Arc<dyn HiddenStore>,
-    identity: Owner,
+    pub(super) identity: Owner,
+    pub(super) missing: MissingNamespaces,
     authority: Authority,
 }
 
@@ -42,10 +41,11 @@ impl Performer {
         cloudmap: Arc<dyn cloudmap::Write>,
         listings: Arc<Listings>,
         hidden: Arc<dyn HiddenStore>,
-        identity: Owner,
+        settings: &SyncSettings,
         authority: Authority,
     ) -> Self {
-        Self { cloudmap, listings, hidden, identity, authority }
+        let SyncSettings { identity, missing_namespaces: missing, .. } = settings.clone();
+        Self { cloudmap, listings, hidden, identity, missing, authority }
     }
 
     pub(super) async fn perform(self: Arc<Self>, call: Call) -> Event {
@@ -115,7 +115,7 @@ impl Performer {
     }
 
     /// The same, but never in a ledger, whatever was planned.
-    fn permit_in(&self, namespace: &str, operation: Operation) -> Result<Permit, Error> {
+    pub(super) fn permit_in(&self, namespace: &str, operation: Operation) -> Result<Permit, Error> {
         if ledger::is_ledger(namespace) {
             let message = format!("the namespace {namespace} is the ledger of a ClusterSet; nothing was sent");
             return Err(Error { operation: operation.name(), kind: ErrorKind::AccessDenied, message });
@@ -183,39 +183,26 @@ impl Performer {
         self.unless_elsewhere(service_id, shown).await
     }
 
-    /// Creates a namespace, waits until it exists, and gets it, because AWS allows few listings. `None` if only a
-    /// listing can show it.
-    async fn create_namespace(&self, name: &Arc<str>) -> Result<Option<Namespace>, Error> {
-        let (creator, description) = (self.identity.creator_request_id(env::random()), self.identity.description());
-        let permit = self.permit_in(name, Operation::CreateHttpNamespace)?;
-        let created =
-            self.cloudmap.create_http_namespace(&permit, name, &creator, &description, &self.identity.tags()).await;
-        let id = match created {
-            Ok(operation) | Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
-                self.finished("CreateHttpNamespace", &operation).await?.remove(NAMESPACE)
-            }
-            Err(Error { kind: ErrorKind::AlreadyExists { id }, .. }) => id,
-            Err(error) => return Err(error),
-        };
-        let Some(id) = id else { return Ok(None) };
-        let found = self.cloudmap.get_namespace(&id).await;
-        Ok(found.ok().filter(|found| found.name == *name))
-    }
-
     /// Waits for the end of an operation. Returns its targets by type.
-    async fn finished(&self, operation: &'static str, id: &OperationId) -> Result<BTreeMap<String, String>, Error> {
-        let failed = |kind, message| Err(Error { operation, kind, message });
-        for _ in 0..POLLS {
+    pub(super) async fn finished(
+        &self,
+        operation: Operation,
+        id: &OperationId,
+        patience: Duration,
+    ) -> Result<BTreeMap<String, String>, Error> {
+        let failed = |kind, message| Err(Error { operation: operation.name(), kind, message });
+        let until = Instant::now() + patience;
+        while Instant::now() < until {
             match self.cloudmap.operation(id, Lane::Instances).await {
                 Ok(OperationState::Running) => sleep(POLL).await,
                 Ok(OperationState::Succeeded { targets }) => return Ok(targets),
                 Ok(OperationState::Failed { code, message }) => {
-                    return failed(ErrorKind::Other, format!("{code}: {message}"));
+                    return failed(kind_of_failure(&code), format!("{code}: {message}"));
                 }
                 Err(error) => return Err(error),
             }
         }
-        failed(ErrorKind::Unknown, "AWS has not finished it within a minute".to_owned())
+        failed(ErrorKind::Unknown, format!("AWS has not finished it within {} s", patience.as_secs()))
     }
 
     /// If health cannot be read, the last known status counts.
@@ -251,12 +238,12 @@ impl Performer {
                 Ok(operation) => operation,
                 // Somebody else's update is in progress. Another look shows its result.
                 Err(Error { kind: ErrorKind::Duplicate { operation: Some(operation) }, .. }) => {
-                    self.finished("UpdateService", &operation).await?;
+                    self.finished(Operation::UpdateService, &operation, PATIENCE).await?;
                     return Ok(Some(before));
                 }
                 Err(error) => return Err(error),
             };
-            self.finished("UpdateService", &operation).await?;
+            self.finished(Operation::UpdateService, &operation, PATIENCE).await?;
         }
         Ok(Some(records))
     }
@@ -306,7 +293,6 @@ mod tests {
     use super::*;
     use cloudmap::{Access, Limited, Limits, NamespaceKind, Rate, Rates, fake::Fake};
     use cluster::{Leadership, record::memory::StoredHidden};
-    use tokio::time::Instant;
 
     /// Planning already refuses such targets. This is the last protection if planning is wrong.
     #[tokio::test(start_paused = true)]
@@ -321,7 +307,7 @@ mod tests {
         let hidden = Arc::new(StoredHidden::default());
         let cloudmap: Arc<dyn cloudmap::Write> = Arc::new(fake.clone());
         let listings = Listings::new(cloudmap.clone());
-        let performer = Arc::new(Performer::new(cloudmap, listings, hidden, identity, authority));
+        let performer = Arc::new(Performer::new(cloudmap, listings, hidden, &SyncSettings::new(identity), authority));
         let target = || Target { namespace: "clusterset-prod".into(), service: "clusters".into() };
         let id: Arc<str> = "k8s-1".into();
         let instance = Instance { id: id.clone(), attributes: BTreeMap::new() };
@@ -356,7 +342,7 @@ mod tests {
         let authority = Authority { leadership: leadership.clone(), ledger: None };
         let hidden = Arc::new(StoredHidden::default());
         let listings = Listings::new(limited.clone());
-        let performer = Arc::new(Performer::new(limited, listings, hidden, identity, authority));
+        let performer = Arc::new(Performer::new(limited, listings, hidden, &SyncSettings::new(identity), authority));
         let register = |id: &str| {
             let target = Target { namespace: "shop".into(), service: "web".into() };
             let instance = Instance { id: id.into(), attributes: BTreeMap::new() };

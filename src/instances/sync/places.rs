@@ -15,6 +15,7 @@ use super::{
     state::{Phase, State, Want},
 };
 use crate::{
+    MissingNamespaces,
     attributes::ServiceTraits,
     ownership::{Control, ServiceOwner, control, refusal, service_owner},
     share::Others,
@@ -159,7 +160,11 @@ impl Engine {
                 "there is no Cloud Map namespace {name:?}, but a DNS namespace {:?}; write its name in this way",
                 alike.name
             )),
-            None if creates && self.settings.create_namespaces => Ok(()),
+            None if creates && self.settings.missing_namespaces.hides_the_internet(name) => Err(format!(
+                "there is no Cloud Map namespace {name:?}, and the controller does not create it with DNS, because its hosted zone \
+                 would hide all names under .{name} of the Internet from the VPC; create it yourself, or name another one"
+            )),
+            None if creates && self.settings.missing_namespaces != MissingNamespaces::Leave => Ok(()),
             None => Err(format!(
                 "there is no Cloud Map namespace {name:?}, and the controller does not create it for this; create it, name \
                  another one, or, for a ServiceExport, have an administrator list it in the annotation {ANNOTATION_MAY_CREATE} on \

@@ -114,6 +114,17 @@ impl Write for Narrow {
         self.registry.create_http_namespace(permit, name, creator_request_id, description, tags).await
     }
 
+    async fn create_private_dns_namespace(
+        &self,
+        permit: &Permit,
+        name: (&str, &str),
+        creator_request_id: &str,
+        description: &str,
+        tags: &BTreeMap<String, String>,
+    ) -> Result<OperationId, Error> {
+        self.registry.create_private_dns_namespace(permit, name, creator_request_id, description, tags).await
+    }
+
     async fn delete_namespace(&self, permit: &Permit, id: &str) -> Result<OperationId, Error> {
         self.registry.delete_namespace(permit, id).await
     }

@@ -27,6 +27,8 @@ pub(in crate::tests) struct Cluster {
     pub(in crate::tests) quota: Quota,
     /// `--hide-tasks`
     pub(in crate::tests) hide_tasks: bool,
+    /// `--create-dns-namespaces`
+    pub(in crate::tests) missing_namespaces: instances::MissingNamespaces,
     /// `--settle`
     pub(in crate::tests) settle: Settle,
     pub(in crate::tests) hidden: Arc<StoredHidden>,
@@ -69,7 +71,7 @@ impl Cluster {
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
         let (callers, registries) = (Arc::clone(&self.callers), self.registries.clone());
         let (hide_tasks, hidden, metrics) = (self.hide_tasks, Arc::clone(&self.hidden), self.metrics.clone());
-        let settle = self.settle;
+        let (settle, missing_namespaces) = (self.settle, self.missing_namespaces.clone());
         let (aws_mcs, registration, quota, derived) =
             (self.aws_mcs, self.registration, self.quota, self.naming.clone());
         self.leader = Some(tokio::spawn(env::on(&self.machine, async move {
@@ -88,7 +90,10 @@ impl Cluster {
             let listings = Listings::new(fake.clone());
             let (_stop, stopped) = tokio::sync::oneshot::channel::<()>();
             let registered = instances::sync::spawn(
-                instances::sync::SyncSettings::new(identity.clone()),
+                instances::sync::SyncSettings {
+                    missing_namespaces,
+                    ..instances::sync::SyncSettings::new(identity.clone())
+                },
                 fake.clone(),
                 listings.clone(),
                 hidden,

@@ -17,7 +17,7 @@ async fn an_awaited_instance_is_registered_when_its_operation_has_succeeded() {
     assert_eq!(world.status(&web).awaited, None, "nobody waits");
 
     let more = specs("uid-1", "web", [1, 2, 3], "a");
-    world.fake.fault(Operation::RegisterInstance, Fault::FailedLater);
+    world.fake.fault(Operation::RegisterInstance, Fault::FailedLater("INTERNAL_FAILURE"));
     world.desire([(web.clone(), awaiting(&more))]);
     let status = world.until(&web, |status| status.awaited.is_some()).await;
     let awaited = status.awaited.unwrap();

@@ -17,7 +17,8 @@ impl Bench {
     fn new(fake: &Fake) -> Self {
         let (cloudmap, hidden) = (Arc::new(fake.clone()), Arc::new(StoredHidden::default()));
         let listings = Listings::new(cloudmap.clone());
-        let performer = Performer::new(cloudmap, listings, hidden, identity("uid-1"), authority());
+        let settings = SyncSettings::new(identity("uid-1"));
+        let performer = Performer::new(cloudmap, listings, hidden, &settings, authority());
         let engine = Engine::new(Arc::new(SyncSettings::new(identity("uid-1"))), Instant::now());
         Self { engine, performer: Arc::new(performer) }
     }

@@ -11,6 +11,7 @@ mod health;
 mod hiding;
 mod isolation;
 mod lifecycle;
+mod making;
 mod remade;
 mod shares;
 mod storm;

@@ -50,7 +50,7 @@ fn fault(kind: u8) -> Fault {
         0 => Fault::Refused(ErrorKind::Throttled),
         1 => Fault::Refused(ErrorKind::Unknown),
         2 => Fault::Lost(ErrorKind::Unknown),
-        3 => Fault::FailedLater,
+        3 => Fault::FailedLater("INTERNAL_FAILURE"),
         4 => Fault::Refused(ErrorKind::AccessDenied),
         _ => Fault::Refused(ErrorKind::Duplicate { operation: None }),
     }

@@ -45,7 +45,7 @@ async fn recovers_from_every_kind_of_failed_write() {
         Fault::Lost(ErrorKind::Unknown),
         Fault::Refused(ErrorKind::AccessDenied),
         Fault::Refused(ErrorKind::InvalidInput),
-        Fault::FailedLater,
+        Fault::FailedLater("INTERNAL_FAILURE"),
     ] {
         fake.fault(Operation::RegisterInstance, fault.clone());
         fake.fault(Operation::DeregisterInstance, fault);
@@ -82,7 +82,7 @@ async fn throttled_listings_are_tried_again_every_few_seconds_and_reported_after
 #[tokio::test(start_paused = true)]
 async fn an_operation_that_fails_later_is_noticed_and_reported() {
     let fake = Fake::new();
-    fake.fault(Operation::RegisterInstance, Fault::FailedLater);
+    fake.fault(Operation::RegisterInstance, Fault::FailedLater("INTERNAL_FAILURE"));
     let world = World::new(fake);
     let web = target("shop", "web");
     world.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
@@ -280,7 +280,7 @@ async fn a_refused_target_does_not_count_as_registered_before_its_instances_are(
 #[tokio::test(start_paused = true)]
 async fn if_namespaces_may_not_be_created_the_message_has_the_remedy() {
     let mut settings = SyncSettings::new(identity("uid-1"));
-    settings.create_namespaces = false;
+    settings.missing_namespaces = MissingNamespaces::Leave;
     let world = World::with(Fake::new(), &Rates::default(), settings);
     let web = target("shop", "web");
     world.desire([(web.clone(), active(specs("uid-1", "web", 1..=2, "a")))]);
@@ -308,7 +308,7 @@ async fn a_namespace_that_was_just_created_is_used_and_not_shadowed_by_another()
 #[tokio::test(start_paused = true)]
 async fn a_missing_namespace_is_found_as_soon_as_any_listing_has_it() {
     let mut settings = SyncSettings::new(identity("uid-1"));
-    settings.create_namespaces = false;
+    settings.missing_namespaces = MissingNamespaces::Leave;
     let world = World::with(Fake::new(), &Rates::default(), settings);
     let (web, other) = (target("shop", "web"), target("other", "web"));
     let desired = |target: &Target| (target.clone(), active(specs("uid-1", "web", [1], "a")));

@@ -143,7 +143,11 @@ async fn an_adopted_service_gets_only_a_requested_ttl() {
 #[tokio::test(start_paused = true)]
 async fn a_ttl_that_cannot_be_changed_is_reported_and_tried_again_and_affects_no_instance() {
     let (world, web) = registered(specs("uid-1", "web", 1..=2, "a"), true).await;
-    for fault in [Fault::Refused(ErrorKind::AccessDenied), Fault::FailedLater, Fault::Lost(ErrorKind::Unknown)] {
+    for fault in [
+        Fault::Refused(ErrorKind::AccessDenied),
+        Fault::FailedLater("INTERNAL_FAILURE"),
+        Fault::Lost(ErrorKind::Unknown),
+    ] {
         world.fake.fault(Operation::UpdateService, fault);
     }
     world.desire([(web.clone(), with_ttl(specs("uid-1", "web", 1..=3, "a"), 30, true))]);
