@@ -157,7 +157,7 @@ fn every_flag_reaches_the_controller() {
         "instancesNamespace": without("instancesNamespace"), "dryRun": false, "home": without("home"),
         "registries": without("registries"),
     });
-    for (config, count) in [(&config, 45), (&others, 4)] {
+    for (config, count) in [(&config, 46), (&others, 4)] {
         let Some(objects) = rendered(&json!({"config": config})) else { return };
         let data = &find(&objects, "ConfigMap", "cloudmap-mcs-config").unwrap()["data"];
         let flags: Vec<_> = data.as_object().unwrap().iter().collect();
