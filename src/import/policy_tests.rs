@@ -186,7 +186,7 @@ fn the_message_says_what_is_left_out_of_whom() {
 #[test]
 fn an_invalid_range_is_named_with_its_field_and_a_remedy() {
     let spec = |allowed: &[&str], denied: &[&str]| ClusterImportPolicySpec {
-        addresses: AllowedRanges { allowed: Some(texts(allowed)), denied: texts(denied) },
+        addresses: AllowedRanges { allowed: (!allowed.is_empty()).then(|| texts(allowed)), denied: texts(denied) },
         ..ClusterImportPolicySpec::default()
     };
     assert_eq!(invalid(&spec(&["10.0.0.0/8"], &["fd00::/8"])), None);

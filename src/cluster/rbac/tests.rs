@@ -23,8 +23,8 @@ use crate::{
     watches::Caches,
 };
 use api::{
-    CutoverStatus, ServiceImport, ServiceImportSpec, ServiceImportStatus, conditions::GateReason, events::EventReason,
-    names::FieldManager,
+    ClusterImportPolicyStatus, CutoverStatus, ServiceImport, ServiceImportSpec, ServiceImportStatus,
+    conditions::GateReason, events::EventReason, names::FieldManager,
 };
 use ledger::{
     record::{self, RecordStore},
@@ -58,6 +58,7 @@ async fn write_for_users(writer: &KubernetesWriter) {
     writer.delete_derived_service(&key, "u").await.unwrap();
     writer.delete_endpoint_slice(&ObjectKey::from(key.clone()), "u").await.unwrap();
     writer.apply_export_conditions(&key, "u", &[], FieldManager::ExportStatus).await.unwrap();
+    writer.apply_import_policy_status("policy", "u", &ClusterImportPolicyStatus::default()).await.unwrap();
     writer
         .emit(EventRecord {
             regarding: events::export(&key, "u"),
@@ -113,7 +114,7 @@ async fn the_granted_permissions_are_the_ones_that_are_used() {
     let caches = Caches::start(&client, &metrics, None, false, false, &mut tasks);
     caches.synced().await;
     let watches = || api.requests().iter().filter(|request| request.query.contains("watch=true")).count();
-    while watches() < 8 {
+    while watches() < 9 {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     tasks.shutdown().await;
