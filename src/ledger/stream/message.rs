@@ -1,6 +1,6 @@
 //! What leaders say to each other, and its bytes.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use prost::Message as _;
 
@@ -122,9 +122,15 @@ impl Message {
     }
 }
 
+/// Each bucket once: for each that is named, the receiver looks through all of its keys.
 fn read_buckets(buckets: &[u32]) -> Result<Vec<u16>, Error> {
     let read = |number: &u32| u16::try_from(*number).ok().filter(|number| *number < BUCKETS);
-    buckets.iter().map(read).collect::<Option<_>>().ok_or(Error::Malformed("there is no such bucket"))
+    let numbers: Vec<u16> =
+        buckets.iter().map(read).collect::<Option<_>>().ok_or(Error::Malformed("there is no such bucket"))?;
+    if numbers.iter().collect::<BTreeSet<_>>().len() < numbers.len() {
+        return Err(Error::Malformed("a bucket is named twice"));
+    }
+    Ok(numbers)
 }
 
 #[cfg(test)]
@@ -155,6 +161,16 @@ mod tests {
         assert!(Message::decode(&[255; 7]).is_err());
         let beyond = wire::Frame { replace: Some(wire::Replace { buckets: vec![1_024] }), ..wire::Frame::default() };
         assert!(Message::decode(&beyond.encode_to_vec()).is_err());
+    }
+
+    /// A frame has room for 65,536 of them, and a state may have as many keys in one bucket.
+    #[test]
+    fn a_message_that_names_a_bucket_twice_is_refused() {
+        let replace = Message::Replace { buckets: vec![7, 8, 7] };
+        let subscribe = Message::Subscribe { buckets: [7, 7].map(|number| (number, StateHash([1; 32]))).into() };
+        for message in [replace, subscribe] {
+            assert_eq!(Message::decode(&message.encode()), Err(Error::Malformed("a bucket is named twice")));
+        }
     }
 
     #[test]
