@@ -86,9 +86,9 @@ impl FromStr for Share {
         if !digits(whole, 3) || !digits(decimals, 2) {
             return Err(NoShare);
         }
-        let (whole, decimals) = (whole.parse::<u16>().map_err(|_| NoShare)?, format!("{decimals:0<2}"));
-        let hundredths = whole * 100 + decimals.parse::<u16>().map_err(|_| NoShare)?;
-        if hundredths > WHOLE { Err(NoShare) } else { Ok(Self(hundredths)) }
+        let (whole, decimals) = (whole.parse::<u32>().map_err(|_| NoShare)?, format!("{decimals:0<2}"));
+        let hundredths = whole * 100 + decimals.parse::<u32>().map_err(|_| NoShare)?;
+        u16::try_from(hundredths).ok().filter(|hundredths| *hundredths <= WHOLE).map(Self).ok_or(NoShare)
     }
 }
 
