@@ -207,7 +207,8 @@ impl<'c, 't> Edits<'c, 't> {
     pub(super) fn undo(mut self) -> Edited {
         let mut text = String::new();
         let mut copied = 0;
-        self.replacements.sort_by_key(|(range, part, _)| (range.start, *part));
+        // What is put at the end of a line comes before the lines below it that go.
+        self.replacements.sort_by_key(|(range, part, _)| (range.start, !range.is_empty(), *part));
         self.replacements.dedup();
         for (range, _, replacement) in self.replacements {
             text.push_str(&self.corefile.text[copied..range.start]);

@@ -229,6 +229,17 @@ fn the_plugin_of_the_aws_controller_makes_way_for_the_option() {
 }
 
 #[test]
+fn the_plugin_of_the_aws_controller_may_be_right_below_a_line_that_gets_a_block() {
+    for above in ["kubernetes cluster.local", "kubernetes cluster.local clusterset.local", "cache 30"] {
+        let others = if above == "cache 30" { "    kubernetes cluster.local\n" } else { "" };
+        let before = format!(".:53 {{\n{others}    {above}\n    multicluster clusterset.local\n    ready\n}}\n");
+        let after = add(&before);
+        assert!(!after.contains("\n    multicluster") && after.contains("    }\n    ready\n}\n"), "{after}");
+        assert_eq!(add(&after), after);
+    }
+}
+
+#[test]
 fn what_it_does_not_understand_it_refuses_with_the_remedy() {
     for (text, hint) in [
         ("", "no server block answers for clusterset.local"),
