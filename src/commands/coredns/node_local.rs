@@ -31,8 +31,17 @@ pub(super) fn add(text: &str, domains: &[String], zone: &str) -> Result<Edited, 
     if there.iter().any(|server| server.is_of(zone) || goes_alike(server, model)) {
         return edits.apply();
     }
+    let end = model.block.close.at.end;
+    let behind = text[end..corefile.line_end(end)].trim();
+    if !behind.is_empty() && !behind.starts_with('#') {
+        return Err(Refusal(format!(
+            "line {}: something begins on the line on which the server block for {domain} ends: put it on a line of its own, and \
+             run this again",
+            model.block.close.line
+        )));
+    }
     edits.note(model.line(), format_args!("only {domain} is forwarded to the cluster's DNS, not {zone}"));
-    edits.insert_lines(model.block.close.at.end, &copy(&corefile, model, domain, zone));
+    edits.insert_lines(end, &copy(&corefile, model, domain, zone));
     edits.apply()
 }
 

@@ -371,6 +371,23 @@ fn node_local_dns_cache_gets_a_copy_of_the_clusters_own_server_block() {
     assert_eq!(edit::cluster_domains(&add(EKS), ZONE).unwrap(), ["cluster.local"]);
 }
 
+/// The copy would be in that block.
+#[test]
+fn a_block_that_begins_where_the_one_to_copy_ends_is_refused_with_the_remedy() {
+    let node_local = |between: &str| {
+        format!(
+            "cluster.local:53 {{\n    bind 169.254.20.10\n    forward . 10.0.0.10\n}}{between}\n.:53 {{\n    bind 169.254.20.10\n}}\n"
+        )
+    };
+    for between in ["", " # text", "\r"] {
+        assert!(forward(&node_local(between), &["cluster.local"]).is_ok(), "{between:?}");
+    }
+    for between in [" in-addr.arpa:53 {\n    errors\n}", "\u{b}a.example {\n    errors\n}", " import x"] {
+        let refusal = forward(&node_local(between), &["cluster.local"]).unwrap_err().to_string();
+        assert!(refusal.contains("line 4: something begins") && refusal.contains("a line of its own"), "{refusal}");
+    }
+}
+
 #[test]
 fn the_domain_of_the_cluster_is_the_one_that_node_local_dns_cache_forwards() {
     let renamed = "old.example:53 {\n  kubernetes old.example cluster.local in-addr.arpa\n}\n";
