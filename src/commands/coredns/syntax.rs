@@ -58,7 +58,7 @@ pub(super) struct Parsed {
 /// Reads a whole file.
 pub(super) fn parse(text: &str) -> Result<Parsed, Refusal> {
     let words = words(text)?;
-    let mut parser = Parser { words: &words, next: 0 };
+    let mut parser = Parser { words: &words, next: 0, depth: 0 };
     let mut reader = Reader::default();
     while let Some(first) = parser.peek() {
         if first.text == "import" {
@@ -153,9 +153,14 @@ fn words(text: &str) -> Result<Vec<Word>, Refusal> {
     Ok(words)
 }
 
+/// How deep braces may be in each other. Plugins have two levels.
+const DEEPEST: usize = 32;
+
 struct Parser<'w> {
     words: &'w [Word],
     next: usize,
+    /// How many blocks are around the next word.
+    depth: usize,
 }
 
 impl<'w> Parser<'w> {
@@ -193,6 +198,16 @@ impl<'w> Parser<'w> {
     }
 
     fn block(&mut self, open: &Word) -> Result<Block, Refusal> {
+        if self.depth == DEEPEST {
+            return refuse(open.line, "there are too many braces around this one");
+        }
+        self.depth += 1;
+        let block = self.rest_of_block(open);
+        self.depth -= 1;
+        block
+    }
+
+    fn rest_of_block(&mut self, open: &Word) -> Result<Block, Refusal> {
         let mut directives = Vec::new();
         loop {
             let before = self.line();
@@ -230,6 +245,8 @@ impl<'w> Parser<'w> {
 
 /// How often snippets may be imported: CoreDNS' own limit.
 const MOST_IMPORTS: usize = 10_000;
+/// How much text may be imported, in bytes, however short the file is.
+const MOST_IMPORTED: usize = 4 << 20;
 
 /// Puts what snippets have where they are imported.
 #[derive(Default)]
@@ -240,6 +257,10 @@ struct Reader {
     /// The snippets in which the reader is.
     inside: Vec<String>,
     imports: usize,
+    /// The length of all that was imported.
+    imported: usize,
+    /// How many blocks and snippets the reader is in.
+    depth: usize,
     parsed: Parsed,
 }
 
@@ -278,21 +299,34 @@ impl Reader {
         Block { directives: self.expand(block.directives), ..block }
     }
 
+    /// Whether a snippet may be imported here.
+    fn has_room(&self, snippet: &Block) -> bool {
+        self.imports < MOST_IMPORTS && self.imported + snippet.length() <= MOST_IMPORTED && self.depth < 2 * DEEPEST
+    }
+
     fn expand(&mut self, directives: Vec<Directive>) -> Vec<Directive> {
+        self.depth += 1;
+        let expanded = self.expand_all(directives);
+        self.depth -= 1;
+        expanded
+    }
+
+    fn expand_all(&mut self, directives: Vec<Directive>) -> Vec<Directive> {
         let mut expanded = Vec::new();
         for directive in directives {
             let line = directive.line();
             let import = (directive.name() == "import").then(|| directive.args());
             match import {
-                Some([name]) => match self.snippets.get(&name.text).map(|snippet| snippet.block.directives.clone()) {
-                    Some(_) if self.inside.contains(&name.text) || self.imports >= MOST_IMPORTS => {
+                Some([name]) => match self.snippets.get(&name.text).map(|snippet| snippet.block.clone()) {
+                    Some(snippet) if self.inside.contains(&name.text) || !self.has_room(&snippet) => {
                         let what = format!("the snippet ({}) imports itself, or is imported too often", name.text);
                         self.fault(line, &what, "remove this line".to_owned());
                     }
                     Some(imported) => {
                         self.imports += 1;
+                        self.imported += imported.length();
                         self.inside.push(name.text.clone());
-                        expanded.extend(self.expand(imported));
+                        expanded.extend(self.expand(imported.directives));
                         self.inside.pop();
                     }
                     None => {
@@ -358,8 +392,40 @@ impl Directive {
 }
 
 impl Block {
+    /// In bytes, with its braces.
+    fn length(&self) -> usize {
+        self.close.at.end - self.open.at.start
+    }
+
     /// What is written in the block itself, and not imported.
     pub(super) fn written(&self) -> impl Iterator<Item = &Directive> {
         self.directives.iter().filter(|it| (self.open.at.end..self.close.at.start).contains(&it.start()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn braces_in_braces_are_refused_before_the_stack_overflows() {
+        let nested = |depth: usize| format!("{}{}", "a {\n".repeat(depth), "}\n".repeat(depth));
+        assert!(parse(&nested(DEEPEST)).is_ok());
+        let refusal = parse(&nested(100_000)).unwrap_err().to_string();
+        assert!(refusal.contains("line 33: there are too many braces"), "{refusal}");
+    }
+
+    /// Of a file of 64 KiB, snippets that import each other could make gigabytes.
+    #[test]
+    fn snippets_that_import_each_other_are_read_up_to_a_limit() {
+        let chain = (1..10_000)
+            .fold("(s0) {\n errors\n}\n".to_owned(), |text, n| format!("{text}(s{n}) {{\n import s{}\n}}\n", n - 1));
+        let large = format!("(s9999) {{\n{}}}\n", " log a b c d\n".repeat(2_000));
+        let twice = "import s9999\n".repeat(5_000);
+        for text in [format!("{chain}. {{\n import s9999\n}}\n"), format!("{large}. {{\n{twice}}}\n")] {
+            let parsed = parse(&text).unwrap();
+            assert!(parsed.faults.iter().any(|fault| fault.what.contains("imported too often")), "{:?}", parsed.faults);
+            assert!(parsed.servers[0].block.directives.len() < 500_000);
+        }
     }
 }
