@@ -63,11 +63,16 @@ pub(super) fn read(line: &str, at: Option<Timestamp>, subject: &Subject) -> Resu
     Ok(custom::text(after.unwrap_or(line), after.is_some(), at, subject))
 }
 
+/// Where the address, the dash and the id of a query are: so many bytes before its quote.
+const BEFORE: usize = 256;
+
 /// A query in the format `common` or `combined`, wherever in the line it begins.
 fn formatted(line: &str, at: Option<Timestamp>, subject: &Subject) -> Result<Option<Read>, String> {
     for (quote, _) in line.match_indices('"') {
         let (before, question) = (line.get(..quote).unwrap_or_default(), line.get(quote + 1..).unwrap_or_default());
-        let mut words = before.split_whitespace().rev();
+        // In a line without spaces, each quote would look through all that is before it.
+        let near = before.get(before.floor_char_boundary(before.len().saturating_sub(BEFORE))..).unwrap_or_default();
+        let mut words = near.split_whitespace().rev();
         let (id, dash, remote) = (words.next(), words.next(), words.next());
         if dash != Some("-") || !id.is_some_and(|id| id.bytes().all(|byte| byte.is_ascii_digit())) {
             continue;

@@ -96,7 +96,7 @@ pub(super) fn parsed(text: &str) -> Option<Value> {
     serde_json::from_str(text).ok().or_else(|| structure(text, 0)).filter(|value| value.is_object() || value.is_array())
 }
 
-/// How deep structures of Athena are read. Those of AWS have four levels.
+/// How deep structures of Athena are read, and names with dots. Those of AWS have four levels.
 const DEEPEST: usize = 16;
 /// How many brackets of a line may begin an object.
 const MOST: usize = 16;
@@ -196,7 +196,7 @@ pub(super) fn undotted(object: &Object) -> Cow<'_, Object> {
     }
     let mut whole = Object::new();
     for (key, value) in object {
-        if !put(&mut whole, key, value) {
+        if key.matches('.').count() > DEEPEST || !put(&mut whole, key, value) {
             whole.insert(key.clone(), value.clone());
         }
     }

@@ -155,6 +155,8 @@ impl<R: BufRead> Frames<R> {
 
     fn rest_of_line(&mut self) -> io::Result<Frame> {
         let (mut longer, from) = (false, self.bytes.len());
+        // Whether a quote is open after so many bytes: each line of a long cell is looked at once.
+        let (mut open, mut judged) = (false, 0);
         loop {
             let chunk = self.input.fill_buf()?;
             let end = chunk.iter().position(|byte| *byte == b'\n');
@@ -173,9 +175,13 @@ impl<R: BufRead> Frames<R> {
                 return Ok(Frame::Broken(TOO_LONG));
             }
             // A cell may have several lines.
-            if self.is_table && end.is_some() && csv::is_open(&self.bytes) {
-                keep(&mut self.bytes, b"\n");
-                continue;
+            if self.is_table && end.is_some() {
+                open ^= csv::is_open(self.bytes.get(judged..).unwrap_or_default());
+                judged = self.bytes.len();
+                if open {
+                    keep(&mut self.bytes, b"\n");
+                    continue;
+                }
             }
             // `aws logs tail --format json` writes the object after the time over several lines.
             let line = self.bytes.get(from..).unwrap_or_default();

@@ -146,3 +146,17 @@ proptest! {
         prop_assert_eq!(users(&seen), users(&read(&good.join("\n"))));
     }
 }
+
+/// Each line of a cell, and each quote of a line, was compared with all that is before it: megabytes took hours.
+#[test]
+fn long_cells_and_lines_of_quotes_are_read_in_time_in_proportion_to_their_length() {
+    let cell = format!("@timestamp,@message\n2026-11-23 08:00:05.000,\"{}\"\n", "\n".repeat(1 << 18));
+    let quotes = format!("x {}", "\"".repeat(1 << 18));
+    assert_eq!((read(&cell).broken.records, read(&quotes).broken.records), (1, 1));
+}
+
+#[test]
+fn a_name_of_many_parts_stays_one_name() {
+    let record = format!("{{\"{}\": 1, \"query_name\": \"orders.internal.\"}}", "a.".repeat(1 << 18));
+    assert_eq!(read(&record).named.records, 1);
+}
