@@ -16,7 +16,7 @@ CLUSTERS ?= 2
 # What a release consists of; the workflow makes the binaries on machines of both architectures.
 STEPS ?= audit notes binary image chart sbom provenance sign
 
-.PHONY: help demo kind-quickstart kind-quickstart-down test conformance conformance-testbed upstream-conformance aws-smoke check soak bench cutover-bench site docs build image emulator-image release release-dry-run testbed-up testbed-down clean-testbed clean
+.PHONY: help demo kind-quickstart kind-quickstart-down test conformance conformance-testbed upstream-conformance aws-smoke check soak fuzz bench cutover-bench site docs build image emulator-image release release-dry-run testbed-up testbed-down clean-testbed clean
 
 help: ## Print this help
 	@echo "usage: make TARGET"
@@ -54,6 +54,9 @@ aws-smoke: ## Check facts of Cloud Map in an AWS account (ACCOUNT=id BUDGET=usd;
 
 soak: ## Simulate the ledger and whole controllers under faults, SEEDS=n of each scenario, on all cores
 	@integration/soak.sh
+
+fuzz: ## Try changed inputs on all that decodes what others wrote, SECONDS_EACH=600 of each target, on all cores
+	@integration/fuzz.sh
 
 bench: ## Measure propagation, idle cost and memory; prints one JSON line per figure
 	@integration/bench.sh

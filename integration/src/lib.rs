@@ -3,6 +3,7 @@
 pub mod aws_smoke;
 pub mod bench;
 pub mod ecs;
+pub mod fuzz;
 pub mod hidden;
 pub mod ledger_sim;
 pub mod scenario;

@@ -29,7 +29,11 @@ use std::{
 
 use anyhow::Context as _;
 
-pub use self::doctor::report as doctor_report;
+pub use self::{
+    coredns::{checked_corefile, edited_corefile},
+    doctor::report as doctor_report,
+    users::users_in_log,
+};
 use app::connect;
 use cli::{Command, LedgerCommand, RunArgs};
 

@@ -106,12 +106,7 @@ impl Backend {
     ///
     /// # Errors
     /// It cannot be an endpoint.
-    pub(super) fn read(
-        instance: &Instance,
-        healthy: bool,
-        service: &Service,
-        namespace: &str,
-    ) -> Result<Self, NoEndpoint> {
+    pub fn read(instance: &Instance, healthy: bool, service: &Service, namespace: &str) -> Result<Self, NoEndpoint> {
         let attribute =
             |key: &str| instance.attributes.get(key).map(|value| value.trim()).filter(|value| !value.is_empty());
         let (ipv4, ipv6) = (attribute(attributes::IPV4), attribute(attributes::IPV6));

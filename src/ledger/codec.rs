@@ -89,7 +89,7 @@ impl From<prost::DecodeError> for Error {
 }
 
 /// Packs `raw`, compressed at `level` (0 stores it) if that makes it smaller.
-pub(super) fn pack(raw: &[u8], level: u32) -> Vec<u8> {
+pub fn pack(raw: &[u8], level: u32) -> Vec<u8> {
     if level > 0 {
         let mut encoder = DeflateEncoder::new(vec![DEFLATED], Compression::new(level));
         // Writing to a Vec cannot fail. If it did, the stored form below would be correct, too.
@@ -110,7 +110,7 @@ pub(super) fn pack(raw: &[u8], level: u32) -> Vec<u8> {
 ///
 /// # Errors
 /// Unknown method, broken compression, or more than [`MAX_UNPACKED`] bytes.
-pub(super) fn unpack(packed: &[u8]) -> Result<Vec<u8>, Error> {
+pub fn unpack(packed: &[u8]) -> Result<Vec<u8>, Error> {
     match packed.split_first() {
         Some((&STORED, rest)) if rest.len() <= MAX_UNPACKED => Ok(rest.to_vec()),
         Some((&STORED, _)) => Err(Error::TooLarge),
@@ -127,7 +127,7 @@ pub(super) fn unpack(packed: &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 /// Adds `bytes` to `attributes` as `d0`, `d1`, ... in base64.
-pub(super) fn write_data(attributes: &mut BTreeMap<String, String>, bytes: &[u8]) {
+pub fn write_data(attributes: &mut BTreeMap<String, String>, bytes: &[u8]) {
     let text = STANDARD_NO_PAD.encode(bytes);
     for (part, from) in (0..text.len()).step_by(MAX_VALUE).enumerate() {
         let to = (from + MAX_VALUE).min(text.len());
@@ -136,7 +136,10 @@ pub(super) fn write_data(attributes: &mut BTreeMap<String, String>, bytes: &[u8]
 }
 
 /// Reverses [`write_data`].
-pub(super) fn read_data(attributes: &BTreeMap<String, String>) -> Result<Vec<u8>, Error> {
+///
+/// # Errors
+/// No data, or something else than base64.
+pub fn read_data(attributes: &BTreeMap<String, String>) -> Result<Vec<u8>, Error> {
     let text: String =
         (0..MAX_PARTS).map_while(|part| attributes.get(&format!("d{part}"))).map(String::as_str).collect();
     if text.is_empty() {
@@ -146,6 +149,6 @@ pub(super) fn read_data(attributes: &BTreeMap<String, String>) -> Result<Vec<u8>
 }
 
 /// Short printable form of a digest, for an attribute.
-pub(super) fn print_digest(digest: Digest) -> String {
+pub fn print_digest(digest: Digest) -> String {
     STANDARD_NO_PAD.encode(digest.0)
 }

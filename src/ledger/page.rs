@@ -145,12 +145,17 @@ impl StoredPage {
 /// The pairs of a data page, sorted by key.
 pub type Pairs = Arc<[(Arc<str>, Value)]>;
 
-pub(super) fn encode_pairs<'a>(pairs: impl Iterator<Item = (&'a Arc<str>, &'a Value)>, level: u32) -> Vec<u8> {
+/// A data page. `level` is as in [`codec::pack`].
+pub fn encode_pairs<'a>(pairs: impl Iterator<Item = (&'a Arc<str>, &'a Value)>, level: u32) -> Vec<u8> {
     let pairs = pairs.map(|(key, value)| wire::Pair { key: key.to_string(), value: Some(value.to_vec()) }).collect();
     codec::pack(&wire::DataPage { pairs }.encode_to_vec(), level)
 }
 
-pub(super) fn decode_pairs(packed: &[u8]) -> Result<Pairs, Error> {
+/// Reads what [`encode_pairs`] wrote.
+///
+/// # Errors
+/// It cannot be unpacked, or is no data page.
+pub fn decode_pairs(packed: &[u8]) -> Result<Pairs, Error> {
     let page = wire::DataPage::decode(&*codec::unpack(packed)?)?;
     page.pairs
         .into_iter()
@@ -162,7 +167,7 @@ pub(super) fn decode_pairs(packed: &[u8]) -> Result<Pairs, Error> {
 }
 
 /// Changes as a page or a head contains them; `None` if they are more than any reader unpacks.
-pub(super) fn encode_changes(changes: &[Change], level: u32) -> Option<Vec<u8>> {
+pub fn encode_changes(changes: &[Change], level: u32) -> Option<Vec<u8>> {
     let length = |(key, value): &Change| key.len() + value.as_ref().map_or(0, |value| value.len());
     // While thousands of changes arrive, each makes a new delta. Those that cannot fit must cost almost nothing.
     if changes.iter().map(length).sum::<usize>() > codec::MAX_UNPACKED {
@@ -174,7 +179,11 @@ pub(super) fn encode_changes(changes: &[Change], level: u32) -> Option<Vec<u8>> 
     (raw.len() <= codec::MAX_UNPACKED).then(|| codec::pack(&raw, level))
 }
 
-pub(super) fn decode_changes(packed: &[u8]) -> Result<Vec<Change>, Error> {
+/// Reads what [`encode_changes`] wrote.
+///
+/// # Errors
+/// It cannot be unpacked, or is no page of changes.
+pub fn decode_changes(packed: &[u8]) -> Result<Vec<Change>, Error> {
     let page = wire::DataPage::decode(&*codec::unpack(packed)?)?;
     Ok(page.pairs.into_iter().map(|pair| (pair.key.into(), pair.value.map(Into::into))).collect())
 }
@@ -211,7 +220,7 @@ fn page_ids(flushes: &[String], flush: &[u32], number: &[u32]) -> Result<Vec<Pag
 }
 
 /// An index of run pages.
-pub(super) fn encode_runs<'a>(runs: impl Iterator<Item = &'a RootPage>, level: u32) -> Vec<u8> {
+pub fn encode_runs<'a>(runs: impl Iterator<Item = &'a RootPage>, level: u32) -> Vec<u8> {
     let mut index = wire::RunIndex::default();
     for run in runs {
         index.flush.push(numbered(&mut index.flushes, &run.id.flush));
@@ -222,7 +231,11 @@ pub(super) fn encode_runs<'a>(runs: impl Iterator<Item = &'a RootPage>, level: u
     codec::pack(&index.encode_to_vec(), level)
 }
 
-pub(super) fn decode_runs(packed: &[u8]) -> Result<Arc<[RootPage]>, Error> {
+/// Reads what [`encode_runs`] wrote.
+///
+/// # Errors
+/// It cannot be unpacked, or is no index of run pages.
+pub fn decode_runs(packed: &[u8]) -> Result<Arc<[RootPage]>, Error> {
     let index = wire::RunIndex::decode(&*codec::unpack(packed)?)?;
     let length = index.shards.len();
     if index.flush.len() != length || index.number.len() != length || index.digests.len() != length * 16 {
@@ -233,7 +246,8 @@ pub(super) fn decode_runs(packed: &[u8]) -> Result<Arc<[RootPage]>, Error> {
     rows.map(|((id, shard), digest)| Ok(RootPage { shard, id, digest: Digest::read(digest)? })).collect()
 }
 
-pub(super) fn encode_index(entries: &[Entry], level: u32) -> Vec<u8> {
+/// An index page of the tree.
+pub fn encode_index(entries: &[Entry], level: u32) -> Vec<u8> {
     let mut index = wire::IndexPage::default();
     for entry in entries {
         index.depths.push(entry.prefix.depth.into());
@@ -245,7 +259,11 @@ pub(super) fn encode_index(entries: &[Entry], level: u32) -> Vec<u8> {
     codec::pack(&index.encode_to_vec(), level)
 }
 
-pub(super) fn decode_index(packed: &[u8]) -> Result<Arc<[Entry]>, Error> {
+/// Reads what [`encode_index`] wrote.
+///
+/// # Errors
+/// It cannot be unpacked, or is no index page.
+pub fn decode_index(packed: &[u8]) -> Result<Arc<[Entry]>, Error> {
     let index = wire::IndexPage::decode(&*codec::unpack(packed)?)?;
     let length = index.depths.len();
     let columns = [index.prefixes.len(), index.flush.len(), index.number.len()];

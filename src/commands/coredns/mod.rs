@@ -48,6 +48,20 @@ pub(super) fn whole() -> Observed {
     Observed::sample(&corefile.unwrap_or_default(), "coredns:v1.12.4")
 }
 
+/// The Corefile that `coredns apply` writes in place of this one, or `coredns remove`.
+///
+/// # Errors
+/// It cannot be edited. The text says what to do.
+pub fn edited_corefile(text: &str, zone: &str, applies: bool) -> Result<String, String> {
+    let action = if applies { Action::Apply } else { Action::Remove };
+    offline::edited(action, text, zone).map(|edited| edited.text).map_err(|refusal| refusal.to_string())
+}
+
+/// What `coredns check` says of a Corefile, a text for each point.
+pub fn checked_corefile(text: &str, zone: &str) -> Vec<String> {
+    offline::check(text, zone).iter().map(ToString::to_string).collect()
+}
+
 pub(super) async fn coredns(command: CorednsCommand) -> anyhow::Result<()> {
     let (mut out, mut err) = (std::io::stdout(), std::io::stderr());
     match command {

@@ -38,7 +38,7 @@ use self::{
     subject::Subject,
 };
 use crate::table;
-use cli::UsersArgs;
+use cli::{TaskAddress, UsersArgs};
 
 /// For what cannot be read at all, as for wrong arguments.
 const UNUSABLE: u8 = 2;
@@ -66,6 +66,31 @@ pub(super) async fn users(args: UsersArgs) -> anyhow::Result<ExitCode> {
     let report = Report { subject: &subject, seen: &seen, holders: &holders, left_out: &left_out };
     table::print(args.output, || report.table(), || report.json())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// What a log says of the users of a name, as JSON, without a cluster and AWS.
+///
+/// # Errors
+/// It cannot be read to its end, or no record of it is of a log that is known.
+pub fn users_in_log(
+    log: impl io::Read + 'static,
+    name: &str,
+    tasks: &[TaskAddress],
+) -> Result<serde_json::Value, String> {
+    let (mut subject, mut seen) = (Subject::new(name), Seen::default());
+    for task in tasks {
+        subject.add(*task);
+    }
+    let holders = Holders::default();
+    let input = input::plain(log).map_err(|error| error.to_string())?;
+    stream(input, "the log", Reader::new(&subject, None), &holders, &mut seen);
+    if seen.coverage.is_empty() {
+        return Err(nothing(&seen, 1));
+    }
+    let report = Report { subject: &subject, seen: &seen, holders: &holders, left_out: &[] };
+    // What people get must not fail, either.
+    report.table();
+    Ok(report.json())
 }
 
 fn unusable(why: &str) -> anyhow::Result<ExitCode> {
