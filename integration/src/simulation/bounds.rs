@@ -73,6 +73,7 @@ fn caches(cluster: &Cluster) -> Vec<(String, f64)> {
         most("ServiceImport", "serviceimports"),
         most("Namespace", "namespaces"),
         most("ClusterProperty", "clusterproperties"),
+        most("ClusterImportPolicy", "clusterimportpolicies"),
         most("EndpointSlice", "endpointslices"),
         most("ImportedEndpointSlice", "endpointslices"),
     ]

@@ -169,7 +169,7 @@ fn stranger(write: &Write) -> Option<String> {
     let ours = match write.resource {
         "events" => write.verb == Verb::Create,
         "leases" | "configmaps" | "secrets" => namespace == OWN,
-        "serviceexports" | "pods" | "cutovers" => write.status,
+        "serviceexports" | "pods" | "cutovers" | "clusterimportpolicies" => write.status,
         "serviceimports" => objects().all(|object| label(object, "cloudmap-mcs/managed-by") == "cloudmap-mcs"),
         "services" => {
             (name.starts_with("derived-") || name.ends_with("-global"))
