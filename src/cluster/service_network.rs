@@ -15,6 +15,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::identity::{AskError, ask, code};
+use api::names;
 use model::{IpFamily, addresses::Range};
 
 /// How often ServiceCIDRs are read: people add them when a range is full.
@@ -148,7 +149,9 @@ async fn try_out(
     name: &str,
     spec: Value,
 ) -> Result<Service, AskError> {
-    let object = json!({"metadata": {"generateName": name}, "spec": spec});
+    // With the mark of derived Services, so that policies that hold this token to its own objects admit it.
+    let labels = json!({names::LABEL_MANAGED_BY: names::MANAGED_BY});
+    let object = json!({"metadata": {"generateName": name, "labels": labels}, "spec": spec});
     let object: Service = serde_json::from_value(object).unwrap_or_default();
     let api: Api<Service> = Api::namespaced(client.clone(), namespace);
     ask(what, api.create(&PostParams { dry_run: true, ..PostParams::default() }, &object)).await
@@ -193,6 +196,7 @@ mod tests {
         for request in api.requests() {
             assert_eq!((request.path.as_str(), request.method.as_str()), ("/api/v1/namespaces/own/services", "POST"));
             assert!(request.query.contains("dryRun=All"), "{}", request.query);
+            assert_eq!(request.body["metadata"]["labels"][names::LABEL_MANAGED_BY], names::MANAGED_BY);
         }
         api.refuse(403, "Forbidden", "denied by a policy");
         assert_eq!(ip_families(&api.client(), "own").await.unwrap(), BOTH);

@@ -117,10 +117,17 @@ impl Core {
             self.select(key, new.as_deref());
             self.out.extend(new.as_deref().and_then(wrong_clusters).map(Command::Emit));
         }
-        self.admit_all();
+        if !changes.is_empty() {
+            self.admit_all();
+        }
         self.subscribe();
-        for change in changes {
-            self.changed(Fact::Namespace(&change.key));
+        for Change { key, old, new } in changes {
+            self.changed(Fact::Namespace(key));
+            let accepted = |namespace: &Option<Arc<Namespace>>| namespace.as_ref().map(|it| it.accept_clusters.clone());
+            if accepted(old) != accepted(new) {
+                // Also what a cluster exported that cannot be read.
+                self.changed(Fact::ImportIn(key));
+            }
         }
         if !rights.is_empty() {
             self.changed(Fact::Rights(rights));

@@ -71,8 +71,9 @@ impl Core {
         self.report_unserved(key, now);
         let mut notes = Vec::new();
         notes.extend(self.refused(key));
-        notes.extend(self.excluded(key, there.import.as_deref(), &excluded));
-        self.importing.policies.note(key, &excluded);
+        notes.extend(self.excluded(key, &import, &excluded));
+        let is_here = self.world.namespaces.contains(&key.namespace);
+        self.importing.policies.note(key, if is_here { &excluded } else { &[] });
         notes.extend(misnamed.and_then(|text| {
             let import = there.import.as_ref().filter(|import| import.managed)?;
             let (reason, action) = (EventReason::DerivedNameUnusable, "Import");
@@ -119,7 +120,8 @@ impl Core {
         } else {
             (self.sources(key), self.unknown(key), self.importing.subscriptions.picture(key))
         };
-        let (sources, excluded) = self.accepted(key, sources, &there.slices);
+        let (sources, mut excluded) = self.accepted(key, sources, &there.slices);
+        excluded.extend(self.still_excluded(key, &unknown, there.import.as_deref()));
         let unknown = self.accepted_of(key, unknown, &there);
         let sources: BTreeMap<ClusterId, Source<'_>> = sources
             .iter()

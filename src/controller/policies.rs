@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::{
+    Mode,
     core::{Command, Core, Now},
     dirty::Fact,
     policy_writer::{PolicyStatus, Written},
@@ -17,7 +18,7 @@ use super::{
 };
 use api::{
     ClusterImportPolicyStatus,
-    conditions::{PolicyReason, SharedCondition, Verdict, conditions},
+    conditions::{ImportCondition, PolicyReason, SharedCondition, Verdict, conditions, find},
     events::EventReason,
 };
 use cluster::{
@@ -26,7 +27,7 @@ use cluster::{
     objects::{ClusterImportPolicy, OwnSlice, ServiceImport},
 };
 use import::{
-    There, Unknown,
+    Plan, There, Unknown,
     policy::{self, Excluded, Exclusion, Origin, Policies},
 };
 use model::{ClusterId, Exported, ServiceKey};
@@ -166,17 +167,30 @@ impl Core {
         })
     }
 
-    /// The Event for what does not count, on the Namespace, if there is no import that says it. It names no name, so that there is one
-    /// Event for many.
-    pub(super) fn excluded(
+    /// What the import of a name says of clusters that are not known now, as far as policies say it still.
+    pub(super) fn still_excluded(
         &self,
         key: &ServiceKey,
+        unknown: &Unknown,
         import: Option<&ServiceImport>,
-        excluded: &[(ClusterId, Exclusion)],
-    ) -> Option<EventRecord> {
-        if import.is_some() || excluded.is_empty() || self.importing.subscriptions.refuses(key) {
+    ) -> Vec<(ClusterId, Exclusion)> {
+        let conditions = import.filter(|import| import.managed).map(|import| &*import.status.conditions);
+        let said = find(conditions.unwrap_or_default(), ImportCondition::Excluded.as_str());
+        let named = said.into_iter().flat_map(|said| policy::named(&said.message));
+        let unknown = named.filter(|cluster| unknown.contains(cluster)).filter_map(|cluster| cluster.parse().ok());
+        let why = |cluster: ClusterId| Some((cluster.clone(), self.excludes(self.origin(&cluster), key)?));
+        unknown.filter_map(why).collect()
+    }
+
+    /// The Event for exports that do not count, on the Namespace, if that leaves nothing to import. It names no name, so that there is
+    /// one Event for many.
+    pub(super) fn excluded(&self, key: &ServiceKey, plan: &Plan, excluded: &Excluded) -> Option<EventRecord> {
+        let imports = matches!(plan, Plan::Want(_) | Plan::Blocked(_));
+        let exports: Excluded = excluded.iter().filter(|(_, why)| why.is_of_export()).cloned().collect();
+        if imports || exports.is_empty() || self.importing.subscriptions.refuses(key) {
             return None;
         }
+        let excluded = &exports;
         let regarding = events::namespace(&key.namespace, &self.world.namespaces.get(&key.namespace)?.uid);
         let text =
             format!("Clusters export names of this namespace that are not imported. {}", policy::message(excluded));
@@ -191,13 +205,16 @@ impl Core {
                 (false, true) => admitted.len() < most,
                 (is, may) => is != may,
             };
-            names.iter().any(differs).then(|| cluster.clone())
+            // Its home may be another one now, where other policies apply.
+            (admitted.len() > most || names.iter().any(differs)).then(|| cluster.clone())
         };
         let concerned: Vec<_> = self.importing.policies.admitted.iter().filter_map(concerned).collect();
+        let live: BTreeSet<_> = self.knowledge.live().cloned().collect();
+        self.importing.policies.admitted.retain(|cluster, _| live.contains(cluster));
         // One that has just joined has none yet.
         let is_new = |cluster: &&ClusterId| !self.importing.policies.admitted.contains_key(cluster);
-        let joined: Vec<_> = self.knowledge.live().filter(is_new).cloned().collect();
-        for cluster in concerned.iter().chain(&joined) {
+        let joined: Vec<_> = live.iter().filter(is_new).cloned().collect();
+        for cluster in concerned.iter().filter(|cluster| live.contains(*cluster)).chain(&joined) {
             self.admit(cluster);
         }
     }
@@ -242,9 +259,10 @@ impl Core {
 
     /// Has the statuses of ClusterImportPolicies written that say something else.
     pub(super) fn report_policies(&mut self, now: Now) {
-        if self.world.policies.is_empty() && self.importing.policies.written.is_empty()
-            || now.mono < self.importing.policies.due
-        {
+        let nothing = self.world.policies.is_empty() && self.importing.policies.written.is_empty();
+        // Before that, a new leader knows of fewer clusters than the one before it.
+        let reads = self.settings.mode == Mode::Member && self.awaits_first_reading();
+        if nothing || reads || now.mono < self.importing.policies.due {
             return;
         }
         self.importing.policies.due = now.mono + REPORT_EVERY;
@@ -277,10 +295,15 @@ impl Core {
             }
         };
         let current: Vec<_> = policy.status.conditions.iter().map(SharedCondition::from).collect();
-        let number = |count: usize| Some(i64::try_from(count).unwrap_or(i64::MAX));
+        // Of clusters that cannot be read, an earlier leader knew more.
+        let all_known = self.knowledge.unknown().is_none();
+        let number = |count: usize, said: Option<i64>| {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            Some(said.filter(|_| !all_known).map_or(count, |said| said.max(count)))
+        };
         ClusterImportPolicyStatus {
-            clusters: number(about.len()),
-            excluded_names: number(count),
+            clusters: number(about.len(), policy.status.clusters),
+            excluded_names: number(count, policy.status.excluded_names),
             conditions: conditions(&current, [verdict], policy.generation, now.wall),
         }
     }

@@ -185,6 +185,8 @@ impl Work {
     fn exclusion(&self, wanted: &Wanted) -> Option<EventRecord> {
         let appears = |_: &str| (EventReason::ImportExcluded, import::policy::message(&wanted.excluded));
         let over = (EventReason::ImportIncluded, "The exports of all clusters count in this cluster.");
+        // While the import stays as it is, so does what it says of this.
+        wanted.service.as_ref()?;
         self.turn(ImportCondition::Excluded, wanted.excluded.iter().map(|(cluster, _)| cluster), appears, over)
     }
 

@@ -45,6 +45,12 @@ pub enum Exclusion {
 }
 
 impl Exclusion {
+    /// Whether the export does not count at all.
+    #[must_use]
+    pub const fn is_of_export(&self) -> bool {
+        !matches!(self, Self::Addresses(_) | Self::Endpoints(..))
+    }
+
     /// The policy that does it, if one does.
     #[must_use]
     pub const fn policy(&self) -> Option<&Arc<str>> {
@@ -103,6 +109,11 @@ const BETWEEN: &str = "; ";
 pub fn message(excluded: &[(ClusterId, Exclusion)]) -> String {
     let of = |(cluster, why): &(ClusterId, Exclusion)| format!("{cluster}: {why}");
     format!("{}.", excluded.iter().map(of).collect::<Vec<_>>().join(BETWEEN))
+}
+
+/// The clusters of which such a message says something.
+pub fn named(message: &str) -> impl Iterator<Item = &str> {
+    message.split(BETWEEN).filter_map(|part| Some(part.split_once(": ")?.0))
 }
 
 /// What such a message says of a cluster.

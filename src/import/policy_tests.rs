@@ -181,6 +181,7 @@ fn the_message_says_what_is_left_out_of_whom() {
     assert_eq!(said_of(&said, "blue").unwrap(), Exclusion::Closed.to_string());
     assert_eq!(said_of(&said, "dark-blue").unwrap(), Exclusion::Endpoints("p".into(), 3).to_string());
     assert_eq!(said_of(&said, "red"), None);
+    assert_eq!(named(&said).collect::<Vec<_>>(), ["blue", "dark-blue"]);
 }
 
 #[test]

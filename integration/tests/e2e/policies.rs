@@ -121,6 +121,13 @@ async fn each_writes_its_own(world: &World) -> Result<()> {
     taken["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] = "cloudmap-mcs".into();
     let words = "only cloudmap-mcs gives an object of the kind EndpointSlice its mark, the label endpointslice.kubernetes.io/managed-by";
     refused(&editor, namespace, ENDPOINT_SLICE, taken, words).await?;
+    let words = "only cloudmap-mcs gives an import its endpoints";
+    let of_derived = manifests::endpoint_slice("web-by-hand", "derived-0123456789", &["192.0.2.1".to_owned()]);
+    refused(&editor, namespace, ENDPOINT_SLICE, of_derived, words).await?;
+    let mut of_web = slice.clone();
+    of_web["metadata"]["labels"]["endpointslice.kubernetes.io/managed-by"] = "cloudmap-mcs".into();
+    let words = "an imported EndpointSlice belongs to a derived Service, or to none";
+    refused(&controller, namespace, ENDPOINT_SLICE, of_web, words).await?;
     editor.apply(namespace, slice).await?;
     editor.delete(ENDPOINT_SLICE, namespace, "web-by-hand").await?;
     controller.delete(SERVICE, namespace, "derived").await?;

@@ -2,7 +2,7 @@
 //! that they have expired, whatever the clock here says.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -14,7 +14,6 @@ use aws_sdk_servicediscovery::{
     },
     error::BoxError,
 };
-use tokio::sync::Mutex;
 
 /// Credentials are renewed this long before they expire, so that whoever gives them may be away for as long. Sessions last 15
 /// minutes at the least.
@@ -26,27 +25,45 @@ const LATEST: Duration = Duration::from_secs(10);
 /// After a failure to renew credentials that are still good, the next attempt follows this much later.
 const PAUSE: Duration = Duration::from_secs(20);
 
+/// Credentials without an end are asked for again after this time, as the SDK has it: somebody may have replaced them.
+const WITHOUT_END: Duration = Duration::from_mins(15);
+
+/// What AWS answers to credentials that it does not take, or takes no more.
+const REFUSALS: [&str; 3] = ["ExpiredToken", "UnrecognizedClient", "InvalidClientTokenId"];
+
 /// The credentials that a provider gave. Clones share them.
 #[derive(Debug, Clone)]
 pub(super) struct Held {
     provider: SharedCredentialsProvider,
     /// The credentials with which this provider itself calls AWS, if it does.
     below: Option<Arc<Self>>,
-    /// Deadline of one attempt to get credentials.
+    /// Deadline for credentials.
     within: Duration,
     state: Arc<Mutex<State>>,
+    /// Held by whoever asks for others.
+    asking: Arc<tokio::sync::Mutex<()>>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    credentials: Option<Credentials>,
+    /// The credentials, and when they came.
+    credentials: Option<(Credentials, SystemTime)>,
     /// When the next attempt to renew good credentials may begin.
     pauses: Option<SystemTime>,
 }
 
+/// How good the credentials are that are held.
+enum Standing {
+    /// Nobody has to ask for others.
+    Good(Credentials),
+    /// Others should be asked for.
+    Ageing(Credentials),
+    Useless,
+}
+
 impl Held {
     pub(super) fn new(provider: SharedCredentialsProvider, within: Duration) -> Self {
-        Self { provider, below: None, within, state: Arc::default() }
+        Self { provider, below: None, within, state: Arc::default(), asking: Arc::default() }
     }
 
     /// The same of a provider that calls AWS with the credentials of another one.
@@ -54,40 +71,63 @@ impl Held {
         Self { below: Some(Arc::new(below)), ..self }
     }
 
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Gives up what is held.
-    async fn forget(&self) {
-        *self.state.lock().await = State::default();
+    fn forget(&self) {
+        *self.state() = State::default();
+    }
+
+    fn standing(&self, now: SystemTime) -> Standing {
+        let state = self.state();
+        let Some((held, came)) = &state.credentials else { return Standing::Useless };
+        let rest = |end: SystemTime| end.duration_since(now).unwrap_or_default();
+        if held.expiry().is_some_and(|end| rest(end) <= LATEST) {
+            return Standing::Useless;
+        }
+        let lasts = rest(held.expiry().unwrap_or(*came + WITHOUT_END)) > EARLY;
+        let pauses = state.pauses.is_some_and(|until| now < until);
+        if lasts || pauses { Standing::Good(held.clone()) } else { Standing::Ageing(held.clone()) }
     }
 
     async fn credentials(&self, now: SystemTime) -> Result<Credentials, CredentialsError> {
-        let mut state = self.state.lock().await;
-        let lasts = |credentials: &Credentials, longer: Duration| {
-            credentials.expiry().is_none_or(|end| end.duration_since(now).is_ok_and(|rest| rest > longer))
+        let usable = match self.standing(now) {
+            Standing::Good(held) => return Ok(held),
+            // No call waits while another one asks for what it does not need yet.
+            Standing::Ageing(held) if self.asking.try_lock().is_err() => return Ok(held),
+            Standing::Ageing(held) => Some(held),
+            Standing::Useless => None,
         };
-        let usable = state.credentials.clone().filter(|held| lasts(held, LATEST));
-        if let Some(held) = &usable
-            && (lasts(held, EARLY) || state.pauses.is_some_and(|until| now < until))
-        {
-            return Ok(held.clone());
-        }
-        let renewed = match tokio::time::timeout(self.within, self.provider.provide_credentials()).await {
-            Ok(renewed) => renewed,
-            Err(_) => Err(CredentialsError::provider_timed_out(self.within)),
-        };
-        match renewed {
+        // The time in which others ask counts, so that each call says what is late.
+        let renewed = tokio::time::timeout(self.within, async {
+            let _asking = self.asking.lock().await;
+            match self.standing(now) {
+                Standing::Good(held) => Ok(held),
+                Standing::Ageing(_) | Standing::Useless => self.renew(now).await,
+            }
+        });
+        let renewed = renewed.await.unwrap_or_else(|_| Err(CredentialsError::provider_timed_out(self.within)));
+        renewed.or_else(|error| {
+            self.state().pauses = Some(now + PAUSE);
+            usable.ok_or(error)
+        })
+    }
+
+    async fn renew(&self, now: SystemTime) -> Result<Credentials, CredentialsError> {
+        match self.provider.provide_credentials().await {
             Ok(renewed) => {
-                // One that never lasts longer is not asked before each call.
-                let pauses = (!lasts(&renewed, EARLY)).then(|| now + PAUSE);
-                *state = State { credentials: Some(renewed.clone()), pauses };
+                // Those that never last longer are not asked for before each call.
+                *self.state() = State { credentials: Some((renewed.clone(), now)), pauses: Some(now + PAUSE) };
                 Ok(renewed)
             }
             Err(error) => {
-                // Those below may be what AWS did not take.
-                if let Some(below) = &self.below {
-                    Box::pin(below.forget()).await;
+                let words = super::chain(&error);
+                if let Some(below) = self.below.as_ref().filter(|_| REFUSALS.iter().any(|code| words.contains(code))) {
+                    below.forget();
                 }
-                state.pauses = Some(now + PAUSE);
-                usable.ok_or(error)
+                Err(error)
             }
         }
     }
@@ -102,7 +142,7 @@ impl ProvideCredentials for Held {
     }
 }
 
-/// Gives credentials up when AWS says that they have expired. This clock may be behind, or somebody revoked the sessions of the role.
+/// Gives credentials up when AWS takes them no more. This clock may be behind, or somebody revoked the sessions of the role.
 #[derive(Debug)]
 pub(super) struct Expiry(pub(super) Held);
 
@@ -118,12 +158,15 @@ impl Intercept for Expiry {
         _config: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let Some(answer) = context.response().filter(|answer| !answer.status().is_success()) else { return Ok(()) };
-        let says = |text: &[u8], code: &str| text.windows(code.len()).any(|there| there == code.as_bytes());
-        // AWS has both codes.
-        if answer.body().bytes().is_some_and(|body| says(body, "ExpiredToken"))
-            && let Ok(mut state) = self.0.state.try_lock()
-        {
-            *state = State::default();
+        let body = answer.body().bytes().map(String::from_utf8_lossy).unwrap_or_default();
+        if REFUSALS.iter().any(|code| body.contains(code)) {
+            // Others may have come since the request was signed.
+            let signed =
+                context.request().and_then(|request| request.headers().get("authorization")).unwrap_or_default();
+            let mut state = self.0.state();
+            if state.credentials.as_ref().is_some_and(|(held, _)| signed.contains(held.access_key_id())) {
+                *state = State::default();
+            }
         }
         Ok(())
     }

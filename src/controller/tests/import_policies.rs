@@ -79,7 +79,7 @@ async fn a_closed_namespace_takes_no_exports_of_others_until_its_annotation_list
 #[tokio::test(start_paused = true)]
 async fn an_excluded_export_decides_nothing_here_and_conflicts_are_judged_over_all() {
     let world = World::new();
-    let (amber, blue) = (world.cluster("amber"), world.cluster("blue"));
+    let (amber, mut blue) = (world.cluster("amber"), world.cluster("blue"));
     amber.export("web", 8080, &["10.1.0.1"]);
     amber.until_imports("web", &["10.1.0.1"]).await;
     // Every object in memory gets a serial number as its creation time, per cluster: make this one younger.
@@ -114,6 +114,27 @@ async fn an_excluded_export_decides_nothing_here_and_conflicts_are_judged_over_a
     tokio::time::sleep(Duration::from_mins(3)).await;
     assert_eq!(blue.objects.writes(), writes, "nothing is written at rest");
 
+    // A new leader that cannot read the registry takes nothing of it back, and says nothing else.
+    blue.objects.take_notes();
+    let (said, status) =
+        (blue.import_condition("web", "Excluded"), blue.objects.import_policy("no-amber").unwrap().status);
+    blue.kill();
+    world.fail();
+    blue.lead();
+    always("what is said stays", Duration::from_mins(1), || {
+        blue.import_condition("web", "Excluded") == said
+            && blue.objects.import_policy("no-amber").unwrap().status == status
+            && blue.objects.take_note(|note| note.reason == "ImportIncluded").is_none()
+    })
+    .await;
+    world.heal();
+    always("also when it is read again", Duration::from_mins(1), || {
+        blue.import_condition("web", "Excluded") == said
+            && blue.objects.import_policy("no-amber").unwrap().status == status
+            && blue.objects.take_note(|note| note.reason == "ImportIncluded").is_none()
+    })
+    .await;
+
     blue.objects.remove_import_policy("no-amber");
     blue.until_imports("web", &oldest).await;
     until("it says nothing any more", || blue.import_condition("web", "Excluded").is_none()).await;
@@ -138,9 +159,13 @@ async fn a_policy_takes_effect_for_a_cluster_that_nobody_can_read() {
         blue.imported("web") == ["10.1.0.1"] && blue.imported("api") == ["10.0.0.2", "10.1.0.2"]
     })
     .await;
-    blue.objects.put_import_policy("no-green", about(&["green"], denying("*")));
+    // The Namespace's own word, and that of a policy.
+    blue.objects.annotate_namespace("shop", &[(ANNOTATION_ACCEPT_CLUSTERS, "red")]);
     until("nothing of it is left", || blue.is_clean("web")).await;
     until("the own endpoints stay", || blue.imported("api") == ["10.0.0.2"]).await;
+    blue.objects.put_import_policy("no-green", about(&["green"], denying("*")));
+    blue.objects.annotate_namespace("shop", &[]);
+    always("a policy says it still", Duration::from_secs(20), || blue.imported("api") == ["10.0.0.2"]).await;
     world.heal();
     blue.objects.remove_import_policy("no-green");
     blue.until_imports("web", &["10.1.0.1"]).await;

@@ -4,7 +4,7 @@ use super::*;
 
 /// Gives sessions of a length, or fails.
 #[derive(Debug, Default)]
-struct Giver(Plain<(usize, Option<SystemTime>)>);
+struct Giver(Plain<(usize, Option<SystemTime>, &'static str)>);
 
 impl ProvideCredentials for Giver {
     fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
@@ -14,7 +14,9 @@ impl ProvideCredentials for Giver {
         let mut state = self.0.lock().unwrap();
         state.0 += 1;
         let credentials = |end| Credentials::new(format!("KEY{}", state.0), "secret", None, Some(end), "test");
-        future::ProvideCredentials::ready(state.1.map(credentials).ok_or_else(|| CredentialsError::not_loaded("away")))
+        future::ProvideCredentials::ready(
+            state.1.map(credentials).ok_or_else(|| CredentialsError::not_loaded(format!("away {}", state.2))),
+        )
     }
 }
 
@@ -93,7 +95,7 @@ async fn sessions_that_are_always_short_are_not_renewed_with_every_call() {
 }
 
 #[tokio::test]
-async fn what_is_given_up_is_asked_for_anew_and_a_failure_gives_up_what_is_below() {
+async fn what_is_given_up_is_asked_for_anew_and_a_refusal_gives_up_what_is_below() {
     let (above, below) = (Bed::new(), Bed::new());
     for bed in [&above, &below] {
         bed.until(Some(3600));
@@ -101,11 +103,43 @@ async fn what_is_given_up_is_asked_for_anew_and_a_failure_gives_up_what_is_below
     let held = above.held.clone().above(below.held.clone());
     below.key(0).await.unwrap();
     held.credentials(at(0)).await.unwrap();
-    held.forget().await;
+    held.forget();
     assert_eq!(held.credentials(at(0)).await.unwrap().access_key_id(), "KEY2");
-    assert_eq!(below.key(1).await.unwrap(), "KEY1");
-    held.forget().await;
+    held.forget();
     above.until(None);
     held.credentials(at(1)).await.unwrap_err();
-    assert_eq!(below.key(1).await.unwrap(), "KEY2", "it may be what AWS did not take");
+    assert_eq!(below.key(1).await.unwrap(), "KEY1", "who is away says nothing of what is below");
+    above.giver.0.lock().unwrap().2 = "ExpiredTokenException";
+    held.credentials(at(2)).await.unwrap_err();
+    assert_eq!(below.key(2).await.unwrap(), "KEY2");
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_for_credentials_hears_that_they_are_late_and_good_ones_are_used_meanwhile() {
+    #[derive(Debug)]
+    struct Silent;
+    impl ProvideCredentials for Silent {
+        fn provide_credentials<'a>(&'a self) -> future::ProvideCredentials<'a>
+        where
+            Self: 'a,
+        {
+            future::ProvideCredentials::new(std::future::pending())
+        }
+    }
+    let held = Held::new(SharedCredentialsProvider::new(Silent), Duration::from_secs(4));
+    let began = tokio::time::Instant::now();
+    let (one, other) = tokio::join!(held.credentials(at(0)), held.credentials(at(0)));
+    for answer in [one, other] {
+        assert!(matches!(answer, Err(CredentialsError::ProviderTimedOut(_))), "{answer:?}");
+    }
+    assert_eq!(began.elapsed(), Duration::from_secs(4), "nobody waits for the wait of another one");
+    let ageing = Credentials::new("KEY", "secret", None, Some(at(1000)), "test");
+    held.state().credentials = Some((ageing, at(0)));
+    let began = tokio::time::Instant::now();
+    let (one, other) = tokio::join!(held.credentials(at(800)), async {
+        let answer = held.credentials(at(800)).await;
+        (answer, began.elapsed())
+    });
+    assert!(one.is_ok() && other.0.is_ok());
+    assert_eq!(other.1, Duration::ZERO, "one call asks for others");
 }
