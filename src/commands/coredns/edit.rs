@@ -211,9 +211,10 @@ impl<'c, 't> Edits<'c, 't> {
         self.replacements.sort_by_key(|(range, part, _)| (range.start, !range.is_empty(), *part));
         self.replacements.dedup();
         for (range, _, replacement) in self.replacements {
-            text.push_str(&self.corefile.text[copied..range.start]);
+            // Lines that go may share a line break.
+            text.push_str(&self.corefile.text[copied..range.start.max(copied)]);
             text.push_str(&replacement);
-            copied = range.end;
+            copied = copied.max(range.end);
         }
         text.push_str(&self.corefile.text[copied..]);
         Edited { text, changes: self.changes, kept: self.kept }

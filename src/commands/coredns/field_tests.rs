@@ -213,6 +213,16 @@ fn what_is_applied_twice_is_the_same_and_what_is_removed_is_as_before() {
 }
 
 #[test]
+fn blocks_that_were_added_go_also_if_they_are_the_first_ones_of_the_file() {
+    let block = "clusterset.local:53 { # cloudmap-mcs added clusterset.local\n    bind 169.254.20.10\n    forward . 172.20.0.10\n}\n";
+    let others = ".:53 {\n    bind 169.254.20.10\n    forward . /etc/resolv.conf\n}\n";
+    for count in 1..4 {
+        let before = block.repeat(count) + others;
+        assert_eq!(edited(Action::Remove, &before).unwrap().text.trim_start(), others, "{count}");
+    }
+}
+
+#[test]
 fn nothing_is_said_of_a_corefile_that_has_all() {
     let text = edited(Action::Apply, super::tests::EKS).unwrap().text;
     assert_eq!(offline::check(&text, ZONE), [Finding::There("the Corefile has clusterset.local".to_owned())]);
