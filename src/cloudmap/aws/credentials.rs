@@ -10,10 +10,11 @@ use aws_credential_types::provider::{error::CredentialsError, future};
 use aws_sdk_servicediscovery::{
     config::{
         ConfigBag, Credentials, Intercept, ProvideCredentials, RuntimeComponents, SharedCredentialsProvider,
-        interceptors::FinalizerInterceptorContextRef,
+        interceptors::{BeforeTransmitInterceptorContextRef, FinalizerInterceptorContextRef},
     },
     error::BoxError,
 };
+use aws_smithy_types::config_bag::{Storable, StoreReplace};
 
 /// Credentials are renewed this long before they expire, so that whoever gives them may be away for as long. Sessions last 15
 /// minutes at the least.
@@ -142,6 +143,14 @@ impl ProvideCredentials for Held {
     }
 }
 
+/// The signature of the request of an attempt: it names the key.
+#[derive(Debug)]
+struct Signature(String);
+
+impl Storable for Signature {
+    type Storer = StoreReplace<Self>;
+}
+
 /// Gives credentials up when AWS takes them no more. This clock may be behind, or somebody revoked the sessions of the role.
 #[derive(Debug)]
 pub(super) struct Expiry(pub(super) Held);
@@ -151,20 +160,30 @@ impl Intercept for Expiry {
         "Expiry"
     }
 
+    fn read_before_transmit(
+        &self,
+        context: &BeforeTransmitInterceptorContextRef<'_>,
+        _components: &RuntimeComponents,
+        config: &mut ConfigBag,
+    ) -> Result<(), BoxError> {
+        let signature = context.request().headers().get("authorization").unwrap_or_default();
+        config.interceptor_state().store_put(Signature(signature.to_owned()));
+        Ok(())
+    }
+
     fn read_after_attempt(
         &self,
         context: &FinalizerInterceptorContextRef<'_>,
         _components: &RuntimeComponents,
-        _config: &mut ConfigBag,
+        config: &mut ConfigBag,
     ) -> Result<(), BoxError> {
         let Some(answer) = context.response().filter(|answer| !answer.status().is_success()) else { return Ok(()) };
         let body = answer.body().bytes().map(String::from_utf8_lossy).unwrap_or_default();
         if REFUSALS.iter().any(|code| body.contains(code)) {
             // Others may have come since the request was signed.
-            let signed =
-                context.request().and_then(|request| request.headers().get("authorization")).unwrap_or_default();
+            let signature = config.load::<Signature>().map(|Signature(text)| text.as_str()).unwrap_or_default();
             let mut state = self.0.state();
-            if state.credentials.as_ref().is_some_and(|(held, _)| signed.contains(held.access_key_id())) {
+            if state.credentials.as_ref().is_some_and(|(held, _)| signature.contains(held.access_key_id())) {
                 *state = State::default();
             }
         }
