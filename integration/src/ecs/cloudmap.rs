@@ -74,6 +74,8 @@ impl CloudMap {
         let dns = PrivateDnsPropertiesMutable::builder().soa(soa).build();
         let properties = PrivateDnsNamespaceProperties::builder().dns_properties(dns).build();
         let request = self.client.create_private_dns_namespace().name(name).vpc("vpc-testbed").properties(properties);
+        // A repeated request is told of the namespace that there is; another one fails, because the VPC has the zone.
+        let request = request.creator_request_id(name);
         let created = request.send().await.map_err(Error::from);
         self.namespace_id(name, created.map(|created| created.operation_id)).await
     }
