@@ -11,7 +11,7 @@ use std::{
 use aws_sdk_servicediscovery::config::{BehaviorVersion, Credentials, Region, SharedCredentialsProvider};
 use cloudmap::{
     AwsCloudMap, AwsSettings, Counted, CreateService, ErrorKind, Instance, Lane, Limited, Limits, Listings, Metrics,
-    NamespaceKind, NewService, Operation, OperationId, OperationState, Permit, Rates, Write as _,
+    NamespaceKind, NewNamespace, NewService, Operation, OperationId, OperationState, Permit, Rates, Write as _,
 };
 use cloudmap_mcs_integration::hidden::NothingHidden;
 use cluster::Leadership;
@@ -66,6 +66,15 @@ fn instance(id: &str, address: &str) -> Instance {
     Instance { id: id.into(), attributes }
 }
 
+fn new_namespace<'a>(
+    name: &'a str,
+    vpc: Option<&'a str>,
+    creator_request_id: &'a str,
+    tags: &'a BTreeMap<String, String>,
+) -> NewNamespace<'a> {
+    NewNamespace { name, vpc, creator_request_id, description: "for tests", tags }
+}
+
 impl Bed {
     async fn finish(&self, operation: OperationId) -> OperationState {
         loop {
@@ -78,8 +87,8 @@ impl Bed {
 
     async fn namespace(&self, name: &str) -> Arc<str> {
         let tags = [("team".to_owned(), "shop".to_owned())].into();
-        let operation =
-            self.cloudmap.create_http_namespace(&Permit::of_command(), name, "us", "for tests", &tags).await.unwrap();
+        let new = new_namespace(name, None, "us", &tags);
+        let operation = self.cloudmap.create_namespace(&Permit::of_command(), &new).await.unwrap();
         let OperationState::Succeeded { targets } = self.finish(operation).await else { panic!("failed") };
         targets["NAMESPACE"].as_str().into()
     }
@@ -233,9 +242,8 @@ async fn a_namespace_with_dns_has_a_zone_and_a_second_one_of_its_name_in_the_vpc
     let bed = bed(quick()).await;
     let tags: BTreeMap<_, _> = [("team".to_owned(), "shop".to_owned())].into();
     let create = async |creator: &str| {
-        let private = ("shop", "vpc-0123456789abcdef0");
-        let permit = Permit::of_command();
-        bed.cloudmap.create_private_dns_namespace(&permit, private, creator, "for tests", &tags).await
+        let new = new_namespace("shop", Some("vpc-0123456789abcdef0"), creator, &tags);
+        bed.cloudmap.create_namespace(&Permit::of_command(), &new).await
     };
     let OperationState::Succeeded { targets } = bed.finish(create("us").await.unwrap()).await else { panic!("failed") };
     let made = bed.cloudmap.get_namespace(&targets["NAMESPACE"]).await.unwrap();
@@ -265,11 +273,8 @@ async fn errors_are_sorted_by_what_can_be_done() {
     assert_eq!(missing.kind, ErrorKind::NotFound, "{missing}");
     let missing = bed.cloudmap.discover_instances("nowhere", "web", &BTreeMap::new(), Lane::Ledger).await.unwrap_err();
     assert_eq!(missing.kind, ErrorKind::NotFound, "{missing}");
-    let taken = bed
-        .cloudmap
-        .create_http_namespace(&Permit::of_command(), "shop", "them", "", &BTreeMap::new())
-        .await
-        .unwrap_err();
+    let (permit, none) = (Permit::of_command(), BTreeMap::new());
+    let taken = bed.cloudmap.create_namespace(&permit, &new_namespace("shop", None, "them", &none)).await.unwrap_err();
     assert_eq!(taken.kind, ErrorKind::AlreadyExists { id: Some(namespace.to_string()) }, "{taken}");
     let invalid = register("no spaces").await.unwrap_err();
     assert_eq!(invalid.kind, ErrorKind::InvalidInput, "{invalid}");

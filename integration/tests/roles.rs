@@ -7,8 +7,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use aws_config::{BehaviorVersion, Region};
 use aws_sdk_servicediscovery::config::Credentials;
 use cloudmap::{
-    AwsCloudMap, AwsSettings, CreateService, Error, ErrorKind, Instance, Lane, Limits, NewService, OperationState,
-    Permit, Rates, Read as _, Write as _,
+    AwsCloudMap, AwsSettings, CreateService, Error, ErrorKind, Instance, Lane, Limits, NewNamespace, NewService,
+    OperationState, Permit, Rates, Read as _, Write as _,
 };
 use emulator::{AccessKey, Accounts, Emulator, EmulatorSettings, Latency, Policy, Role};
 use iam::{Mode, Scope, statements};
@@ -124,7 +124,8 @@ impl Principal {
     }
 
     async fn namespace(&self, name: &str, tags: &Tags) -> Result<Arc<str>, Error> {
-        let begun = self.0.create_http_namespace(&Permit::of_command(), name, name, "of a test", tags).await;
+        let new = NewNamespace { name, vpc: None, creator_request_id: name, description: "of a test", tags };
+        let begun = self.0.create_namespace(&Permit::of_command(), &new).await;
         self.finish(begun).await?;
         let listed = self.0.list_namespaces(Lane::Ledger).await?;
         Ok(listed.into_iter().find(|there| *there.name == *name).unwrap().id)

@@ -30,17 +30,17 @@ use super::{crds, spec_may_be_absent};
 pub struct ClusterImportPolicySpec {
     /// from selects the clusters that the policy is about. Without it, these are all other clusters.
     #[schemars(with = "ImportSources")]
-    #[serde(skip_serializing_if = "is_default", deserialize_with = "crds::null_as_default")]
+    #[serde(skip_serializing_if = "crds::is_default", deserialize_with = "crds::null_as_default")]
     pub from: ImportSources,
 
     /// namespaces says into which Kubernetes namespaces their exports may come. Without it, into all.
     #[schemars(with = "AllowedNames")]
-    #[serde(skip_serializing_if = "is_default", deserialize_with = "crds::null_as_default")]
+    #[serde(skip_serializing_if = "crds::is_default", deserialize_with = "crds::null_as_default")]
     pub namespaces: AllowedNames,
 
     /// addresses says which addresses their endpoints may have, beside those that no endpoint may have. Without it, all.
     #[schemars(with = "AllowedRanges")]
-    #[serde(skip_serializing_if = "is_default", deserialize_with = "crds::null_as_default")]
+    #[serde(skip_serializing_if = "crds::is_default", deserialize_with = "crds::null_as_default")]
     pub addresses: AllowedRanges,
 
     /// maxNames is the number of names that each of the clusters may have in this one. What is imported stays, and nothing
@@ -128,10 +128,6 @@ pub struct ClusterImportPolicyStatus {
     #[schemars(schema_with = "crds::conditions_schema")]
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "crds::null_as_default")]
     pub conditions: Vec<Condition>,
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 /// The longest list. The CRD has it, too.

@@ -137,6 +137,11 @@ pub(super) fn conditions_schema(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
+/// Whether a field says nothing, so that it is left out.
+pub(super) fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
 /// Reads an explicit `null` like an absent field, as the API server does.
 pub(super) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where

@@ -44,7 +44,7 @@ pub struct CutoverSpec {
 
     /// paused stops the steps: the share stays as it is.
     #[schemars(with = "bool")]
-    #[serde(skip_serializing_if = "is_false", deserialize_with = "crds::null_as_default")]
+    #[serde(skip_serializing_if = "crds::is_default", deserialize_with = "crds::null_as_default")]
     pub paused: bool,
 
     /// shareOfTraffic is a share of the traffic in percent. While it is set, it is in force at once, whatever the steps
@@ -56,20 +56,20 @@ pub struct CutoverSpec {
     /// rollBack takes the traffic back from the pods. The registered pods keep it until somebody else has a healthy
     /// instance.
     #[schemars(with = "bool")]
-    #[serde(skip_serializing_if = "is_false", deserialize_with = "crds::null_as_default")]
+    #[serde(skip_serializing_if = "crds::is_default", deserialize_with = "crds::null_as_default")]
     pub roll_back: bool,
 
     /// hideTasks lets the controller hide ECS tasks where the pods cannot have the share otherwise. It marks them as
     /// unhealthy in Cloud Map: they still run, but clients no longer find them. On the way back it marks them as
     /// healthy again. It needs the controller's flag --hide-tasks, and a Cloud Map service with a custom health check.
     #[schemars(with = "bool")]
-    #[serde(skip_serializing_if = "is_false", deserialize_with = "crds::null_as_default")]
+    #[serde(skip_serializing_if = "crds::is_default", deserialize_with = "crds::null_as_default")]
     pub hide_tasks: bool,
 
     /// wave is a number. The steps wait until all Cutovers of the namespace with a lower number are Finished. The
     /// default is 0.
     #[schemars(schema_with = "wave_schema")]
-    #[serde(skip_serializing_if = "is_zero", deserialize_with = "crds::null_as_default")]
+    #[serde(skip_serializing_if = "crds::is_default", deserialize_with = "crds::null_as_default")]
     pub wave: i64,
 
     /// guard checks each step. A step begins only while the guard finds that all is well. If it finds something wrong,
@@ -247,16 +247,6 @@ pub struct GuardFailure {
 
     /// message says what was wrong.
     pub message: String,
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_false(value: &bool) -> bool {
-    !*value
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
-const fn is_zero(value: &i64) -> bool {
-    *value == 0
 }
 
 fn steps_schema(_: &mut SchemaGenerator) -> Schema {

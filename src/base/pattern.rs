@@ -2,15 +2,20 @@
 
 /// Whether a pattern matches a name, in upper or lower case as in DNS.
 pub fn matches(pattern: &str, name: &str) -> bool {
-    let (pattern, name) = (pattern.to_ascii_lowercase(), name.to_ascii_lowercase());
-    let mut parts = pattern.split('*');
-    let Some(mut rest) = parts.next().and_then(|begin| name.strip_prefix(begin)) else { return false };
+    let mut parts = pattern.split('*').map(str::as_bytes);
+    let Some(mut rest) = parts.next().and_then(|begin| after(name.as_bytes(), begin)) else { return false };
     let Some(end) = parts.next_back() else { return rest.is_empty() };
     for part in parts {
-        let Some(at) = rest.find(part) else { return false };
-        rest = &rest[at + part.len()..];
+        let Some(found) = (0..=rest.len()).find_map(|at| after(&rest[at..], part)) else { return false };
+        rest = found;
     }
-    rest.ends_with(end)
+    rest.len().checked_sub(end.len()).is_some_and(|at| rest[at..].eq_ignore_ascii_case(end))
+}
+
+/// What follows after the beginning of a text.
+fn after<'a>(text: &'a [u8], begin: &[u8]) -> Option<&'a [u8]> {
+    let (there, rest) = text.split_at_checked(begin.len())?;
+    there.eq_ignore_ascii_case(begin).then_some(rest)
 }
 
 #[cfg(test)]

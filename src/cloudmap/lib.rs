@@ -37,7 +37,8 @@ pub use operation::{Access, LATEST_EFFECT, Operation, Plane};
 pub use permit::Permit;
 pub use port::{
     Attributes, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, HealthCheck, Instance, Lane,
-    Namespace, NamespaceKind, NewService, OperationId, OperationState, Read, RecordType, Service, ServiceChange, Write,
+    Namespace, NamespaceKind, NewNamespace, NewService, OperationId, OperationState, Read, RecordType, Service,
+    ServiceChange, Write,
 };
 
 /// Cloud Map and its region.

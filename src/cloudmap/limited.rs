@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{
-    CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Metrics, Namespace, NewService, Operation,
-    OperationId, OperationState, Permit, Read, Service, ServiceChange, Write, answers::Answer,
+    CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Metrics, Namespace, NewNamespace, NewService,
+    Operation, OperationId, OperationState, Permit, Read, Service, ServiceChange, Write, answers::Answer,
 };
 
 /// Makes every call wait for its turn, and slows down the instances lane when AWS throttles. Retries nothing.
@@ -132,28 +132,8 @@ macro_rules! decorate {
 
         #[async_trait]
         impl<C: Write> Write for $decorator<C> {
-            async fn create_http_namespace(
-                &self,
-                permit: &Permit,
-                name: &str,
-                creator_request_id: &str,
-                description: &str,
-                tags: &BTreeMap<String, String>,
-            ) -> Result<OperationId, Error> {
-                let call = self.inner.create_http_namespace(permit, name, creator_request_id, description, tags);
-                self.around(Operation::CreateHttpNamespace, Lane::Instances, call).await
-            }
-
-            async fn create_private_dns_namespace(
-                &self,
-                permit: &Permit,
-                name: (&str, &str),
-                creator_request_id: &str,
-                description: &str,
-                tags: &BTreeMap<String, String>,
-            ) -> Result<OperationId, Error> {
-                let call = self.inner.create_private_dns_namespace(permit, name, creator_request_id, description, tags);
-                self.around(Operation::CreatePrivateDnsNamespace, Lane::Instances, call).await
+            async fn create_namespace(&self, permit: &Permit, new: &NewNamespace<'_>) -> Result<OperationId, Error> {
+                self.around(new.operation(), Lane::Instances, self.inner.create_namespace(permit, new)).await
             }
 
             async fn delete_namespace(&self, permit: &Permit, id: &str) -> Result<OperationId, Error> {

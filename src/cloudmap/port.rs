@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::Permit;
+use super::{Operation, Permit};
 
 /// Attributes of an instance: at most 30, names of at most 255 characters, values of at most 1,024, and 5,000
 /// characters in total (Cloud Map `RegisterInstance`).
@@ -70,26 +70,9 @@ pub trait Read: Send + Sync + 'static {
 /// may have happened, or may still happen.
 #[async_trait]
 pub trait Write: Read {
-    /// Begins to create an API-only namespace. The operation is asynchronous.
-    async fn create_http_namespace(
-        &self,
-        permit: &Permit,
-        name: &str,
-        creator_request_id: &str,
-        description: &str,
-        tags: &BTreeMap<String, String>,
-    ) -> Result<OperationId, Error>;
-
-    /// Begins to create a namespace with DNS, and a private hosted zone for it in a VPC of the account and region. The
-    /// operation is asynchronous, and fails if Route 53 does not make the zone.
-    async fn create_private_dns_namespace(
-        &self,
-        permit: &Permit,
-        (name, vpc): (&str, &str),
-        creator_request_id: &str,
-        description: &str,
-        tags: &BTreeMap<String, String>,
-    ) -> Result<OperationId, Error>;
+    /// Begins to create a namespace. The operation is asynchronous. That of a namespace with DNS also makes its hosted zone, and
+    /// fails if Route 53 does not make it.
+    async fn create_namespace(&self, permit: &Permit, new: &NewNamespace<'_>) -> Result<OperationId, Error>;
 
     /// Begins to delete a namespace, which must have no services. That of a namespace with DNS deletes its hosted zone.
     async fn delete_namespace(&self, permit: &Permit, id: &str) -> Result<OperationId, Error>;
@@ -342,6 +325,31 @@ impl RecordType {
             Self::Aaaa => "AAAA",
             Self::Srv => "SRV",
             Self::Cname => "CNAME",
+        }
+    }
+}
+
+/// A namespace to be created.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NewNamespace<'a> {
+    /// Name.
+    pub name: &'a str,
+    /// The VPC, of the account and region, in which it has DNS by a private hosted zone; `None` creates an API-only namespace.
+    pub vpc: Option<&'a str>,
+    /// Owner mark of at most 64 characters.
+    pub creator_request_id: &'a str,
+    /// Text of at most 1,024 characters.
+    pub description: &'a str,
+    /// Tags for the namespace.
+    pub tags: &'a BTreeMap<String, String>,
+}
+
+impl NewNamespace<'_> {
+    /// The operation that creates it.
+    pub const fn operation(&self) -> Operation {
+        match self.vpc {
+            None => Operation::CreateHttpNamespace,
+            Some(_) => Operation::CreatePrivateDnsNamespace,
         }
     }
 }

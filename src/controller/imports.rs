@@ -33,12 +33,17 @@ use export::Quota;
 use import::{Serving, policy};
 use model::{ServiceKey, addresses::Range};
 
+/// The Event about an annotation of a Namespace.
+fn invalid_annotation(namespace: &Namespace, action: &'static str, text: String) -> EventRecord {
+    let regarding = events::namespace(&namespace.name, &namespace.uid);
+    EventRecord { regarding, reason: EventReason::InvalidAnnotation, action, text }
+}
+
 /// What is wrong about the limits that a Namespace has. The default ones count then.
 fn wrong_quota(namespace: &Namespace) -> Option<EventRecord> {
     let error = Quota::default().with(namespace.quota.as_deref()?).err()?;
     let text = format!("The limits of --namespace-quota count instead of {ANNOTATION_QUOTA}: {error}.");
-    let regarding = events::namespace(&namespace.name, &namespace.uid);
-    Some(EventRecord { regarding, reason: EventReason::InvalidAnnotation, action: "Register", text })
+    Some(invalid_annotation(namespace, "Register", text))
 }
 
 /// What is wrong about the clusters that a Namespace accepts. The others that it lists count.
@@ -48,8 +53,7 @@ fn wrong_clusters(namespace: &Namespace) -> Option<EventRecord> {
         "{ANNOTATION_ACCEPT_CLUSTERS} has {wrong:?}, which is no id of a cluster and counts for none: write ids separated by commas, in \
          small letters, such as \"blue,partner-*\"."
     );
-    let regarding = events::namespace(&namespace.name, &namespace.uid);
-    Some(EventRecord { regarding, reason: EventReason::InvalidAnnotation, action: "Import", text })
+    Some(invalid_annotation(namespace, "Import", text))
 }
 
 /// What imports depend on beside objects and the ledger.
@@ -144,10 +148,8 @@ impl Core {
             Ok(None) => drop(self.importing.selections.remove(name)),
             Err(why) => {
                 self.importing.selections.insert(name.clone(), None);
-                let regarding = namespace.map(|namespace| events::namespace(&namespace.name, &namespace.uid));
                 let text = format!("The cluster selection that each import in it has stays in force: {why}.");
-                let (reason, action) = (EventReason::InvalidAnnotation, "Import");
-                let note = regarding.map(|regarding| EventRecord { regarding, reason, action, text });
+                let note = namespace.map(|namespace| invalid_annotation(namespace, "Import", text));
                 self.out.extend(note.map(Command::Emit));
             }
         }

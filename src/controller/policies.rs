@@ -87,12 +87,12 @@ impl ImportPolicies {
 
 impl Core {
     pub(super) fn policies_changed(&mut self, changes: &[Change<ClusterImportPolicy>]) {
-        let spec = |policy: &Option<Arc<ClusterImportPolicy>>| policy.as_ref().map(|policy| policy.spec.clone());
         let mut changed = false;
         for Change { key, old, new } in changes {
-            let spec_now = spec(new);
-            if spec(old) != spec_now {
-                self.importing.policies.rules.set(key, spec_now.as_ref());
+            // The status changes as well.
+            let [before, now] = [old, new].map(|policy| policy.as_ref().map(|policy| &policy.spec));
+            if before != now {
+                self.importing.policies.rules.set(key, now);
                 changed = true;
             }
         }
@@ -190,42 +190,47 @@ impl Core {
         if imports || exports.is_empty() || self.importing.subscriptions.refuses(key) {
             return None;
         }
-        let excluded = &exports;
         let regarding = events::namespace(&key.namespace, &self.world.namespaces.get(&key.namespace)?.uid);
         let text =
-            format!("Clusters export names of this namespace that are not imported. {}", policy::message(excluded));
+            format!("Clusters export names of this namespace that are not imported. {}", policy::message(&exports));
         Some(EventRecord { regarding, reason: EventReason::ImportExcluded, action: "Import", text })
     }
 
     /// Names of other clusters came or went: some may be admitted now.
     pub(super) fn admit_changed(&mut self, names: &BTreeSet<ServiceKey>) {
-        let concerned = |(cluster, admitted): (&ClusterId, &BTreeSet<ServiceKey>)| {
+        if !self.importing.policies.rules.limit_names() {
+            return;
+        }
+        let live = self.forget_gone();
+        let concerned = |cluster: &&ClusterId| {
+            // One that has just joined has none yet.
+            let Some(admitted) = self.importing.policies.admitted.get(*cluster) else { return true };
             let most = self.importing.policies.rules.most_names(self.origin(cluster)).map_or(0, |(most, _)| most);
             let differs = |key: &ServiceKey| match (admitted.contains(key), self.may_be_admitted(cluster, key)) {
                 (false, true) => admitted.len() < most,
                 (is, may) => is != may,
             };
             // Its home may be another one now, where other policies apply.
-            (admitted.len() > most || names.iter().any(differs)).then(|| cluster.clone())
+            admitted.len() > most || names.iter().any(differs)
         };
-        let concerned: Vec<_> = self.importing.policies.admitted.iter().filter_map(concerned).collect();
-        let live: BTreeSet<_> = self.knowledge.live().cloned().collect();
-        self.importing.policies.admitted.retain(|cluster, _| live.contains(cluster));
-        // One that has just joined has none yet.
-        let is_new = |cluster: &&ClusterId| !self.importing.policies.admitted.contains_key(cluster);
-        let joined: Vec<_> = live.iter().filter(is_new).cloned().collect();
-        for cluster in concerned.iter().filter(|cluster| live.contains(*cluster)).chain(&joined) {
+        let concerned: Vec<_> = live.iter().filter(concerned).collect();
+        for cluster in concerned {
             self.admit(cluster);
         }
     }
 
     /// Chooses anew which names clusters have that may have only so many.
     pub(super) fn admit_all(&mut self) {
-        let clusters: BTreeSet<_> = self.knowledge.live().cloned().collect();
-        self.importing.policies.admitted.retain(|cluster, _| clusters.contains(cluster));
-        for cluster in &clusters {
+        for cluster in &self.forget_gone() {
             self.admit(cluster);
         }
+    }
+
+    /// Forgets the names of clusters that are no longer live. Returns those that are.
+    fn forget_gone(&mut self) -> BTreeSet<ClusterId> {
+        let live: BTreeSet<_> = self.knowledge.live().cloned().collect();
+        self.importing.policies.admitted.retain(|cluster, _| live.contains(cluster));
+        live
     }
 
     fn may_be_admitted(&self, cluster: &ClusterId, key: &ServiceKey) -> bool {

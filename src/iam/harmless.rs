@@ -11,7 +11,8 @@ use tokio::time::timeout;
 
 use super::{Statement, statement::Values};
 use cloudmap::{
-    CreateService, Error, ErrorKind, Instance, Lane, NewService, Operation, OperationId, Permit, ServiceChange, quotas,
+    CreateService, Error, ErrorKind, Instance, Lane, NewNamespace, NewService, Operation, OperationId, Permit,
+    ServiceChange, quotas,
 };
 
 /// AWS gives out ids of letters and digits after the prefix.
@@ -149,17 +150,16 @@ async fn call(
             let (name, none) = (name.trim_end_matches('*'), BTreeMap::new());
             cloudmap.discover_instances(name, ledger::CLUSTERS, &none, Lane::Instances).await.map(drop)?;
         }
-        Operation::CreateHttpNamespace => {
+        Operation::CreateHttpNamespace | Operation::CreatePrivateDnsNamespace => {
             let (_, value) = wanted.unwrap_or_default();
-            let name = ledger::namespace_name(value.trim_start_matches("clusterset/"));
-            cloudmap.create_http_namespace(permit, &name, NO_OPERATION, NO_OPERATION, &too_many).await.map(drop)?;
-        }
-        Operation::CreatePrivateDnsNamespace => {
-            let (_, value) = wanted.unwrap_or_default();
-            let name = ledger::namespace_name(value.trim_start_matches("clusterset/"));
-            let made =
-                cloudmap.create_private_dns_namespace(permit, (&name, NO_VPC), NO_OPERATION, NO_OPERATION, &too_many);
-            made.await.map(drop)?;
+            let new = NewNamespace {
+                name: &ledger::namespace_name(value.trim_start_matches("clusterset/")),
+                vpc: (operation == Operation::CreatePrivateDnsNamespace).then_some(NO_VPC),
+                creator_request_id: NO_OPERATION,
+                description: NO_OPERATION,
+                tags: &too_many,
+            };
+            cloudmap.create_namespace(permit, &new).await.map(drop)?;
         }
         Operation::CreateService => {
             let new = NewService {

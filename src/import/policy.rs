@@ -222,6 +222,12 @@ impl Policies {
         self.about(origin).find_map(denies)
     }
 
+    /// Whether any cluster may have only so many names.
+    #[must_use]
+    pub fn limit_names(&self) -> bool {
+        self.policies.values().any(|policy| policy.spec.max_names.is_some())
+    }
+
     /// How many names a cluster may have, and which policy says so; `None` without a limit.
     #[must_use]
     pub fn most_names(&self, origin: Origin<'_>) -> Option<(usize, &Arc<str>)> {

@@ -2,7 +2,7 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use super::*;
 use api::{AllowedNames, AllowedRanges, ImportSources};
-use model::Conditions;
+use model::{Conditions, fixtures::mk_endpoint};
 
 const BLUE: Origin<'static> = Origin { cluster: "blue", registry: Some("eu") };
 const PARTNER: Origin<'static> = Origin { cluster: "partner-1", registry: None };
@@ -28,15 +28,7 @@ fn into(allowed: &[&str], denied: &[&str]) -> AllowedNames {
 }
 
 fn endpoint(address: &str) -> Endpoint {
-    Endpoint {
-        ipv4: Some(address.parse().unwrap()),
-        ipv6: None,
-        ports: [].into(),
-        conditions: Conditions::READY,
-        hostname: None,
-        zone: None,
-        node: None,
-    }
+    mk_endpoint(address.parse::<Ipv4Addr>().unwrap())
 }
 
 fn unready(address: &str) -> Endpoint {

@@ -2,8 +2,6 @@
 
 use std::{fmt, str::FromStr, sync::Arc};
 
-use cloudmap::Operation;
-
 /// Which missing Cloud Map namespaces are made. Who may have one made is in [`policy`](crate::policy).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum MissingNamespaces {
@@ -17,15 +15,6 @@ pub enum MissingNamespaces {
 }
 
 impl MissingNamespaces {
-    /// The call that makes one; `None` if none is made.
-    pub(crate) const fn operation(&self) -> Option<Operation> {
-        match self {
-            Self::Leave => None,
-            Self::ApiOnly => Some(Operation::CreateHttpNamespace),
-            Self::Private(_) => Some(Operation::CreatePrivateDnsNamespace),
-        }
-    }
-
     /// Whether the hosted zone of a namespace with this name would hide names of the Internet from its whole VPC. Whoever
     /// may make a Kubernetes namespace chooses such a name. Others come from administrators.
     ///

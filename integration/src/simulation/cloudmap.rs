@@ -10,8 +10,8 @@ use std::{
 
 use async_trait::async_trait;
 use cloudmap::{
-    CreateService, Discovery, Error, ErrorKind, Instance, Lane, Namespace, NewService, Operation, OperationId,
-    OperationState, Permit, Read, Service, ServiceChange, Write, answered,
+    CreateService, Discovery, Error, ErrorKind, Instance, Lane, Namespace, NewNamespace, NewService, Operation,
+    OperationId, OperationState, Permit, Read, Service, ServiceChange, Write, answered,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -369,30 +369,13 @@ impl Read for Port {
 
 #[async_trait]
 impl Write for Port {
-    async fn create_http_namespace(
-        &self,
-        permit: &Permit,
-        name: &str,
-        creator_request_id: &str,
-        description: &str,
-        tags: &BTreeMap<String, String>,
-    ) -> Result<OperationId, Error> {
-        let body = json!({"Name": name, "CreatorRequestId": creator_request_id, "Description": description,
-            "Tags": tag_list(tags)});
-        self.submit(permit, Operation::CreateHttpNamespace, body).await
-    }
-
-    async fn create_private_dns_namespace(
-        &self,
-        permit: &Permit,
-        (name, vpc): (&str, &str),
-        creator_request_id: &str,
-        description: &str,
-        tags: &BTreeMap<String, String>,
-    ) -> Result<OperationId, Error> {
-        let body = json!({"Name": name, "Vpc": vpc, "CreatorRequestId": creator_request_id, "Description": description,
-            "Tags": tag_list(tags)});
-        self.submit(permit, Operation::CreatePrivateDnsNamespace, body).await
+    async fn create_namespace(&self, permit: &Permit, new: &NewNamespace<'_>) -> Result<OperationId, Error> {
+        let mut body = json!({"Name": new.name, "CreatorRequestId": new.creator_request_id, "Description": new.description,
+            "Tags": tag_list(new.tags)});
+        if let Some(vpc) = new.vpc {
+            body["Vpc"] = vpc.into();
+        }
+        self.submit(permit, new.operation(), body).await
     }
 
     async fn delete_namespace(&self, permit: &Permit, id: &str) -> Result<OperationId, Error> {

@@ -22,7 +22,7 @@ use tokio::{net::TcpListener, time::timeout};
 
 use super::*;
 use crate::{
-    Access, Counted, CreateService, Metrics, NewService, Rate, Rates, ServiceChange, Write,
+    Access, Counted, CreateService, Metrics, NewNamespace, NewService, Rate, Rates, ServiceChange, Write,
     fake::{permit, permit_until},
 };
 
@@ -155,6 +155,10 @@ async fn reads_which_operation_is_in_progress() {
     assert_eq!(error.kind, ErrorKind::Duplicate { operation: Some(OperationId("op-7".into())) });
 }
 
+fn new_namespace<'a>(vpc: Option<&'a str>, tags: &'a BTreeMap<String, String>) -> NewNamespace<'a> {
+    NewNamespace { name: "shop", vpc, creator_request_id: "me", description: "", tags }
+}
+
 fn new_service() -> NewService {
     NewService {
         namespace_id: "ns-1".into(),
@@ -181,12 +185,12 @@ async fn the_loser_of_a_name_learns_who_won() {
 
     let body = json!({"__type": "NamespaceAlreadyExists", "NamespaceId": "ns-9", "CreatorRequestId": "other"});
     let (cloudmap, _server) = answering(400, &body).await;
-    let error = cloudmap.create_http_namespace(&permit(), "shop", "me", "", &BTreeMap::new()).await.unwrap_err();
+    let tags = BTreeMap::new();
+    let error = cloudmap.create_namespace(&permit(), &new_namespace(None, &tags)).await.unwrap_err();
     let taken = ErrorKind::AlreadyExists { id: Some("ns-9".to_owned()) };
     assert_eq!(error.kind, taken);
     let (cloudmap, _server) = answering(400, &body).await;
-    let private = ("shop", "vpc-0123abcd");
-    let made = cloudmap.create_private_dns_namespace(&permit(), private, "me", "", &BTreeMap::new()).await;
+    let made = cloudmap.create_namespace(&permit(), &new_namespace(Some("vpc-0123abcd"), &tags)).await;
     assert_eq!(made.unwrap_err().kind, taken);
 }
 

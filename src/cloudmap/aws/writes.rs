@@ -12,12 +12,16 @@ use aws_sdk_servicediscovery::{
         deregister_instance::DeregisterInstanceError, register_instance::RegisterInstanceError,
         update_service::UpdateServiceError,
     },
-    types::{CustomHealthStatus, HealthCheckCustomConfig, ServiceTypeOption, Tag, error::DuplicateRequest},
+    types::{
+        CustomHealthStatus, HealthCheckCustomConfig, ServiceTypeOption, Tag,
+        error::{DuplicateRequest, NamespaceAlreadyExists},
+    },
 };
 
 use super::{AwsCloudMap, convert, error, missing, unbuilt};
 use crate::{
-    CreateService, Error, ErrorKind, Instance, Lane, NewService, Operation, OperationId, Permit, ServiceChange, Write,
+    CreateService, Error, ErrorKind, Instance, Lane, NewNamespace, NewService, Operation, OperationId, Permit,
+    ServiceChange, Write,
 };
 
 /// Sends nothing once the permit has ended. Credentials and earlier attempts may have taken a while.
@@ -47,6 +51,10 @@ fn duplicate(error: &DuplicateRequest) -> ErrorKind {
     ErrorKind::Duplicate { operation: error.duplicate_operation_id().map(|id| OperationId(id.into())) }
 }
 
+fn taken(error: &NamespaceAlreadyExists) -> ErrorKind {
+    ErrorKind::AlreadyExists { id: error.namespace_id().map(str::to_owned) }
+}
+
 fn request_tags(operation: Operation, tags: &BTreeMap<String, String>) -> Result<Vec<Tag>, Error> {
     let tag = |(key, value): (&String, &String)| Tag::builder().key(key).value(value).build();
     tags.iter().map(tag).collect::<Result<_, _>>().map_err(|error| unbuilt(operation, &error))
@@ -54,62 +62,31 @@ fn request_tags(operation: Operation, tags: &BTreeMap<String, String>) -> Result
 
 #[async_trait]
 impl Write for AwsCloudMap {
-    async fn create_http_namespace(
-        &self,
-        permit: &Permit,
-        name: &str,
-        creator_request_id: &str,
-        description: &str,
-        tags: &BTreeMap<String, String>,
-    ) -> Result<OperationId, Error> {
-        let operation = Operation::CreateHttpNamespace;
-        let request = self
-            .client
-            .create_http_namespace()
-            .name(name)
-            .creator_request_id(creator_request_id)
-            .description(description)
-            .set_tags(Some(request_tags(operation, tags)?));
-        let answer =
-            request.customize().interceptor(Permitted(permit.clone(), operation)).send().await.map_err(|e| {
+    async fn create_namespace(&self, permit: &Permit, new: &NewNamespace<'_>) -> Result<OperationId, Error> {
+        let NewNamespace { name, vpc, creator_request_id, description, tags } = *new;
+        let operation = new.operation();
+        let (tags, permitted) = (Some(request_tags(operation, tags)?), Permitted(permit.clone(), operation));
+        let Some(vpc) = vpc else {
+            let request = self.client.create_http_namespace().name(name).creator_request_id(creator_request_id);
+            let request = request.description(description).set_tags(tags).customize().interceptor(permitted);
+            let answer = request.send().await.map_err(|e| {
                 error::sort(operation, &e, |e| match e {
-                    CreateHttpNamespaceError::NamespaceAlreadyExists(e) => {
-                        Some(ErrorKind::AlreadyExists { id: e.namespace_id().map(str::to_owned) })
-                    }
+                    CreateHttpNamespaceError::NamespaceAlreadyExists(e) => Some(taken(e)),
                     CreateHttpNamespaceError::DuplicateRequest(e) => Some(duplicate(e)),
                     _ => None,
                 })
             })?;
-        operation_id(operation, answer.operation_id())
-    }
-
-    async fn create_private_dns_namespace(
-        &self,
-        permit: &Permit,
-        (name, vpc): (&str, &str),
-        creator_request_id: &str,
-        description: &str,
-        tags: &BTreeMap<String, String>,
-    ) -> Result<OperationId, Error> {
-        let operation = Operation::CreatePrivateDnsNamespace;
-        let request = self
-            .client
-            .create_private_dns_namespace()
-            .name(name)
-            .vpc(vpc)
-            .creator_request_id(creator_request_id)
-            .description(description)
-            .set_tags(Some(request_tags(operation, tags)?));
-        let answer =
-            request.customize().interceptor(Permitted(permit.clone(), operation)).send().await.map_err(|e| {
-                error::sort(operation, &e, |e| match e {
-                    CreatePrivateDnsNamespaceError::NamespaceAlreadyExists(e) => {
-                        Some(ErrorKind::AlreadyExists { id: e.namespace_id().map(str::to_owned) })
-                    }
-                    CreatePrivateDnsNamespaceError::DuplicateRequest(e) => Some(duplicate(e)),
-                    _ => None,
-                })
-            })?;
+            return operation_id(operation, answer.operation_id());
+        };
+        let request = self.client.create_private_dns_namespace().name(name).creator_request_id(creator_request_id);
+        let request = request.vpc(vpc).description(description).set_tags(tags).customize().interceptor(permitted);
+        let answer = request.send().await.map_err(|e| {
+            error::sort(operation, &e, |e| match e {
+                CreatePrivateDnsNamespaceError::NamespaceAlreadyExists(e) => Some(taken(e)),
+                CreatePrivateDnsNamespaceError::DuplicateRequest(e) => Some(duplicate(e)),
+                _ => None,
+            })
+        })?;
         operation_id(operation, answer.operation_id())
     }
 

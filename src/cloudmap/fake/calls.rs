@@ -12,8 +12,8 @@ use tokio::time::Instant;
 use super::{Fake, Fault, error, registry::Ended};
 use crate::{
     Attributes, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Namespace,
-    NamespaceKind, NewService, Operation, OperationId, OperationState, Permit, Read, Service, ServiceChange, Write,
-    quotas,
+    NamespaceKind, NewNamespace, NewService, Operation, OperationId, OperationState, Permit, Read, Service,
+    ServiceChange, Write, quotas,
 };
 
 /// "Cloud Map waits for 30 seconds" before a custom health status takes effect.
@@ -117,41 +117,21 @@ impl Read for Fake {
 
 #[async_trait]
 impl Write for Fake {
-    async fn create_http_namespace(
-        &self,
-        permit: &Permit,
-        name: &str,
-        _creator_request_id: &str,
-        description: &str,
-        tags: &BTreeMap<String, String>,
-    ) -> Result<OperationId, Error> {
-        self.begin_write(permit, Operation::CreateHttpNamespace, name).await?;
-        let mut registry = self.registry();
-        if let Some(taken) = registry.namespaces.iter().find(|namespace| &*namespace.name == name) {
-            let id = Some(taken.id.to_string());
-            return Err(error(Operation::CreateHttpNamespace, ErrorKind::AlreadyExists { id }));
-        }
-        if tags.len() > quotas::TAGS {
-            return Err(error(Operation::CreateHttpNamespace, ErrorKind::LimitExceeded));
-        }
-        let made = registry.make_namespace(name, NamespaceKind::Http, description, tags);
-        Ok(OperationId(made))
-    }
-
-    async fn create_private_dns_namespace(
-        &self,
-        permit: &Permit,
-        (name, vpc): (&str, &str),
-        _creator_request_id: &str,
-        description: &str,
-        tags: &BTreeMap<String, String>,
-    ) -> Result<OperationId, Error> {
-        let operation = Operation::CreatePrivateDnsNamespace;
+    async fn create_namespace(&self, permit: &Permit, new: &NewNamespace<'_>) -> Result<OperationId, Error> {
+        let (NewNamespace { name, vpc, description, tags, .. }, operation) = (*new, new.operation());
         let fault = self.begin_write(permit, operation, name).await?;
         let mut registry = self.registry();
+        let taken = registry.namespaces.iter().find(|namespace| &*namespace.name == name);
+        if let Some(taken) = taken.filter(|_| vpc.is_none()) {
+            let id = Some(taken.id.to_string());
+            return Err(error(operation, ErrorKind::AlreadyExists { id }));
+        }
         if tags.len() > quotas::TAGS {
             return Err(error(operation, ErrorKind::LimitExceeded));
         }
+        let Some(vpc) = vpc else {
+            return Ok(OperationId(registry.make_namespace(name, NamespaceKind::Http, description, tags)));
+        };
         // Each private namespace here is one of this VPC.
         let of_namespace = |it: &Namespace| it.kind == NamespaceKind::DnsPrivate && &*it.name == name;
         let has_zone = registry.zones.contains(name) || registry.namespaces.iter().any(of_namespace);

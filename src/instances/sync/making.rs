@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::performer::Performer;
 use crate::missing::{MissingNamespaces, VpcId};
 use base::env;
-use cloudmap::{Error, ErrorKind, Namespace, Operation};
+use cloudmap::{Error, ErrorKind, Namespace, NewNamespace};
 
 /// How long it may take, as in Terraform's provider: AWS documents no bound.
 const PATIENCE: Duration = Duration::from_mins(5);
@@ -18,29 +18,27 @@ impl Performer {
     ///
     /// Two clusters may do it at once. For AWS the second request is a duplicate of the first, or one for a name that exists.
     pub(super) async fn create_namespace(&self, name: &Arc<str>) -> Result<Option<Namespace>, Error> {
-        let Some(operation) = self.missing.operation() else { return Ok(None) };
-        let id = self.make(operation, name).await.map_err(|error| match &self.missing {
-            MissingNamespaces::Private(vpc) => with_remedy(error, vpc),
-            MissingNamespaces::Leave | MissingNamespaces::ApiOnly => error,
-        })?;
+        let vpc = match &self.missing {
+            MissingNamespaces::Leave => return Ok(None),
+            MissingNamespaces::ApiOnly => None,
+            MissingNamespaces::Private(vpc) => Some(vpc),
+        };
+        let made = self.make(name, vpc.map(VpcId::as_str)).await;
+        let id = made.map_err(|error| if let Some(vpc) = vpc { with_remedy(error, vpc) } else { error })?;
         let Some(id) = id else { return Ok(None) };
         let found = self.cloudmap.get_namespace(&id).await;
         Ok(found.ok().filter(|found| found.name == *name))
     }
 
     /// The id of the namespace, if AWS says it.
-    async fn make(&self, operation: Operation, name: &Arc<str>) -> Result<Option<String>, Error> {
+    async fn make(&self, name: &str, vpc: Option<&str>) -> Result<Option<String>, Error> {
         let (creator, description) = (self.identity.creator_request_id(env::random()), self.identity.description());
-        let (permit, tags) = (self.permit_in(name, operation)?, self.identity.tags());
-        let begun = if let MissingNamespaces::Private(vpc) = &self.missing {
-            let private = (&**name, vpc.as_str());
-            self.cloudmap.create_private_dns_namespace(&permit, private, &creator, &description, &tags).await
-        } else {
-            self.cloudmap.create_http_namespace(&permit, name, &creator, &description, &tags).await
-        };
-        match begun {
+        let (creator_request_id, description, tags) = (&*creator, &*description, &self.identity.tags());
+        let new = NewNamespace { name, vpc, creator_request_id, description, tags };
+        let permit = self.permit_in(name, new.operation())?;
+        match self.cloudmap.create_namespace(&permit, &new).await {
             Ok(id) | Err(Error { kind: ErrorKind::Duplicate { operation: Some(id) }, .. }) => {
-                Ok(self.finished(operation, &id, PATIENCE).await?.remove(NAMESPACE))
+                Ok(self.finished(new.operation(), &id, PATIENCE).await?.remove(NAMESPACE))
             }
             Err(Error { kind: ErrorKind::AlreadyExists { id }, .. }) => Ok(id),
             Err(error) => Err(error),

@@ -8,8 +8,8 @@ use std::{
 
 use async_trait::async_trait;
 use cloudmap::{
-    CreateService, Discovery, Error, Instance, Lane, Namespace, NewService, OperationId, OperationState, Permit, Read,
-    Service, ServiceChange, Write,
+    CreateService, Discovery, Error, Instance, Lane, Namespace, NewNamespace, NewService, OperationId, OperationState,
+    Permit, Read, Service, ServiceChange, Write,
 };
 use ledger::CLUSTERS;
 use tokio::{sync::Mutex, time::Instant};
@@ -103,26 +103,8 @@ impl Read for Narrow {
 
 #[async_trait]
 impl Write for Narrow {
-    async fn create_http_namespace(
-        &self,
-        permit: &Permit,
-        name: &str,
-        creator_request_id: &str,
-        description: &str,
-        tags: &BTreeMap<String, String>,
-    ) -> Result<OperationId, Error> {
-        self.registry.create_http_namespace(permit, name, creator_request_id, description, tags).await
-    }
-
-    async fn create_private_dns_namespace(
-        &self,
-        permit: &Permit,
-        name: (&str, &str),
-        creator_request_id: &str,
-        description: &str,
-        tags: &BTreeMap<String, String>,
-    ) -> Result<OperationId, Error> {
-        self.registry.create_private_dns_namespace(permit, name, creator_request_id, description, tags).await
+    async fn create_namespace(&self, permit: &Permit, new: &NewNamespace<'_>) -> Result<OperationId, Error> {
+        self.registry.create_namespace(permit, new).await
     }
 
     async fn delete_namespace(&self, permit: &Permit, id: &str) -> Result<OperationId, Error> {

@@ -69,8 +69,8 @@ async fn no_attempt_is_sent_once_the_permit_has_ended() {
     let (web, tags) = (new_service(), BTreeMap::new());
     let change = ServiceChange { description: None, records: Vec::new(), health_check: None };
     let refused = [
-        cloudmap.create_http_namespace(&permit, "shop", "us", "for tests", &tags).await.err(),
-        cloudmap.create_private_dns_namespace(&permit, ("shop", "vpc-1"), "us", "for tests", &tags).await.err(),
+        cloudmap.create_namespace(&permit, &new_namespace(None, &tags)).await.err(),
+        cloudmap.create_namespace(&permit, &new_namespace(Some("vpc-1"), &tags)).await.err(),
         cloudmap.delete_namespace(&permit, "ns-1").await.err(),
         cloudmap.create_service(&permit, &web, Lane::Instances).await.err(),
         cloudmap.update_service(&permit, "srv-1", &change).await.err(),

@@ -15,8 +15,8 @@ use crate::{
     trust::{self, COPY_INSTANCE, KEY_INSTANCE},
 };
 use cloudmap::{
-    CreateService, Error, ErrorKind, Instance, Lane, Looks, Namespace, NewService, OperationId, OperationState, Permit,
-    Write,
+    CreateService, Error, ErrorKind, Instance, Lane, Looks, Namespace, NewNamespace, NewService, OperationId,
+    OperationState, Permit, Write,
 };
 
 /// An operation that takes longer has an unknown outcome.
@@ -29,9 +29,9 @@ impl<C: Write + ?Sized> Registry<C> {
         }
         let name = self.namespace_name();
         let description = format!("cloudmap-mcs: ledger of the ClusterSet {}", self.clusterset);
-        let created =
-            self.cloudmap.create_http_namespace(permit, &name, OWNER, &description, &tags(&self.clusterset)).await;
-        match created {
+        let (vpc, tags) = (None, tags(&self.clusterset));
+        let new = NewNamespace { name: &name, vpc, creator_request_id: OWNER, description: &description, tags: &tags };
+        match self.cloudmap.create_namespace(permit, &new).await {
             Ok(operation) => self.wait_for(operation).await?,
             // Another cluster was first, or an earlier attempt of ours is still in progress.
             Err(Error { kind: ErrorKind::AlreadyExists { .. }, .. }) => {}
