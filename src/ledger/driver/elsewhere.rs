@@ -9,10 +9,9 @@ use tracing::{info, warn};
 use super::Registry;
 use crate::{RegistryName, call::Failure, writer::Heads};
 
-/// How often a registry is asked whether it has the ledger of the ClusterSet, as long as it has none: AWS allows few listings.
+/// As long as a registry has no ledger of the ClusterSet, the pause before it is asked again is doubled up to this. AWS allows
+/// one listing in two seconds to all callers together, and whoever founds the ledger there needs some of them.
 const NO_LEDGER: Duration = Duration::from_secs(30);
-/// Not for so many reads: what is read before the record is loaded does not count.
-const AT_FIRST: u64 = 5;
 /// After a failure, the pause before the next read is doubled up to so many times.
 const DOUBLED: u32 = 3;
 /// After so many failures in a row, the namespace is looked for again: somebody may have deleted it, and another one has its name.
@@ -26,7 +25,8 @@ pub(super) struct Elsewhere {
     failures: u32,
     /// Why the last read failed, if it did.
     error: Option<String>,
-    reads: u64,
+    /// So many reads in a row found no ledger.
+    without: u32,
     since: Option<Instant>,
 }
 
@@ -35,7 +35,7 @@ pub(super) type Answer = Result<Option<Heads>, Failure>;
 
 impl Elsewhere {
     pub(super) fn new(registry: Arc<Registry<dyn cloudmap::Read>>) -> Self {
-        Self { registry, read: None, next: Instant::now(), failures: 0, error: None, reads: 0, since: None }
+        Self { registry, read: None, next: Instant::now(), failures: 0, error: None, without: 0, since: None }
     }
 
     /// Why the last read failed, if it did.
@@ -68,9 +68,9 @@ impl Elsewhere {
                     info!(registry = %name, "the registry is read again");
                 }
                 (self.failures, self.error) = (0, None);
-                self.reads += 1;
-                let rests = heads.is_none() && self.reads > AT_FIRST;
-                self.next = began + if rests { NO_LEDGER } else { pace };
+                self.without = if heads.is_none() { self.without.saturating_add(1) } else { 0 };
+                let doubled = pace.saturating_mul(2u32.saturating_pow(self.without.saturating_sub(1)));
+                self.next = began + doubled.min(NO_LEDGER).max(pace);
                 // Where there is no ledger, there are no heads.
                 Some(heads.unwrap_or_default())
             }
@@ -96,4 +96,29 @@ pub(super) async fn read_elsewhere(registries: &mut BTreeMap<RegistryName, Elsew
     let answers = answers.map(|(name, registry)| Box::pin(async move { (name.clone(), registry.answer().await) }));
     let (first, ..) = futures::future::select_all(answers).await;
     first
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cloudmap::fake::Fake;
+
+    /// Whoever founds the ledger there needs listings, and AWS allows one in two seconds to all callers together.
+    #[tokio::test(start_paused = true)]
+    async fn a_registry_without_a_ledger_is_asked_more_and_more_seldom() {
+        let fake: Arc<dyn cloudmap::Read> = Arc::new(Fake::new());
+        let mut us = Elsewhere::new(Arc::new(Registry::new(fake, &"prod".parse().unwrap())));
+        let name = RegistryName::from("us");
+        let mut pauses = |answers: usize, none: bool| {
+            let pause = |_| {
+                us.since = Some(Instant::now());
+                us.take(&name, Ok((!none).then(Heads::new)), Duration::from_secs(1));
+                us.next.duration_since(Instant::now()).as_secs()
+            };
+            (0..answers).map(pause).collect::<Vec<_>>()
+        };
+        assert_eq!(pauses(8, true), [1, 2, 4, 8, 16, 30, 30, 30]);
+        assert_eq!(pauses(2, false), [1, 1], "it is there");
+        assert_eq!(pauses(2, true), [1, 2], "it was deleted");
+    }
 }

@@ -92,6 +92,8 @@ impl<C: Write + ?Sized> Registry<C> {
     /// again. What is known, the record or a listing shows which exist.
     pub(crate) async fn claim(&self, permit: &Permit, shard: u32) -> Result<Outcome, Failure> {
         let Some((cluster, uid)) = &self.me else { return Err(failure("read-only".to_owned())) };
+        // First: each of the following would list the namespaces again, as long as this one is missing.
+        self.ensure_namespace(permit).await?;
         if shard == 0 && self.recall(cluster, uid).await? {
             if let Some(old) = self.replaced_key(cluster, uid).await? {
                 return Ok(old);

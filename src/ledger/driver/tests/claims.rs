@@ -42,6 +42,15 @@ async fn a_restart_creates_nothing_that_is_there() {
 }
 
 /// With many services in the account, a listing takes seconds (W0).
+/// AWS allows one listing in two seconds, and others read a registry that has no ledger yet.
+#[tokio::test(start_paused = true)]
+async fn whoever_founds_a_ledger_lists_the_namespaces_before_and_after() {
+    let cloudmap = Fake::new();
+    let blue = start(&cloudmap, "blue", "uid-blue");
+    publish(&blue, &state(1)).await;
+    assert_eq!(cloudmap.registry().count(Operation::ListNamespaces), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_finds_the_services_of_the_one_before_without_a_listing() {
     let cloudmap = Fake::new();
