@@ -413,6 +413,8 @@ impl Core {
     }
 
     fn dirty_targets(&mut self) -> BTreeSet<Target> {
+        let records = self.knowledge.take_changed_records();
+        self.changed_each(&records, Fact::Record);
         let owners = std::mem::take(&mut self.dirty.owners);
         let of_owner = |owner| {
             let given_up = self.claims.given_up_by(owner).cloned();

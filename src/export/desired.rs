@@ -88,6 +88,8 @@ pub struct Exports {
     retiring: BTreeMap<Target, Arc<str>>,
     /// Kubernetes namespaces in which a target began to retire (`true`), or is gone, since this was asked last.
     retired: Vec<(Arc<str>, bool)>,
+    /// Targets whose record changed since this was asked last.
+    changed: BTreeSet<Target>,
 }
 
 impl Exports {
@@ -107,6 +109,7 @@ impl Exports {
             registrations,
             refused: BTreeMap::new(),
             retiring,
+            changed: BTreeSet::new(),
         }
     }
 
@@ -139,6 +142,11 @@ impl Exports {
     /// The Kubernetes namespaces in which a target began to retire (`true`), or is gone, since this was asked last.
     pub fn take_retired(&mut self) -> Vec<(Arc<str>, bool)> {
         std::mem::take(&mut self.retired)
+    }
+
+    /// The targets whose record changed since this was asked last.
+    pub fn take_changed(&mut self) -> BTreeSet<Target> {
+        std::mem::take(&mut self.changed)
     }
 
     /// Sets the properties of this cluster. Of one that has no room, nothing is published.
@@ -290,6 +298,7 @@ impl Exports {
         let Some(freed) = self.registrations.retired(target) else { return BTreeSet::new() };
         self.take_back(&records::registration_key(target));
         self.note_retiring(target);
+        self.changed.insert(target.clone());
         freed
     }
 
@@ -303,6 +312,7 @@ impl Exports {
             }
             self.note_retiring(target);
         }
+        self.changed.extend(records);
         for (target, owner) in waits {
             self.take_back(&records::waiting_key(&target, &owner));
             if let Some(waiting) = self.registrations.waits(&target, &owner)

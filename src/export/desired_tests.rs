@@ -214,7 +214,8 @@ fn exports_that_come_and_go_leave_nothing_behind() {
             set(&mut exports, name, None, 10);
         }
         exports.retired(&t);
-        let Exports { map, bytes, places, capacity: _, registrations, refused, retiring, retired: _ } = &exports;
+        let Exports { map, bytes, places, capacity: _, registrations, refused, retiring, retired: _, changed: _ } =
+            &exports;
         assert_eq!((map.len(), *bytes, refused.len(), registrations.len(), retiring.len()), (0, 0, 0, 0, 0));
         assert_eq!(places.len(), 0);
         assert_eq!(exports.take_retired().iter().map(|(_, begins)| *begins).collect::<Vec<_>>(), [true, false]);

@@ -236,6 +236,12 @@ impl World {
         }
         set_property(&api, ID, &id);
         set_property(&api, SET, site.set);
+        if index == 1 {
+            // It allows all that there is, so that whoever leads counts names and endpoints, and leaves nothing out.
+            let ranges = json!({"allowed": ["0.0.0.0/0", "::/0"]});
+            let spec = json!({"addresses": ranges, "maxNames": 20, "maxEndpointsPerName": 50});
+            must(api.put("clusterimportpolicies", json!({"metadata": {"name": "everybody"}, "spec": spec})));
+        }
         let replicas = [(0, "a"), (1, "b")].map(|(number, letter)| {
             let name = format!("{id}-{letter}");
             let offset = Rng::new(&name, self.seed).between(0, 4_000).cast_signed() - 2_000;

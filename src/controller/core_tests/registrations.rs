@@ -1,6 +1,8 @@
 //! What is registered in Cloud Map for exports and annotated Services, and from when on.
 
 use super::*;
+use annotations::{Known, Zones};
+use cloudmap::{Namespace, NamespaceKind};
 use instances::sync::{Outcome, Reason};
 use model::ClaimOwner;
 
@@ -323,4 +325,35 @@ fn an_export_outside_a_clusterset_follows_whether_its_service_is_annotated() {
     service(&bench, &[]);
     assert_eq!(reconciled(&bench.observe(at(2))), [key("web")].into());
     assert_eq!(says_registered(&mut bench, at(2)).1, "Pending");
+}
+
+/// The previous leader recorded a target that the object gave up meanwhile. Whether it did is known once the namespaces are.
+#[test]
+fn what_an_object_gave_up_before_this_term_is_withdrawn_when_it_is_understood() {
+    let mut bench = Bench::new(Mode::Member);
+    bench.put("web", &[("external-dns.alpha.kubernetes.io/hostname", "web.internal")]);
+    bench.observe(at(0));
+    let running = Status { stage: Stage::Running, ..Status::default() };
+    bench.core.handle(Input::Ledger(Arc::new(running)), at(0));
+    let target = Target { namespace: "internal".into(), service: "former".into() };
+    let mut before = Exports::resume(&Map::new());
+    before.claim(&ClaimOwner::service(&key("web")), [target.clone()].into(), 1);
+    let own = ledger::writer::Inherited { map: before.map(), ..Default::default() };
+    bench.core.handle(Input::Resumed(Some(Arc::new(own))), at(0));
+    bench.remotes([], at(0));
+    assert!(!bench.core.knowledge.exports().unwrap().registrations()[&target].is_retiring(), "nothing is known yet");
+    let internal = Namespace {
+        id: "ns".into(),
+        arn: "arn".into(),
+        name: "internal".into(),
+        http_name: "internal".into(),
+        kind: NamespaceKind::DnsPrivate,
+        description: None,
+        created: 0,
+        soa_ttl: None,
+        hosted_zone: None,
+    };
+    let known = Known { zones: Some(Arc::new(Zones::new(&[internal]))), error: None };
+    let desired = registered(&bench.core.handle(Input::Zones(known), at(1))).unwrap();
+    assert!(desired[&target].retiring && desired[&target].released, "{desired:?}");
 }

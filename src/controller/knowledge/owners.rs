@@ -73,6 +73,11 @@ impl Knowledge {
         concerned
     }
 
+    /// The targets whose record changed since this was asked last.
+    pub fn take_changed_records(&mut self) -> BTreeSet<Target> {
+        self.exports.as_mut().map(Exports::take_changed).unwrap_or_default()
+    }
+
     /// Lets an owner claim a target again that has become free.
     pub fn claim_again(&mut self, owner: &ClaimOwner, now: i64) -> BTreeSet<ClaimOwner> {
         if owner.is_annotated() { self.register(owner, now) } else { self.export(&owner.key(), now) }
