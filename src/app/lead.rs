@@ -262,6 +262,7 @@ impl Leader {
             own: Some(self.args.place.kube.controller.namespace.as_str().into()),
             closed: self.args.closed_namespaces.clone().into(),
             home: self.args.place.aws.home.as_deref().map(Into::into),
+            registries: self.registries.names(),
         };
         controller::ControllerSettings {
             import,
@@ -321,7 +322,11 @@ impl Leader {
         let aws_mcs = self.is_aws_mcs(&identity);
         let calls_per_second = self.args.import_calls_per_second;
         let reader = discovery::DiscoverySettings { identity: identity.clone(), calls_per_second, aws_mcs };
-        let read = discovery::spawn(reader, self.cloudmap.clone(), self.listings.clone(), subscribed_receiver);
+        let others = self.registries.others.iter();
+        let others = others.map(|(name, other)| (Arc::clone(name), discovery::Registry::new(Arc::clone(other))));
+        let home = discovery::Registry { cloudmap: self.cloudmap.clone(), listings: self.listings.clone() };
+        let home = (self.registries.home_name(), home);
+        let read = discovery::spawn(&reader, home, others.collect(), subscribed_receiver);
         self.figures.follow(ledger, registered.figures(), read.figures());
         let settings = self.controller_settings(identity);
         let identified = records.mode() != Mode::Unidentified;

@@ -28,6 +28,8 @@ pub struct ImportRules {
     pub closed: Arc<[String]>,
     /// The name of the registry that is this cluster's home, if registries have names.
     pub home: Option<Arc<str>>,
+    /// The names of all registries, if they have names.
+    pub registries: Arc<[Arc<str>]>,
 }
 
 /// What is known about subscriptions.
@@ -48,7 +50,7 @@ pub(super) struct Subscriptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Importing {
     uid: Box<str>,
-    /// Cloud Map namespaces, by name or id.
+    /// Cloud Map namespaces, by name or id, some of them with their registry.
     from: Vec<Arc<str>>,
     /// Whether an annotation names them, so that a missing one is worth an Event.
     named: bool,
@@ -193,10 +195,8 @@ impl Subscriptions {
                         } else {
                             "until then, what was imported from it stays, unless the namespace was deleted"
                         };
-                        let text = format!(
-                            "There is no Cloud Map namespace {from} in this account and region. Create it, or correct the \
-                             annotation; {meanwhile}."
-                        );
+                        let missing = self.rules.missing(from);
+                        let text = format!("{missing}. Create it, or correct the annotation; {meanwhile}.");
                         (EventReason::NoNamespace, text)
                     }
                     Trouble::Failed(error) => (EventReason::ImportFailed, unreadable(from, error)),
@@ -302,17 +302,38 @@ impl ImportRules {
     fn of(&self, namespace: &Namespace) -> Result<Vec<Arc<str>>, String> {
         let Some(annotation) = &namespace.import_from else {
             let mut from = self.default.in_namespace(&namespace.name);
-            from.retain(|name| !ledger::is_ledger(name));
+            from.retain(|name| !self.is_ledger(name));
             return Ok(from);
         };
         let invalid = |error: InvalidImportFrom| error.to_string();
         let from = annotation.parse::<ImportFrom>().map_err(invalid)?.in_namespace(&namespace.name);
-        match from.iter().find(|name| ledger::is_ledger(name)) {
+        match from.iter().find(|name| self.is_ledger(name)) {
             Some(name) => Err(format!(
                 "{ANNOTATION_IMPORT_FROM} has {name:?}, the ledger of a ClusterSet, from which nothing is imported; remove it"
             )),
             None => Ok(from),
         }
+    }
+
+    /// The registry that a subscription names, and the namespace there.
+    fn in_registry<'a>(&self, from: &'a str) -> Option<(&'a str, &'a str)> {
+        discovery::in_registry(from, |name| self.registries.iter().any(|registry| **registry == *name))
+    }
+
+    fn is_ledger(&self, from: &str) -> bool {
+        ledger::is_ledger(self.in_registry(from).map_or(from, |(_, namespace)| namespace))
+    }
+
+    /// What is said of a namespace that does not exist.
+    fn missing(&self, from: &str) -> String {
+        if let Some((registry, namespace)) = self.in_registry(from) {
+            return format!("There is no Cloud Map namespace {namespace} in the registry {registry}");
+        }
+        let here = format!("There is no Cloud Map namespace {from} in this account and region");
+        if self.registries.is_empty() || !from.contains('/') {
+            return here;
+        }
+        format!("{here}, and what precedes the slash is none of the registries {}", self.registries.join(", "))
     }
 }
 

@@ -70,11 +70,33 @@ pub struct DiscoveryFigures {
     pub calls_per_second: f64,
 }
 
+impl DiscoveryFigures {
+    /// Those of two registries together.
+    #[must_use]
+    pub(super) fn and(self, other: Self) -> Self {
+        let mut rejected = self.rejected;
+        for (count, more) in rejected.iter_mut().zip(other.rejected) {
+            *count += more;
+        }
+        Self {
+            namespaces: self.namespaces + other.namespaces,
+            unreadable_namespaces: self.unreadable_namespaces + other.unreadable_namespaces,
+            services: self.services + other.services,
+            unreadable_services: self.unreadable_services + other.unreadable_services,
+            instances: self.instances + other.instances,
+            rejected,
+            idle_period: self.idle_period.max(other.idle_period),
+            active_period: self.active_period.max(other.active_period),
+            calls_per_second: self.calls_per_second + other.calls_per_second,
+        }
+    }
+}
+
 /// The outputs of the running task.
 #[derive(Debug)]
 pub struct DiscoveryHandle {
-    found: watch::Receiver<Arc<Discovered>>,
-    figures: watch::Receiver<DiscoveryFigures>,
+    pub(super) found: watch::Receiver<Arc<Discovered>>,
+    pub(super) figures: watch::Receiver<DiscoveryFigures>,
 }
 
 impl DiscoveryHandle {
@@ -91,7 +113,7 @@ impl DiscoveryHandle {
 
 /// Starts the task. It reads the Cloud Map namespaces in `subscribed` (names or ids), and writes nothing. It ends when
 /// that channel is closed.
-pub fn spawn(
+pub(super) fn spawn(
     settings: DiscoverySettings,
     cloudmap: Arc<dyn cloudmap::Read>,
     listings: Arc<Listings>,

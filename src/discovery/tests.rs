@@ -10,7 +10,7 @@ use tokio::{sync::watch, time::Instant};
 
 use super::*;
 use cloudmap::{
-    ErrorKind, Listings, NamespaceKind, Operation,
+    ErrorKind, NamespaceKind, Operation,
     fake::{Fake, Fault},
 };
 use instances::Owner;
@@ -33,7 +33,7 @@ impl World {
         };
         let (sender, receiver) = watch::channel(set(subscribed));
         let fake = Arc::new(fake);
-        let handle = spawn(DiscoverySettings::new(identity), fake.clone(), Listings::new(fake), receiver);
+        let handle = spawn(&DiscoverySettings::new(identity), (None, Registry::new(fake)), BTreeMap::new(), receiver);
         Self { subscribed: sender, handle }
     }
 

@@ -13,14 +13,14 @@ use cluster::events::EventRecord;
 
 impl World {
     /// A Cloud Map namespace of somebody else, with services.
-    fn foreign(&self, namespace: &str, services: &[&str]) -> Vec<Arc<str>> {
+    pub(super) fn foreign(&self, namespace: &str, services: &[&str]) -> Vec<Arc<str>> {
         let mut registry = self.fake.registry();
         let id = registry.add_namespace(namespace, NamespaceKind::DnsPrivate);
         services.iter().map(|name| registry.add_service(&id, name, "terraform", "")).collect()
     }
 
     /// Starts an ECS task.
-    fn task(&self, service: &Arc<str>, ip: &str, port: Option<u16>) {
+    pub(super) fn task(&self, service: &Arc<str>, ip: &str, port: Option<u16>) {
         let mut attributes: BTreeMap<_, _> = [
             ("AWS_INSTANCE_IPV4", ip),
             ("ECS_CLUSTER_NAME", "prod"),
@@ -33,7 +33,7 @@ impl World {
         self.fake.registry().instances.insert((service.clone(), task_id(ip)), attributes);
     }
 
-    fn stop_task(&self, service: &Arc<str>, ip: &str) {
+    pub(super) fn stop_task(&self, service: &Arc<str>, ip: &str) {
         self.fake.registry().instances.remove(&(service.clone(), task_id(ip)));
     }
 
@@ -53,7 +53,7 @@ fn task_id(ip: &str) -> Arc<str> {
 }
 
 impl Cluster {
-    fn import_from(&self, value: Option<&str>) {
+    pub(super) fn import_from(&self, value: Option<&str>) {
         let annotation = value.map(|value| ("cloudmap.controller/import-from", value));
         self.objects.annotate_namespace("shop", annotation.as_slice());
     }
@@ -92,7 +92,7 @@ impl Cluster {
         (import.spec.type_, import.spec.ports.iter().map(|port| port.port).collect(), sources)
     }
 
-    fn notes(&self, reason: &str) -> Vec<String> {
+    pub(super) fn notes(&self, reason: &str) -> Vec<String> {
         let notes = self.objects.take_notes().into_iter().filter(|note| note.reason == reason);
         notes.map(|note| format!("{}: {}", note.regarding.kind.unwrap(), note.text)).collect()
     }

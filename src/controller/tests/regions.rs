@@ -286,3 +286,49 @@ async fn storm(seed: u64) {
         .await;
     }
 }
+
+/// ECS tasks of two regions have one Cloud Map service, by name.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_imports_from_the_registry_that_it_names() {
+    let regions = Regions::new();
+    let green = regions.in_eu("green");
+    let [here] = regions.eu.foreign("internal", &["orders"]).try_into().unwrap();
+    let [there, bills] = regions.us.foreign("internal", &["orders", "bills"]).try_into().unwrap();
+    regions.eu.task(&here, "10.9.0.1", Some(8080));
+    regions.us.task(&there, "10.8.0.1", Some(8080));
+    regions.us.task(&bills, "10.8.0.2", Some(8080));
+    green.import_from(Some("us/internal"));
+    green.until_imports("orders", &["10.8.0.1"]).await;
+    green.until_imports("bills", &["10.8.0.2"]).await;
+    green.import_from(Some("us/internal,eu/internal"));
+    green.until_imports("orders", &["10.8.0.1", "10.9.0.1"]).await;
+
+    regions.us.fail();
+    regions.eu.task(&here, "10.9.0.2", Some(8080));
+    let both = ["10.8.0.1", "10.9.0.1", "10.9.0.2"];
+    green.until_imports("orders", &both).await;
+    always("what was read stays", Duration::from_mins(20), || green.imported("orders") == both).await;
+    regions.us.heal();
+    regions.us.stop_task(&there, "10.8.0.1");
+    green.until_imports("orders", &["10.9.0.1", "10.9.0.2"]).await;
+    green.until_imports("bills", &["10.8.0.2"]).await;
+
+    green.import_from(Some("eu/internal"));
+    until("nothing of the other region is left", || green.is_clean("bills")).await;
+    green.until_imports("orders", &["10.9.0.1", "10.9.0.2"]).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_names_a_registry_or_a_namespace_that_is_not_there_is_told_which_there_are() {
+    let regions = Regions::new();
+    let green = regions.in_eu("green");
+    regions.us.foreign("internal", &["orders"]);
+    for (from, reason, words) in [
+        ("uss/internal", "NoNamespace", "what precedes the slash is none of the registries us, eu"),
+        ("us/orders", "NoNamespace", "no Cloud Map namespace orders in the registry us"),
+        ("us/clusterset-prod", "InvalidAnnotation", "the ledger of a ClusterSet"),
+    ] {
+        green.import_from(Some(from));
+        until(words, || green.notes(reason).iter().any(|note| note.contains(words))).await;
+    }
+}

@@ -107,6 +107,19 @@ pub struct Registries {
     pub others: BTreeMap<RegistryName, Arc<dyn cloudmap::Read>>,
 }
 
+impl Registries {
+    /// The name of the home, if it has one.
+    pub fn home_name(&self) -> Option<&str> {
+        Some(&*self.home).filter(|home| !home.is_empty())
+    }
+
+    /// The names of all of them, the home included. Empty if they have none.
+    pub fn names(&self) -> Arc<[RegistryName]> {
+        let home = self.home_name().map(|_| Arc::clone(&self.home));
+        self.others.keys().cloned().chain(home).collect()
+    }
+}
+
 impl fmt::Debug for Registries {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Registries").field("home", &self.home).field("others", &self.others.keys()).finish()

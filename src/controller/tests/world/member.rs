@@ -70,6 +70,7 @@ impl Cluster {
             (Arc::clone(&self.objects), self.caches.clone(), Arc::new(self.fake.clone()), Arc::clone(&self.record));
         let (export_namespaces, stale_ttl, member) = (self.export_namespaces.clone(), self.stale_ttl, self.member);
         let (callers, registries) = (Arc::clone(&self.callers), self.registries.clone());
+        let all_registries = registries.clone();
         let (hide_tasks, hidden, metrics) = (self.hide_tasks, Arc::clone(&self.hidden), self.metrics.clone());
         let (settle, missing_namespaces) = (self.settle, self.missing_namespaces.clone());
         let (aws_mcs, registration, quota, derived) =
@@ -105,7 +106,11 @@ impl Cluster {
             let (_ranges, service_ranges) = tokio::sync::watch::channel([Range::parse("10.96.0.0/16").unwrap()].into());
             let reader =
                 ::discovery::DiscoverySettings { aws_mcs, ..::discovery::DiscoverySettings::new(identity.clone()) };
-            let read = ::discovery::spawn(reader, fake.clone(), listings.clone(), subscribed_receiver);
+            let others = all_registries.others.iter();
+            let others = others.map(|(name, other)| (Arc::clone(name), ::discovery::Registry::new(Arc::clone(other))));
+            let home = ::discovery::Registry { cloudmap: fake.clone(), listings: listings.clone() };
+            let home = (all_registries.home_name(), home);
+            let read = ::discovery::spawn(&reader, home, others.collect(), subscribed_receiver);
             let (naming, of) = (Naming::PerNamespace, identity.clone());
             let targets = Targets { policy, naming, identity: of, region: None, aws_mcs, zones: None };
             let inputs = Inputs {
@@ -140,6 +145,7 @@ impl Cluster {
                 import: ImportRules {
                     own: Some("cloudmap-mcs-system".into()),
                     closed: ["default".to_owned()].into(),
+                    registries: all_registries.names(),
                     ..ImportRules::default()
                 },
                 families: vec![IpFamily::V4],
