@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context as _, Result};
 use cloudmap_mcs_integration::scenario::{
-    CONFIG_MAP, Cluster, DEPLOYMENT, PODS, PROPAGATION, Registry, SERVICE_EXPORT, Skip, World, eventually, holds,
-    holds_for,
+    CONFIG_MAP, Cluster, DEPLOYMENT, NAMES, NAMESPACE, PODS, PROPAGATION, Registry, SERVICE_EXPORT, Skip, World,
+    eventually, holds, holds_for,
     manifests::{self, Blackhole},
     system_namespace,
 };
@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 
 /// The settings of the controllers that have two registries.
 const SETTINGS: &str = "cloudmap-mcs-config-regions";
+/// The address of a task in the other region, which nobody asks.
+const TASK: &str = "10.251.7.7";
 /// What is true for so long stays so.
 const STAYS: Duration = Duration::from_secs(20);
 
@@ -78,6 +80,7 @@ async fn day(world: &World, elsewhere: &Registry) -> Result<()> {
     both_serve(world).await?;
     scale(world, there, 3).await?;
     both_serve(world).await?;
+    import_task(world, elsewhere).await?;
 
     for cluster in [here, there] {
         world.blackhole(cluster, "us", &[Blackhole::Port(elsewhere.address()?)]).await?;
@@ -91,7 +94,8 @@ async fn day(world: &World, elsewhere: &Registry) -> Result<()> {
     here.controller().settle().await?;
     holds_for("a new leader that cannot read the registry keeps what was read", STAYS, async || {
         let shown = ipv4(world.imported_addresses(here, "web", there).await?);
-        holds(shown.len() == 2, "both are there", &shown)
+        holds(shown.len() == 2, "both are there", &shown)?;
+        shows_task(world).await
     })
     .await?;
     scale(world, here, 2).await?;
@@ -101,6 +105,24 @@ async fn day(world: &World, elsewhere: &Registry) -> Result<()> {
     readable(here, true).await?;
     scale(world, there, 3).await?;
     both_serve(world).await
+}
+
+/// Imports a task of the other region, which is in no cluster.
+async fn import_task(world: &World, elsewhere: &Registry) -> Result<()> {
+    let [here, _] = world.pair();
+    let namespace = format!("{}-tasks", world.namespace);
+    let service = elsewhere.create_service(&namespace, "billing").await?;
+    let attributes = [("AWS_INSTANCE_IPV4", TASK), ("AWS_INSTANCE_PORT", "8080")];
+    elsewhere.register(&namespace, ("billing", &service), "task", &attributes).await?;
+    let from = json!({"metadata": {"annotations": {"cloudmap.controller/import-from": format!("us/{namespace}")}}});
+    here.merge(NAMESPACE, "", &world.namespace, &from).await?;
+    eventually("a task of the other region is imported", NAMES, async || shows_task(world).await).await
+}
+
+async fn shows_task(world: &World) -> Result<()> {
+    let [here, _] = world.pair();
+    let slices = world.imported_slices(here, "billing").await?;
+    holds(slices.len() == 1 && slices[0]["endpoints"][0]["addresses"] == json!([TASK]), "the task is there", &slices)
 }
 
 /// Pods that end gently.
