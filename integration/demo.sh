@@ -159,7 +159,7 @@ if [ -z "$GIVEN_CONTEXTS" ]; then
 	registry_up "$CARGO_TARGET_DIR/release/cloudmap-emulator" --call-latency 20ms --operation-latency 100ms
 	image_up "$CARGO_TARGET_DIR/release/cloudmap-mcs"
 	# Another checkout may replace the files meanwhile.
-	install -D --target-directory "$TESTBED_STATE/bin" "$CARGO_TARGET_DIR"/release/{ecs,cloudmap-mcs}
+	install -D --target-directory "$TESTBED_STATE/bin" "$CARGO_TARGET_DIR"/release/{ecs,cloudmap-mcs,cloudmap-emulator}
 	PROGRAM=$TESTBED_STATE/bin/cloudmap-mcs
 fi
 
@@ -170,6 +170,7 @@ tell "Two ClusterProperties name the cluster and the set it belongs to; kubectl 
 controller_install "$CONTEXT_1" cluster-1
 controller_install "$CONTEXT_2" cluster-2
 CLUSTER_1=$(one get clusterproperty cluster.clusterset.k8s.io -o 'jsonpath={.spec.value}')
+CLUSTER_2=$(two get clusterproperty cluster.clusterset.k8s.io -o 'jsonpath={.spec.value}')
 
 if [ -z "$GIVEN_CONTEXTS" ]; then
 	step "A service in ECS"
@@ -351,6 +352,43 @@ for word in "$CLUSTER_1" "$SERVICE"; do
 	grep -qF "$word" <<<"$SHOWN" || fail "the ledger does not name $word"
 done
 ok "the ledger has the export of $CLUSTER_1"
+
+# has_home CONTEXT REGISTRY: gives a cluster this registry as its home, in the ConfigMap with the flags of its controller.
+has_home() {
+	local settings patch
+	settings=$(kubectl --context "$1" -n "$SYSTEM_NAMESPACE" get deployment cloudmap-mcs \
+		-o 'jsonpath={.spec.template.spec.containers[0].envFrom[0].configMapRef.name}')
+	patch=$(jq --null-input --compact-output --arg home "$2" --arg registries "$REGISTRIES" '{data: {CLOUDMAP_MCS_HOME: $home,
+		CLOUDMAP_MCS_REGISTRIES: $registries, CLOUDMAP_MCS_REGION: null, CLOUDMAP_MCS_CLOUDMAP_ENDPOINT: null}}')
+	show kubectl --context "$1" -n "$SYSTEM_NAMESPACE" patch configmap "$settings" --type merge --patch "$patch"
+	show kubectl --context "$1" -n "$SYSTEM_NAMESPACE" rollout restart deployment/cloudmap-mcs
+	within "the controller of $1 has this home" kubectl --context "$1" -n "$SYSTEM_NAMESPACE" rollout status deployment/cloudmap-mcs --timeout 1s
+}
+# told_in_both: whether the ledgers of both registries are read in cluster 1, and cluster 2 is in that of the other region.
+told_in_both() {
+	local told
+	told=$(one -n "$SYSTEM_NAMESPACE" exec deployment/cloudmap-mcs -- cloudmap-mcs ledger show -o json) || return
+	# shellcheck disable=SC2016 # The variable is one of jq.
+	seen "$told" jq --exit-status --arg id "$CLUSTER_2" '.registries.us.clusters[] | select(.id == $id and .state == "live")'
+}
+if [ -z "$GIVEN_CONTEXTS" ]; then
+	step "A second region"
+	tell "Cluster 2 moves to another region: from now on its home is a registry there, which another emulator plays. One text" \
+		"names the registries. It is the same in all clusters, and each of them reads both:"
+	other_registry_up "$TESTBED_STATE/bin/cloudmap-emulator" --call-latency 80ms --operation-latency 100ms
+	REGISTRIES="eu: {region: eu-central-1, endpoint: \"$CLOUDMAP_ENDPOINT\"}
+us: {region: us-east-1, endpoint: \"$OTHER_CLOUDMAP_ENDPOINT\"}"
+	tell "" "$REGISTRIES"
+	has_home "$CONTEXT_1" eu
+	has_home "$CONTEXT_2" us
+	within "cluster 1 reads what cluster 2 says in the other region" told_in_both
+	ok "cluster 2 writes in the other region, and cluster 1 reads it there"
+	tell "" "One pod more in cluster 1:"
+	show_one -n "$NAMESPACE" scale "deployment/$SERVICE" --replicas 5
+	within "cluster 1 has five pods as endpoints" serves "$CONTEXT_1" "$NAMESPACE" "$SERVICE" 5
+	follows "the fifth pod"
+	show_one -n "$SYSTEM_NAMESPACE" exec deployment/cloudmap-mcs -- cloudmap-mcs ledger show
+fi
 
 step "Un-export"
 tell "Deleting the ServiceExport takes it all back. The Service in cluster 1 stays, for cluster 1."
