@@ -26,6 +26,7 @@ mod peers;
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 use k8s_openapi::jiff::Timestamp;
 use tokio::{
     sync::watch,
@@ -51,12 +52,13 @@ pub struct Timing {
     pub act_for: Duration,
     /// The time between renewals.
     pub renew_every: Duration,
-    /// The time between looks at another replica's Lease. So long a released Lease may stay without a leader.
+    /// The time between looks at another replica's Lease. So long a released Lease may stay without a leader, if the watch does
+    /// not show it.
     pub look_every: Duration,
 }
 
 impl Default for Timing {
-    /// A leader that fails is replaced within 16 s of its last renewal, and one that stops within a second.
+    /// A leader that fails is replaced within 16 s of its last renewal, and one that stops at once, or within a second.
     fn default() -> Self {
         Self {
             duration: Duration::from_secs(15),
@@ -123,6 +125,9 @@ pub trait LeaseStore: Send + Sync + 'static {
     /// # Errors
     /// [`Error::Conflict`] if the version is not the current one, if the Lease was deleted, or if it already exists.
     async fn write(&self, record: &Record, version: Option<&str>) -> Result<String, Error>;
+
+    /// Resolves when nobody seems to hold the Lease any more. It may come late, or never: whoever gets it reads the Lease.
+    async fn released(&self);
 }
 
 /// Returns why the caches of a replica cannot be trusted, as a text; `None` if they can.
@@ -194,6 +199,9 @@ impl<S: LeaseStore + Clone> Elector<S> {
     /// not wait for it to expire.
     pub async fn run(mut self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = std::pin::pin!(shutdown);
+        let mut released = None;
+        // Who may not take a released Lease does not look at it again and again.
+        let mut looked = false;
         loop {
             let begun = Instant::now();
             let result = tokio::select! {
@@ -210,10 +218,20 @@ impl<S: LeaseStore + Clone> Elector<S> {
                 }
             };
             self.show_acting();
+            if self.held.is_some() {
+                released = None;
+            }
+            let watch = || {
+                let store = self.store.clone();
+                async move { store.released().await }.boxed()
+            };
             tokio::select! {
                 biased;
                 () = &mut shutdown => break,
-                () = sleep_until(next) => {}
+                () = sleep_until(next) => looked = false,
+                () = async { released.get_or_insert_with(watch).await }, if self.held.is_none() && !looked => {
+                    (released, looked) = (None, true);
+                }
             }
         }
         self.release().await;

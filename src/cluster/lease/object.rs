@@ -3,16 +3,26 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use async_trait::async_trait;
+use futures::StreamExt as _;
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
     jiff::Timestamp,
 };
-use kube::{Api, Client, api::PostParams};
+use kube::{
+    Api, Client,
+    api::{PostParams, WatchEvent, WatchParams},
+};
+use tokio::time::sleep;
 
 use super::{Error, LEASE, LeaseStore, PeerReport, Record, Timing};
 use api::names::{ANNOTATION_BID, ANNOTATION_BUILD, ANNOTATION_YIELDS};
 use base::{env, release};
+
+/// After so many seconds the API server ends a watch; it takes less than 300.
+const WATCH_SECONDS: u32 = 290;
+/// Time from the end of a watch to the next one. Meanwhile the Lease is looked at.
+const WATCH_AGAIN: Duration = Duration::from_secs(5);
 
 /// The Lease in Kubernetes.
 #[derive(Debug, Clone)]
@@ -33,9 +43,10 @@ impl LeaseStore for KubernetesLease {
         let lease = self.api.get_opt(LEASE).await.map_err(failed)?;
         Ok(lease.map(|mut lease| {
             let mut annotations = lease.metadata.annotations.take().unwrap_or_default();
+            let holder = holder(&lease).cloned();
             let spec = lease.spec.unwrap_or_default();
             let record = Record {
-                holder: spec.holder_identity.filter(|holder| !holder.is_empty()),
+                holder,
                 duration: spec
                     .lease_duration_seconds
                     .and_then(|seconds| u64::try_from(seconds).ok())
@@ -91,6 +102,29 @@ impl LeaseStore for KubernetesLease {
         };
         Ok(version_of(written.map_err(failed)?.metadata))
     }
+
+    async fn released(&self) {
+        let params = WatchParams::default().fields(&format!("metadata.name={LEASE}")).timeout(WATCH_SECONDS);
+        loop {
+            // From any version: the first event is the Lease as it is.
+            if let Ok(events) = self.api.watch(&params, "0").await {
+                let mut events = std::pin::pin!(events);
+                while let Some(Ok(event)) = events.next().await {
+                    match event {
+                        WatchEvent::Deleted(_) => return,
+                        WatchEvent::Added(lease) | WatchEvent::Modified(lease) if holder(&lease).is_none() => return,
+                        WatchEvent::Error(_) => break,
+                        _ => {}
+                    }
+                }
+            }
+            sleep(WATCH_AGAIN).await;
+        }
+    }
+}
+
+fn holder(lease: &Lease) -> Option<&String> {
+    lease.spec.as_ref()?.holder_identity.as_ref().filter(|holder| !holder.is_empty())
 }
 
 /// The version of a Lease, with its uid: if it is gone, the API server creates it when it is to be replaced, whatever its
