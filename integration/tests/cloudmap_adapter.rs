@@ -10,8 +10,9 @@ use std::{
 
 use aws_sdk_servicediscovery::config::{BehaviorVersion, Credentials, Region, SharedCredentialsProvider};
 use cloudmap::{
-    AwsCloudMap, AwsSettings, Counted, CreateService, ErrorKind, Instance, Lane, Limited, Limits, Listings, Metrics,
-    NamespaceKind, NewNamespace, NewService, Operation, OperationId, OperationState, Permit, Rates, Write as _,
+    AwsCloudMap, AwsSettings, Counted, CreateService, ErrorKind, HttpName, Instance, Lane, Limited, Limits, Listings,
+    Metrics, NamespaceKind, NewNamespace, NewService, Operation, OperationId, OperationState, Permit, Rates,
+    Write as _,
 };
 use cloudmap_mcs_integration::hidden::NothingHidden;
 use cluster::Leadership;
@@ -154,7 +155,7 @@ async fn a_life_from_the_namespace_to_its_end() {
     assert!(matches!(bed.finish(operation).await, OperationState::Succeeded { .. }));
     assert_eq!(bed.cloudmap.list_instances(&service).await.unwrap(), std::slice::from_ref(&pod));
     let query = [("AWS_INSTANCE_IPV4".to_owned(), "10.0.0.1".to_owned())].into();
-    let discovery = bed.cloudmap.discover_instances("shop", "web", &query, Lane::Ledger).await.unwrap();
+    let discovery = bed.cloudmap.discover_instances(HttpName::own("shop"), "web", &query, Lane::Ledger).await.unwrap();
     assert_eq!((discovery.instances.len(), discovery.truncated), (1, false));
 
     let in_use = bed.cloudmap.delete_service(&Permit::of_command(), &service).await.unwrap_err();
@@ -223,7 +224,8 @@ async fn health_is_told_by_discovery_and_page_by_page() {
     let unhealthy: BTreeSet<Arc<str>> = (0..110).map(|i| format!("pod-{i}").into()).collect();
     assert_eq!(bed.cloudmap.unhealthy_instances(&service.id).await.unwrap(), unhealthy);
     assert_eq!(bed.calls(Operation::GetInstancesHealthStatus), 2);
-    let discovery = bed.cloudmap.discover_instances("shop", "web", &BTreeMap::new(), Lane::Instances).await.unwrap();
+    let discovery =
+        bed.cloudmap.discover_instances(HttpName::own("shop"), "web", &BTreeMap::new(), Lane::Instances).await.unwrap();
     assert_eq!((discovery.instances.len(), discovery.unhealthy), (120, unhealthy));
 
     let unchecked = bed.service(&namespace, "plain").await;
@@ -271,7 +273,11 @@ async fn errors_are_sorted_by_what_can_be_done() {
 
     let missing = bed.cloudmap.get_service("srv-nowhere", Lane::Instances).await.unwrap_err();
     assert_eq!(missing.kind, ErrorKind::NotFound, "{missing}");
-    let missing = bed.cloudmap.discover_instances("nowhere", "web", &BTreeMap::new(), Lane::Ledger).await.unwrap_err();
+    let missing = bed
+        .cloudmap
+        .discover_instances(HttpName::own("nowhere"), "web", &BTreeMap::new(), Lane::Ledger)
+        .await
+        .unwrap_err();
     assert_eq!(missing.kind, ErrorKind::NotFound, "{missing}");
     let (permit, none) = (Permit::of_command(), BTreeMap::new());
     let taken = bed.cloudmap.create_namespace(&permit, &new_namespace("shop", None, "them", &none)).await.unwrap_err();

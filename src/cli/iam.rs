@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 
 use super::values::parsed;
+use cloudmap::NamespaceArn;
 use iam::Mode;
 use model::{ClusterId, ClusterSetId};
 
@@ -50,8 +51,9 @@ pub struct PolicyArgs {
     /// jsonpath='{.metadata.uid}'`.
     #[arg(long, value_name = "UID", value_parser = word)]
     pub cluster_uid: Option<String>,
-    /// For `imports`, `aws-mcs` and `gates`: names of Cloud Map namespaces (their HttpName).
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = word)]
+    /// For `imports`, `aws-mcs` and `gates`: names of Cloud Map namespaces (their HttpName). For `imports`, also ARNs of
+    /// those that other accounts share.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = namespace)]
     pub cloudmap_namespaces: Vec<String>,
     /// For `aws-mcs`: ids of Cloud Map namespaces (ns-...).
     #[arg(long, value_name = "IDS", value_delimiter = ',', value_parser = namespace_id)]
@@ -157,6 +159,15 @@ fn word(text: &str) -> Result<String, String> {
     checked(text, "a name", holds)
 }
 
+fn namespace(text: &str) -> Result<String, String> {
+    if NamespaceArn::is_meant(text) {
+        let what = "the ARN of a Cloud Map namespace, such as \
+                    arn:aws:servicediscovery:eu-central-1:111122223333:namespace/ns-aaaaaaaaaaaaaaaa";
+        return checked(text, what, NamespaceArn::parse(text).is_some());
+    }
+    word(text)
+}
+
 fn id(text: &str, prefix: &str, what: &str) -> Result<String, String> {
     let rest = text.strip_prefix(prefix).unwrap_or_default();
     checked(text, what, !rest.is_empty() && rest.chars().all(|c| c.is_ascii_alphanumeric()))
@@ -211,6 +222,7 @@ mod tests {
             (&policy, &["--services=orders"], "srv-"),
             (&policy, &["--cloudmap-namespace-ids=shop"], "ns-"),
             (&policy, &["--cloudmap-namespaces=*"], "a name"),
+            (&policy, &["--cloudmap-namespaces=arn:aws:servicediscovery:eu-west-1:1:namespace/ns-1"], "the ARN of"),
             (&policy, &["--hosted-zones=internal"], "hosted zone"),
             (&policy, &["--ecs-clusters=*"], "a name"),
             (&policy, &["--role-arn=cloudmap-mcs"], "ARN"),

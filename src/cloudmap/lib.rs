@@ -22,6 +22,7 @@ mod operation;
 mod permit;
 mod port;
 pub mod quotas;
+mod shared;
 
 use std::sync::Arc;
 
@@ -40,6 +41,7 @@ pub use port::{
     Namespace, NamespaceKind, NewNamespace, NewService, OperationId, OperationState, Read, RecordType, Service,
     ServiceChange, Write,
 };
+pub use shared::{HttpName, NamespaceArn};
 
 /// Cloud Map and its region.
 #[expect(missing_debug_implementations, reason = "the port is a trait object")]

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use tokio::time::Instant;
 
 use super::{
-    CreateService, Discovery, Error, ErrorKind, Instance, Lane, Limits, Metrics, Namespace, NewNamespace, NewService,
-    Operation, OperationId, OperationState, Permit, Read, Service, ServiceChange, Write, answers::Answer,
+    CreateService, Discovery, Error, ErrorKind, HttpName, Instance, Lane, Limits, Metrics, Namespace, NewNamespace,
+    NewService, Operation, OperationId, OperationState, Permit, Read, Service, ServiceChange, Write, answers::Answer,
 };
 
 /// Makes every call wait for its turn, and slows down the instances lane when AWS throttles. Retries nothing.
@@ -116,12 +116,12 @@ macro_rules! decorate {
 
             async fn discover_instances(
                 &self,
-                http_name: &str,
+                namespace: HttpName<'_>,
                 service: &str,
                 query: &BTreeMap<String, String>,
                 lane: Lane,
             ) -> Result<Discovery, Error> {
-                let call = self.inner.discover_instances(http_name, service, query, lane);
+                let call = self.inner.discover_instances(namespace, service, query, lane);
                 self.around(Operation::DiscoverInstances, lane, call).await
             }
 

@@ -8,7 +8,7 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Operation, Permit};
+use super::{HttpName, Operation, Permit};
 
 /// Attributes of an instance: at most 30, names of at most 255 characters, values of at most 1,024, and 5,000
 /// characters in total (Cloud Map `RegisterInstance`).
@@ -23,18 +23,18 @@ pub type Attributes = BTreeMap<String, String>;
 /// [`ErrorKind`] says what the caller can do.
 #[async_trait]
 pub trait Read: Send + Sync + 'static {
-    /// All namespaces of this account, without those that other accounts share with it (AWS RAM): calls for those need
-    /// ARNs and the owner's account. AWS allows few such calls, so the ledger goes first, and in the controller's process
+    /// All namespaces of this account, without those that other accounts share with it (AWS RAM): whoever names one of
+    /// those by its ARN gets it from [`Self::get_namespace`]. AWS allows few such calls, so the ledger goes first, and in the controller's process
     /// [`Listings`](super::Listings) makes all others, for whoever asks it.
     async fn list_namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error>;
 
-    /// One namespace.
+    /// One namespace, by id or ARN.
     async fn get_namespace(&self, id: &str) -> Result<Namespace, Error>;
 
-    /// All services of a namespace. AWS does not return `creator_request_id` and `namespace_id` here.
+    /// All services of a namespace, by id or ARN. AWS does not return `creator_request_id` and `namespace_id` here.
     async fn list_services(&self, namespace_id: &str, lane: Lane) -> Result<Vec<Service>, Error>;
 
-    /// One service, with all fields.
+    /// One service by id or ARN, with all fields.
     async fn get_service(&self, id: &str, lane: Lane) -> Result<Service, Error>;
 
     /// State of an operation.
@@ -47,11 +47,11 @@ pub trait Read: Send + Sync + 'static {
     /// check.
     async fn unhealthy_instances(&self, service_id: &str) -> Result<BTreeSet<Arc<str>>, Error>;
 
-    /// At most 1,000 instances in the discovery plane, healthy or not, that have the attributes in `query`. `http_name`
-    /// is the [`Namespace::http_name`].
+    /// At most 1,000 instances in the discovery plane, healthy or not, that have the attributes in `query`. `namespace`
+    /// is [`Namespace::in_discovery`].
     async fn discover_instances(
         &self,
-        http_name: &str,
+        namespace: HttpName<'_>,
         service: &str,
         query: &BTreeMap<String, String>,
         lane: Lane,
@@ -158,7 +158,7 @@ pub enum OperationState {
 /// A Cloud Map namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Namespace {
-    /// Id, such as `ns-abcdefghij123456`.
+    /// Id, such as `ns-abcdefghij123456`; the ARN, if it was asked for by that.
     pub id: Arc<str>,
     /// Amazon Resource Name.
     pub arn: Arc<str>,
@@ -240,7 +240,7 @@ impl NamespaceKind {
 /// A Cloud Map service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
-    /// Id, such as `srv-abcdefghij123456`.
+    /// Id, such as `srv-abcdefghij123456`; the ARN, if it or its namespace was asked for by that.
     pub id: Arc<str>,
     /// Amazon Resource Name.
     pub arn: Arc<str>,

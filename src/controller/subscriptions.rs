@@ -50,7 +50,7 @@ pub(super) struct Subscriptions {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Importing {
     uid: Box<str>,
-    /// Cloud Map namespaces, by name or id, some of them with their registry.
+    /// Cloud Map namespaces, by name, id or ARN, some of them with their registry.
     from: Vec<Arc<str>>,
     /// Whether an annotation names them, so that a missing one is worth an Event.
     named: bool,

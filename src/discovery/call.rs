@@ -7,7 +7,7 @@ use super::{
     reader::DiscoverySettings,
     reading::Reading,
 };
-use cloudmap::{Discovery, Error, Instance, Lane, Listings};
+use cloudmap::{Discovery, Error, Instance, Lane, Listings, Namespace, NamespaceArn, Service};
 
 /// Number of instances on a page of a listing.
 const PAGE: usize = 100;
@@ -22,12 +22,29 @@ pub(super) async fn perform(
     match call {
         Call::Namespaces => Event::Namespaces(listings.namespaces().await),
         Call::Services { namespace, id } => Event::Services { namespace, result: listings.services(&id).await },
+        Call::ByArn(arn) => {
+            let result = by_arn(&*cloudmap, &listings, &arn).await;
+            Event::ByArn { arn, result }
+        }
         Call::Instances(key, look) => {
             let (mut further_calls, mut unlisted) = (0, None);
             let result = look_at(&*cloudmap, &settings, &key, &look, &mut further_calls, &mut unlisted).await;
             Event::Instances { key, further_calls, result, unlisted }
         }
     }
+}
+
+/// Lists the services of a namespace, and reads the namespace.
+///
+/// The ARN is only a filter of the listing, which may be empty because nobody shares the namespace (any more). So it counts
+/// only if the namespace can be read afterwards.
+async fn by_arn(
+    cloudmap: &dyn cloudmap::Read,
+    listings: &Listings,
+    arn: &Arc<str>,
+) -> Result<(Namespace, Arc<[Service]>), Error> {
+    let services = listings.services(arn).await?;
+    Ok((cloudmap.get_namespace(arn).await?, services))
 }
 
 /// Reads one service.
@@ -46,11 +63,13 @@ async fn look_at(
     further_calls: &mut u32,
     unlisted: &mut Option<Error>,
 ) -> Result<Reading, Error> {
-    let Look { http_name, service, previous, gone } = look;
+    let Look { namespace: place, service, previous, gone } = look;
+    // Whose it is, is nothing for the labels of objects.
+    let namespace = NamespaceArn::parse(namespace).map_or(&**namespace, |arn| arn.id());
     let previous = previous.reading.as_ref();
     let none = BTreeMap::new();
     let Discovery { instances, mut unhealthy, truncated } =
-        cloudmap.discover_instances(http_name, &service.name, &none, Lane::Instances).await?;
+        cloudmap.discover_instances(place.in_discovery(), &service.name, &none, Lane::Instances).await?;
     let mut instances: BTreeMap<Arc<str>, Instance> =
         instances.into_iter().map(|instance| (instance.id.clone(), instance)).collect();
     let reading = |instances: &BTreeMap<Arc<str>, Instance>, unhealthy: &_| {

@@ -11,19 +11,18 @@ use tokio::time::Instant;
 
 use super::{
     backend::NoEndpoint,
+    entry::{self, Entry, Held, LAGS, LISTINGS},
     name,
     reader::{DiscoveryFigures, DiscoverySettings},
     reading::{Discovered, NamespaceFound, Reading, ServiceFound, Trouble},
     schedule::Schedule,
 };
-use cloudmap::{Error, ErrorKind, Namespace, Service};
+use cloudmap::{Error, ErrorKind, Namespace, NamespaceArn, Service};
 
 /// Time between two listings of namespaces, while all subscribed ones exist.
 const NAMESPACES: Duration = Duration::from_mins(1);
 /// The same while one is missing, so a user who creates it does not wait longer.
 const MISSING: Duration = Duration::from_secs(15);
-/// For how long complete listings must lack a namespace until it counts as deleted.
-const DELETED: Duration = Duration::from_mins(1);
 /// Time to the second listing of a namespace's services. Only a service that two listings in a row lack does not exist.
 const SECOND_LISTING: Duration = Duration::from_secs(5);
 /// Minimum time between two listings of a namespace's services.
@@ -38,15 +37,9 @@ const RETRY: Duration = Duration::from_secs(5);
 const LAST_RETRY: Duration = Duration::from_mins(2);
 /// Maximum number of services that are being read at the same time.
 const IN_FLIGHT: usize = 64;
-/// A service is reported after this many failed readings in a row. Short failures are not worth an Event.
-const FAILURES: u32 = 3;
 /// The message for a subscription to a ledger.
 const LEDGER: &str = "it is the ledger of a ClusterSet, from which nothing can be imported; remove it from the annotation \
                       cloudmap.controller/import-from";
-/// For so long after an instance went, discovery may still show it.
-const LAGS: Duration = Duration::from_mins(1);
-/// A service counts as gone after this many listings in a row without it.
-const LISTINGS: u32 = 2;
 
 /// A service: the name by which its namespace is subscribed, and the name of the ServiceImport.
 pub(super) type ServiceKey = (Arc<str>, Arc<str>);
@@ -54,14 +47,19 @@ pub(super) type ServiceKey = (Arc<str>, Arc<str>);
 #[derive(Debug)]
 pub(super) enum Call {
     Namespaces,
-    Services { namespace: Arc<str>, id: Arc<str> },
+    Services {
+        namespace: Arc<str>,
+        id: Arc<str>,
+    },
+    /// The services of a namespace that is subscribed by its ARN, and the namespace itself.
+    ByArn(Arc<str>),
     Instances(ServiceKey, Look),
 }
 
 /// A reading of one service.
 #[derive(Debug)]
 pub(super) struct Look {
-    pub(super) http_name: Arc<str>,
+    pub(super) namespace: Namespace,
     pub(super) service: Arc<Service>,
     pub(super) previous: Arc<ServiceFound>,
     /// Instances that went a short time ago.
@@ -74,6 +72,10 @@ pub(super) enum Event {
     Services {
         namespace: Arc<str>,
         result: Result<Arc<[Service]>, Error>,
+    },
+    ByArn {
+        arn: Arc<str>,
+        result: Result<(Namespace, Arc<[Service]>), Error>,
     },
     Instances {
         key: ServiceKey,
@@ -97,55 +99,6 @@ pub(super) struct Engine {
     changed: BTreeSet<Arc<str>>,
 }
 
-/// A subscribed Cloud Map namespace.
-struct Entry {
-    namespace: Option<Namespace>,
-    /// What `namespace` was before it was missing, and since when its account and region have lacked it.
-    lost: Option<(Namespace, Option<Instant>)>,
-    trouble: Option<Trouble>,
-    listings: u32,
-    pages: usize,
-    due: Instant,
-    failed: u32,
-    services: BTreeMap<Arc<str>, Held>,
-}
-
-struct Held {
-    service: Arc<Service>,
-    missing: u32,
-    /// Number of readings that failed in a row.
-    failed: u32,
-    found: Arc<ServiceFound>,
-    /// Instances that went, and when.
-    gone: BTreeMap<Arc<str>, Instant>,
-}
-
-impl Held {
-    /// Remembers which instances are gone, now that this reading replaces the last one.
-    fn remember(&mut self, reading: &Reading, now: Instant) {
-        let there: BTreeSet<&Arc<str>> = reading.ids().collect();
-        self.gone.retain(|id, at| now.duration_since(*at) < LAGS && !there.contains(id));
-        let before = self.found.reading.iter().flat_map(Reading::ids);
-        self.gone.extend(before.filter(|id| !there.contains(*id)).map(|id| (id.clone(), now)));
-    }
-
-    /// Takes the failure of a reading, if it failed. Returns what to report, if the failure lasts.
-    fn report(&mut self, error: Option<&Error>) -> Option<String> {
-        let Some(error) = error else {
-            self.failed = 0;
-            return None;
-        };
-        self.failed = self.failed.saturating_add(1);
-        let lasts = match error.kind {
-            ErrorKind::AccessDenied => true,
-            // It was probably deleted, which the next listings will show.
-            ErrorKind::NotFound => false,
-            _ => self.failed >= FAILURES,
-        };
-        self.found.error.clone().or_else(|| lasts.then(|| error.to_string()))
-    }
-}
-
 impl Engine {
     pub(super) fn new(settings: &DiscoverySettings, now: Instant) -> Self {
         Self {
@@ -160,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// Sets the subscribed namespaces, by name or id.
+    /// Sets the subscribed namespaces, by name, id or ARN.
     pub(super) fn subscribe(&mut self, subscribed: &BTreeSet<Arc<str>>, now: Instant) {
         for (name, entry) in self.namespaces.extract_if(.., |name, _| !subscribed.contains(name)) {
             for label in entry.services.into_keys() {
@@ -170,20 +123,11 @@ impl Engine {
         }
         for name in subscribed {
             if !self.namespaces.contains_key(name) {
-                self.namespaces.insert(
-                    name.clone(),
-                    Entry {
-                        namespace: None,
-                        lost: None,
-                        trouble: None,
-                        listings: 0,
-                        pages: 1,
-                        due: now,
-                        failed: 0,
-                        services: BTreeMap::new(),
-                    },
-                );
-                self.namespaces_due = now;
+                let entry = Entry::new(NamespaceArn::parse(name).is_some(), now);
+                if !entry.by_arn {
+                    self.namespaces_due = now;
+                }
+                self.namespaces.insert(name.clone(), entry);
                 self.changed.insert(name.clone());
             }
         }
@@ -208,7 +152,7 @@ impl Engine {
             self.looking += 1;
             let gone = held.gone.iter().filter(|(_, at)| now.duration_since(**at) < LAGS);
             let look = Look {
-                http_name: namespace.http_name.clone(),
+                namespace: namespace.clone(),
                 service: held.service.clone(),
                 previous: held.found.clone(),
                 gone: gone.map(|(id, _)| id.clone()).collect(),
@@ -219,23 +163,29 @@ impl Engine {
     }
 
     fn next_listing(&self, now: Instant) -> Option<Call> {
-        if self.listing || self.namespaces.is_empty() {
+        if self.listing {
             return None;
         }
-        if self.namespaces_due <= now {
+        if self.namespaces_due().is_some_and(|due| due <= now) {
             return Some(Call::Namespaces);
         }
-        let due = |entry: &Entry| entry.namespace.as_ref().filter(|_| entry.due <= now).map(|there| there.id.clone());
-        let due = self.namespaces.iter().filter_map(|(name, entry)| Some((entry.due, name, due(entry)?)));
-        let (_, name, id) = due.min()?;
-        Some(Call::Services { namespace: name.clone(), id })
+        let due = self.namespaces.iter().filter(|(_, entry)| entry.is_listed() && entry.due <= now);
+        let (name, entry) = due.min_by_key(|(_, entry)| entry.due)?;
+        match &entry.namespace {
+            _ if entry.by_arn => Some(Call::ByArn(name.clone())),
+            there => Some(Call::Services { namespace: name.clone(), id: there.as_ref()?.id.clone() }),
+        }
+    }
+
+    /// When the namespaces of this account are to be listed, if anybody wants one of them.
+    fn namespaces_due(&self) -> Option<Instant> {
+        self.namespaces.values().any(|entry| !entry.by_arn).then_some(self.namespaces_due)
     }
 
     /// When to ask for the next call at the latest, unless something happens before.
     pub(super) fn wake(&self, now: Instant) -> Option<Instant> {
-        let listed = self.namespaces.values().filter(|entry| entry.namespace.is_some()).map(|entry| entry.due);
-        let subscribed = (!self.namespaces.is_empty()).then_some(self.namespaces_due);
-        let listing = listed.chain(subscribed).min().filter(|_| !self.listing);
+        let listed = self.namespaces.values().filter(|entry| entry.is_listed()).map(|entry| entry.due);
+        let listing = listed.chain(self.namespaces_due()).min().filter(|_| !self.listing);
         let look = self.schedule.wake(now).filter(|_| self.looking < IN_FLIGHT);
         listing.into_iter().chain(look).min()
     }
@@ -248,7 +198,30 @@ impl Engine {
             }
             Event::Services { namespace, result } => {
                 self.listing = false;
-                self.services_listed(&namespace, result, now);
+                match result {
+                    Ok(services) => self.services_listed(&namespace, &services, now),
+                    Err(error) => {
+                        if error.kind == ErrorKind::NotFound {
+                            self.namespaces_due = self.namespaces_due.min(now + RETRY);
+                        }
+                        self.listing_failed(&namespace, error.to_string(), now);
+                    }
+                }
+            }
+            Event::ByArn { arn, result } => {
+                self.listing = false;
+                match result {
+                    Ok((found, _)) if ledger::is_ledger(&found.name) => {
+                        self.listing_failed(&arn, LEDGER.to_owned(), now);
+                    }
+                    Ok((found, services)) => {
+                        if let Some(entry) = self.namespaces.get_mut(&arn) {
+                            entry.namespace = Some(found);
+                        }
+                        self.services_listed(&arn, &services, now);
+                    }
+                    Err(error) => self.listing_failed(&arn, entry::unreadable(&error), now),
+                }
             }
             Event::Instances { key, further_calls, result, unlisted } => {
                 self.looking -= 1;
@@ -265,7 +238,7 @@ impl Engine {
                 let longest = if error.kind == ErrorKind::Throttled { MISSING } else { LAST_RETRY };
                 self.namespaces_due = now + retry(self.namespaces_failed).min(longest);
                 self.namespaces_failed = self.namespaces_failed.saturating_add(1);
-                for (name, entry) in self.namespaces.iter_mut().filter(|(_, entry)| entry.namespace.is_none()) {
+                for (name, entry) in self.namespaces.iter_mut().filter(|(_, entry)| !entry.is_listed()) {
                     entry.trouble = Some(Trouble::Failed(error.to_string()));
                     self.changed.insert(name.clone());
                 }
@@ -273,7 +246,7 @@ impl Engine {
             }
         };
         self.namespaces_failed = 0;
-        for (name, entry) in &mut self.namespaces {
+        for (name, entry) in self.namespaces.iter_mut().filter(|(_, entry)| !entry.by_arn) {
             // If several have one name, the choice must not change.
             let found = Namespace::named(&all, name).cloned();
             // For an id, only this shows the owner.
@@ -297,47 +270,50 @@ impl Engine {
             let lost = entry.namespace.take().map(|former| (former, None)).or_else(|| entry.lost.take());
             entry.lost = lost.filter(|_| found.is_none());
             (entry.namespace, entry.trouble) = (found, trouble);
-            if entry.is_deleted(&all, now) && entry.listings < LISTINGS {
-                entry.listings = LISTINGS;
+            if entry.is_deleted(&all, now) && !entry.is_known() {
+                entry.listings = entry.sure();
                 for label in std::mem::take(&mut entry.services).into_keys() {
                     self.schedule.remove(&(name.clone(), label));
                 }
                 self.changed.insert(name.clone());
             }
         }
-        let missing = self.namespaces.values().any(|entry| entry.namespace.is_none());
+        let missing = self.namespaces.values().any(|entry| !entry.is_listed());
         self.namespaces_due = now + if missing { MISSING } else { NAMESPACES };
     }
 
-    fn services_listed(&mut self, name: &Arc<str>, result: Result<Arc<[Service]>, Error>, now: Instant) {
-        let listed = self.namespaces.values().filter(|entry| entry.namespace.is_some());
-        let pages: usize = listed.map(|entry| entry.pages).sum();
-        let period = LISTING.max(Duration::from_secs_f64(pages as f64 / LISTED_PAGES_PER_SECOND));
+    /// Time from one listing of a namespace's services to the next.
+    fn period(&self) -> Duration {
+        let pages: usize = self.namespaces.values().filter(|entry| entry.is_listed()).map(|entry| entry.pages).sum();
+        LISTING.max(Duration::from_secs_f64(pages as f64 / LISTED_PAGES_PER_SECOND))
+    }
+
+    fn listing_failed(&mut self, name: &Arc<str>, why: String, now: Instant) {
+        let period = self.period();
         let Some(entry) = self.namespaces.get_mut(name) else { return };
-        let services = match result {
-            Ok(services) => services,
-            Err(error) => {
-                entry.due = now + retry(entry.failed);
-                entry.failed = entry.failed.saturating_add(1);
-                if error.kind == ErrorKind::NotFound {
-                    self.namespaces_due = self.namespaces_due.min(now + RETRY);
-                }
-                let trouble = Some(Trouble::Failed(error.to_string()));
-                if entry.trouble != trouble {
-                    entry.trouble = trouble;
-                    self.changed.insert(name.clone());
-                }
-                return;
-            }
-        };
-        if entry.trouble.take().is_some() || entry.listings < LISTINGS {
+        let pause = retry(entry.failed);
+        // Anybody can write any number of ARNs. Each of them is asked for.
+        entry.due = now + if entry.by_arn { pause.max(period) } else { pause };
+        entry.failed = entry.failed.saturating_add(1);
+        entry.services.values_mut().filter(|_| entry.by_arn).for_each(|held| held.missing = 0);
+        let trouble = Some(Trouble::Failed(why));
+        if entry.trouble != trouble {
+            entry.trouble = trouble;
+            self.changed.insert(name.clone());
+        }
+    }
+
+    fn services_listed(&mut self, name: &Arc<str>, services: &[Service], now: Instant) {
+        let period = self.period();
+        let Some(entry) = self.namespaces.get_mut(name) else { return };
+        if entry.trouble.take().is_some() || !entry.is_known() {
             self.changed.insert(name.clone());
         }
         (entry.failed, entry.pages) = (0, services.len().div_ceil(PAGE).max(1));
         entry.listings = entry.listings.saturating_add(1);
         entry.due = now + if entry.listings < LISTINGS { SECOND_LISTING } else { period };
         let mut listed = BTreeSet::new();
-        for service in &*services {
+        for service in services {
             let label: Arc<str> = name::label(&service.name).into();
             listed.insert(label.clone());
             let key = (name.clone(), label.clone());
@@ -352,14 +328,15 @@ impl Engine {
                 held.service = Arc::new(service.clone());
             }
         }
+        let sure = entry.sure();
         for (label, held) in entry.services.iter_mut().filter(|(label, _)| !listed.contains(*label)) {
             held.missing += 1;
-            if held.missing >= LISTINGS {
+            if held.missing >= sure {
                 self.schedule.remove(&(name.clone(), label.clone()));
                 self.changed.insert(name.clone());
             }
         }
-        entry.services.retain(|_, held| held.missing < LISTINGS);
+        entry.services.retain(|_, held| held.missing < sure);
     }
 
     fn looked(
@@ -408,7 +385,7 @@ impl Engine {
                 continue;
             };
             let services = entry.services.iter().map(|(label, held)| (label.clone(), held.found.clone())).collect();
-            let (listed, trouble) = (entry.listings >= LISTINGS, entry.trouble.clone());
+            let (listed, trouble) = (entry.is_known(), entry.trouble.clone());
             self.found.namespaces.insert(name, Arc::new(NamespaceFound { services, listed, trouble }));
         }
         Some(self.found.clone())
@@ -439,17 +416,6 @@ impl Engine {
             }
         }
         figures
-    }
-}
-
-impl Entry {
-    /// Whether its namespace was deleted, after a complete listing of the account's own namespaces. AWS deletes no
-    /// namespace that has services, so they are gone as well. A listing of another account, by mistake, proves nothing.
-    fn is_deleted(&mut self, all: &[Namespace], now: Instant) -> bool {
-        let Some((former, since)) = &mut self.lost else { return false };
-        let of_its_place = all.iter().any(|there| there.is_beside(former));
-        *since = since.or(Some(now)).filter(|_| of_its_place);
-        since.is_some_and(|since| now.duration_since(since) >= DELETED)
     }
 }
 

@@ -2,13 +2,16 @@
 
 use std::{str::FromStr, sync::Arc};
 
+use cloudmap::NamespaceArn;
+
 /// Placeholder for the Kubernetes namespace's own name.
 const OWN_NAME: &str = "{namespace}";
 /// Maximum length of the name of a Cloud Map namespace.
 const MAX_NAME: usize = 1024;
 
-/// Names or ids of Cloud Map namespaces, separated by commas. `{namespace}` stands for the name of the Kubernetes
-/// namespace. May be empty.
+/// Names, ids or ARNs of Cloud Map namespaces, separated by commas. `{namespace}` stands for the name of the Kubernetes
+/// namespace. May be empty. A name or an id is one of the own account; only an ARN names what another account shares (AWS
+/// RAM).
 ///
 /// This is the value of the annotation `cloudmap.controller/import-from`, and of the flag `--import-from` for
 /// namespaces without the annotation.
@@ -19,7 +22,8 @@ pub struct ImportFrom(Vec<String>);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{name:?} cannot be a Cloud Map namespace: write names separated by commas, each of at most 1,024 printable characters \
-     without spaces, such as internal or shop.internal or {{namespace}}"
+     without spaces, such as internal or shop.internal or {{namespace}}, or ARNs of namespaces, such as \
+     arn:aws:servicediscovery:eu-central-1:111122223333:namespace/ns-abcdefghij123456"
 )]
 pub struct InvalidImportFrom {
     name: String,
@@ -48,8 +52,13 @@ impl FromStr for ImportFrom {
         }
         let name = |name: &str| {
             let name = name.trim();
-            let valid = (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
-            if valid { Ok(name.to_owned()) } else { Err(InvalidImportFrom { name: name.to_owned() }) }
+            let printable = (1..=MAX_NAME).contains(&name.len()) && name.bytes().all(|c| c.is_ascii_graphic());
+            let of_its_kind = !NamespaceArn::is_meant(name) || NamespaceArn::parse(name).is_some();
+            if printable && of_its_kind {
+                Ok(name.to_owned())
+            } else {
+                Err(InvalidImportFrom { name: name.to_owned() })
+            }
         };
         Ok(Self(text.split(',').map(name).collect::<Result<_, _>>()?))
     }
@@ -70,11 +79,14 @@ mod tests {
         assert_eq!(names(" internal , ns-abc,internal"), ["internal", "ns-abc"]);
         assert_eq!(names("{namespace},{namespace}.internal"), ["shop", "shop.internal"]);
         assert_eq!(names(""), [""; 0], "an empty annotation opts out");
+        let arn = "arn:aws-eusc:servicediscovery:eusc-de-east-1:111122223333:namespace/ns-abc";
+        assert_eq!(names(&format!("ns-abc, {arn}")), ["ns-abc", arn]);
     }
 
     #[test]
     fn reports_invalid_names() {
-        for text in ["a,,b", "a b", "é", ",", &"a".repeat(1025)] {
+        let other = "arn:aws:servicediscovery:eu-central-1:111122223333:service/srv-abc";
+        for text in ["a,,b", "a b", "é", ",", &"a".repeat(1025), other, "arn:{namespace}", "arn:"] {
             let error = text.parse::<ImportFrom>().unwrap_err().to_string();
             assert!(error.contains("separated by commas") && error.contains("{namespace}"), "{error}");
         }

@@ -12,6 +12,7 @@
 mod backend;
 mod call;
 mod engine;
+mod entry;
 mod fit;
 mod import_from;
 mod name;
@@ -19,6 +20,8 @@ mod reader;
 mod reading;
 mod registries;
 mod schedule;
+#[cfg(test)]
+mod shared_tests;
 #[cfg(test)]
 mod tests;
 

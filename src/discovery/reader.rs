@@ -111,7 +111,7 @@ impl DiscoveryHandle {
     }
 }
 
-/// Starts the task. It reads the Cloud Map namespaces in `subscribed` (names or ids), and writes nothing. It ends when
+/// Starts the task. It reads the Cloud Map namespaces in `subscribed` (names, ids or ARNs), and writes nothing. It ends when
 /// that channel is closed.
 pub(super) fn spawn(
     settings: DiscoverySettings,

@@ -146,7 +146,7 @@ impl Reading {
 /// Everything that was discovered.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Discovered {
-    /// The subscribed namespaces, by the name (or id) by which they are subscribed.
+    /// The subscribed namespaces, by the name (or id, or ARN) by which they are subscribed.
     pub namespaces: BTreeMap<Arc<str>, Arc<NamespaceFound>>,
 }
 

@@ -15,17 +15,17 @@ use cloudmap::{
 };
 use instances::Owner;
 
-struct World {
-    subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
+pub(super) struct World {
+    pub(super) subscribed: watch::Sender<Arc<BTreeSet<Arc<str>>>>,
     handle: DiscoveryHandle,
 }
 
-fn set(names: &[&str]) -> Arc<BTreeSet<Arc<str>>> {
+pub(super) fn set(names: &[&str]) -> Arc<BTreeSet<Arc<str>>> {
     Arc::new(names.iter().map(|name| Arc::from(*name)).collect())
 }
 
 impl World {
-    fn start(fake: Fake, subscribed: &[&str]) -> Self {
+    pub(super) fn start(fake: Fake, subscribed: &[&str]) -> Self {
         let identity = Owner {
             clusterset: Some("prod".parse().unwrap()),
             cluster: "c1".parse().unwrap(),
@@ -37,12 +37,12 @@ impl World {
         Self { subscribed: sender, handle }
     }
 
-    fn found(&self) -> Arc<Discovered> {
+    pub(super) fn found(&self) -> Arc<Discovered> {
         self.handle.found().borrow().clone()
     }
 
     /// The last octets of the addresses discovered in a service; `None` if it was not read.
-    fn octets(&self, namespace: &str, service: &str) -> Option<Vec<u8>> {
+    pub(super) fn octets(&self, namespace: &str, service: &str) -> Option<Vec<u8>> {
         let found = self.found();
         let service = found.namespaces.get(namespace)?.services.get(service)?;
         let mut octets: Vec<u8> =
@@ -51,7 +51,7 @@ impl World {
         Some(octets)
     }
 
-    async fn until(&self, what: &str, within: Duration, holds: impl Fn(&Self) -> bool) {
+    pub(super) async fn until(&self, what: &str, within: Duration, holds: impl Fn(&Self) -> bool) {
         let deadline = Instant::now() + within;
         while !holds(self) {
             assert!(Instant::now() < deadline, "{what}: {:?}", self.found());
@@ -68,7 +68,7 @@ impl World {
         }
     }
 
-    fn trouble(&self, namespace: &str) -> Option<Trouble> {
+    pub(super) fn trouble(&self, namespace: &str) -> Option<Trouble> {
         self.found().namespaces.get(namespace)?.trouble.clone()
     }
 }
@@ -84,25 +84,25 @@ fn orders_of_two() -> (Fake, Arc<str>) {
     (fake, orders)
 }
 
-fn add_instance(fake: &Fake, service: &Arc<str>, id: &str, ip: &str) {
+pub(super) fn add_instance(fake: &Fake, service: &Arc<str>, id: &str, ip: &str) {
     let attributes: BTreeMap<_, _> =
         [("AWS_INSTANCE_IPV4", ip), ("ECS_CLUSTER_NAME", "prod")].map(|(k, v)| (k.to_owned(), v.to_owned())).into();
     fake.registry().instances.insert((service.clone(), id.into()), attributes);
 }
 
-fn remove_instance(fake: &Fake, service: &Arc<str>, id: &str) {
+pub(super) fn remove_instance(fake: &Fake, service: &Arc<str>, id: &str) {
     fake.registry().instances.remove(&(service.clone(), id.into()));
 }
 
-fn add_service(fake: &Fake, namespace: &Arc<str>, name: &str) -> Arc<str> {
+pub(super) fn add_service(fake: &Fake, namespace: &Arc<str>, name: &str) -> Arc<str> {
     fake.registry().add_service(namespace, name, "terraform", "")
 }
 
-fn add_namespace(fake: &Fake, name: &str) -> Arc<str> {
+pub(super) fn add_namespace(fake: &Fake, name: &str) -> Arc<str> {
     fake.registry().add_namespace(name, NamespaceKind::DnsPrivate)
 }
 
-const SOON: Duration = Duration::from_secs(5);
+pub(super) const SOON: Duration = Duration::from_secs(5);
 
 #[tokio::test(start_paused = true)]
 async fn reads_a_namespace_by_its_name_no_matter_what_its_http_name_is_and_follows_it() {

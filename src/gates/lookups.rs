@@ -10,7 +10,7 @@ use std::{
 use tokio::time::Instant;
 
 use base::inquiry::{Inquiry, Planner};
-use cloudmap::{Discovery, Error, Lane};
+use cloudmap::{Discovery, Error, HttpName, Lane};
 use cluster::objects::TargetId;
 use model::Target;
 
@@ -61,7 +61,8 @@ pub fn spawn(cloudmap: Arc<dyn cloudmap::Read>) -> Lookups {
         let cloudmap = Arc::clone(&cloudmap);
         async move {
             let (service, none) = (&target.service, BTreeMap::new());
-            let result = cloudmap.discover_instances(&question.http_name, service, &none, Lane::Instances).await;
+            let result =
+                cloudmap.discover_instances(HttpName::own(&question.http_name), service, &none, Lane::Instances).await;
             (target, question, result)
         }
     })

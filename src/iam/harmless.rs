@@ -11,8 +11,8 @@ use tokio::time::timeout;
 
 use super::{Statement, statement::Values};
 use cloudmap::{
-    CreateService, Error, ErrorKind, Instance, Lane, NewNamespace, NewService, Operation, OperationId, Permit,
-    ServiceChange, quotas,
+    Access, CreateService, Error, ErrorKind, HttpName, Instance, Lane, NamespaceArn, NewNamespace, NewService,
+    Operation, OperationId, Permit, ServiceChange, quotas,
 };
 
 /// AWS gives out ids of letters and digits after the prefix.
@@ -81,7 +81,7 @@ pub async fn try_out(
         return Answer::Unknown(format!("no answer within {} s", PATIENCE.as_secs()));
     };
     match answer {
-        Err(None) => Answer::Unknown("there is no namespace yet on which it could be tried".to_owned()),
+        Err(None) => Answer::Unknown("there is no namespace or service yet on which it could be tried".to_owned()),
         Ok(()) => Answer::Allowed,
         Err(Some(error)) => match error.kind {
             ErrorKind::NotFound
@@ -115,6 +115,32 @@ fn value_of<'a>(statement: &'a Statement, prefix: &str) -> Option<(&'a str, &'a 
     all.find_map(|(key, Values(values))| Some((key.strip_prefix(prefix)?, values.first()?.as_str())))
 }
 
+/// A read of a namespace that another account may share. `Err(None)`: the call cannot be made.
+async fn by_arn(
+    cloudmap: &dyn cloudmap::Write,
+    operation: Operation,
+    arn: NamespaceArn<'_>,
+) -> Result<(), Option<Error>> {
+    // Also if AWS says that it does not exist: an id that nobody gave out would be another matter.
+    let hidden = |error: Error| match error.kind {
+        ErrorKind::NotFound => Error { kind: ErrorKind::AccessDenied, ..error },
+        _ => error,
+    };
+    let namespace = cloudmap.get_namespace(arn.as_str()).await.map_err(hidden)?;
+    match operation {
+        Operation::DiscoverInstances => {
+            let (place, none) = (namespace.in_discovery(), BTreeMap::new());
+            cloudmap.discover_instances(place, ledger::CLUSTERS, &none, Lane::Instances).await.map(drop)?;
+        }
+        Operation::GetInstancesHealthStatus => {
+            let services = cloudmap.list_services(arn.as_str(), Lane::Instances).await?;
+            cloudmap.unhealthy_instances(&services.first().ok_or(None)?.id).await.map(drop)?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
 /// `Err(None)`: the call cannot be made.
 async fn call(
     cloudmap: &dyn cloudmap::Write,
@@ -128,6 +154,13 @@ async fn call(
     let tags: BTreeMap<String, String> = wanted.clone().into_iter().collect();
     let padding = (tags.len()..TOO_MANY_TAGS).map(|n| (format!("cloudmap-mcs-doctor-{n}"), String::new()));
     let too_many: BTreeMap<_, _> = tags.clone().into_iter().chain(padding).collect();
+    let shared: Vec<_> = statement.resource.0.iter().filter_map(|it| NamespaceArn::parse(it)).collect();
+    if !shared.is_empty() && operation.access() == Access::Read {
+        for arn in shared {
+            by_arn(cloudmap, operation, arn).await?;
+        }
+        return Ok(());
+    }
     let namespace = known.ledger.as_deref().filter(|_| tags.contains_key(ledger::CLUSTERSET_TAG));
     let nothing =
         known.arn.as_deref().and_then(|arn| Some(format!("{}:service/{NO_SERVICE}", arn.rsplit_once(':')?.0)));
@@ -148,7 +181,10 @@ async fn call(
         Operation::DiscoverInstances => {
             let (_, name) = value_of(statement, "servicediscovery:NamespaceName").unwrap_or(("", NO_NAMESPACE));
             let (name, none) = (name.trim_end_matches('*'), BTreeMap::new());
-            cloudmap.discover_instances(name, ledger::CLUSTERS, &none, Lane::Instances).await.map(drop)?;
+            cloudmap
+                .discover_instances(HttpName::own(name), ledger::CLUSTERS, &none, Lane::Instances)
+                .await
+                .map(drop)?;
         }
         Operation::CreateHttpNamespace | Operation::CreatePrivateDnsNamespace => {
             let (_, value) = wanted.unwrap_or_default();

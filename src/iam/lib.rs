@@ -12,6 +12,7 @@ mod permissions;
 mod statement;
 
 pub use modes::{Mode, Needed, statements};
+pub use permissions::READ_SHARED;
 pub use statement::{Conditions, Effect, Policy, Scope, Statement, Values, domain, partition};
 
 #[cfg(test)]

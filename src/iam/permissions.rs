@@ -1,14 +1,19 @@
 //! The statements of one mode.
 
+use std::collections::BTreeSet;
+
 use super::{
     modes::{Mode, Needed},
     statement::{Scope, Statement, partition},
 };
-use cloudmap::Operation::{
-    self, CreateHttpNamespace, CreatePrivateDnsNamespace, CreateService, DeleteNamespace, DeleteService,
-    DeregisterInstance, DiscoverInstances, GetInstancesHealthStatus, GetNamespace, GetOperation, GetService,
-    ListInstances, ListNamespaces, ListServices, ListTagsForResource, RegisterInstance, TagResource,
-    UpdateInstanceCustomHealthStatus, UpdateService,
+use cloudmap::{
+    NamespaceArn,
+    Operation::{
+        self, CreateHttpNamespace, CreatePrivateDnsNamespace, CreateService, DeleteNamespace, DeleteService,
+        DeregisterInstance, DiscoverInstances, GetInstancesHealthStatus, GetNamespace, GetOperation, GetService,
+        ListInstances, ListNamespaces, ListServices, ListTagsForResource, RegisterInstance, TagResource,
+        UpdateInstanceCustomHealthStatus, UpdateService,
+    },
 };
 use instances::ownership::OWNER_TAG;
 use ledger::{CLUSTER_TAG, CLUSTERSET_TAG};
@@ -28,6 +33,8 @@ const INSTANCES: &[Operation] = &[
     UpdateInstanceCustomHealthStatus,
 ];
 
+/// The name of the statement for namespaces that other accounts share.
+pub const READ_SHARED: &str = "ReadWhatIsShared";
 /// The tag of services that others created and that the controller may write in. An administrator sets it.
 const JOINED_TAG: &str = "joined-by";
 
@@ -94,6 +101,12 @@ impl Permissions<'_> {
         if values.is_empty() { Err(self.needed(flag)) } else { Ok(values.to_vec()) }
     }
 
+    /// The names of the Cloud Map namespaces, without ARNs.
+    fn names(&self) -> Result<Vec<String>, Needed> {
+        let named = self.scope.namespaces.iter().filter(|name| !NamespaceArn::is_meant(name));
+        self.several(&named.cloned().collect::<Vec<_>>(), "--cloudmap-namespaces")
+    }
+
     fn ledger(&self) -> Result<Vec<Statement>, Needed> {
         let services = self.scope.arn("service/*");
         let id = self.clusterset()?.as_str();
@@ -144,22 +157,30 @@ impl Permissions<'_> {
     }
 
     fn imports(&self) -> Result<Vec<Statement>, Needed> {
-        let services = self.scope.arn("service/*");
-        let names = self.several(&self.scope.namespaces, "--cloudmap-namespaces")?;
-        Ok(vec![
-            Statement::calls("ReadWhatIsImported", &[DiscoverInstances]).when(
-                "StringEquals",
-                "servicediscovery:NamespaceName",
-                names,
-            ),
+        let shared: Vec<_> = self.scope.namespaces.iter().filter_map(|name| NamespaceArn::parse(name)).collect();
+        let mut statements = Vec::new();
+        let names = self.names();
+        if shared.is_empty() || names.is_ok() {
+            let names = names?;
+            let read = Statement::calls("ReadWhatIsImported", &[DiscoverInstances]);
+            statements.push(read.when("StringEquals", "servicediscovery:NamespaceName", names));
             // For services with more than 1,000 instances, and where discovery lacks instances that are listed.
-            Statement::calls("ReadHealth", &[GetInstancesHealthStatus]).on([services]),
-        ])
+            statements
+                .push(Statement::calls("ReadHealth", &[GetInstancesHealthStatus]).on([self.scope.arn("service/*")]));
+        }
+        if !shared.is_empty() {
+            // AWS asks for the namespace and for the service, which are the owner's. What may be called of these, its share says.
+            let read = [GetNamespace, DiscoverInstances, GetInstancesHealthStatus];
+            let resources: BTreeSet<_> =
+                shared.iter().flat_map(|arn| [arn.as_str().to_owned(), arn.services()]).collect();
+            statements.push(Statement::calls(READ_SHARED, &read).on(resources));
+        }
+        Ok(statements)
     }
 
     fn aws_mcs(&self) -> Result<Vec<Statement>, Needed> {
         let services = self.scope.arn("service/*");
-        let names = self.several(&self.scope.namespaces, "--cloudmap-namespaces")?;
+        let names = self.names()?;
         let ids = self.several(&self.scope.namespace_ids, "--cloudmap-namespace-ids")?;
         Ok(vec![
             Statement::calls("ReadItsExports", &[DiscoverInstances]).when(
@@ -211,7 +232,7 @@ impl Permissions<'_> {
     }
 
     fn gates(&self) -> Result<Vec<Statement>, Needed> {
-        let names = self.several(&self.scope.namespaces, "--cloudmap-namespaces")?;
+        let names = self.names()?;
         Ok(vec![Statement::calls("SeeWhatIsRegistered", &[DiscoverInstances]).when(
             "StringEquals",
             "servicediscovery:NamespaceName",

@@ -20,7 +20,7 @@ pub struct Scope {
     pub clusters: Vec<ClusterId>,
     /// UID of the namespace kube-system of a cluster that is in no ClusterSet.
     pub cluster_uid: Option<String>,
-    /// Names of Cloud Map namespaces that are read.
+    /// Names of Cloud Map namespaces that are read. Imports also have ARNs of those that others share.
     pub namespaces: Vec<String>,
     /// Ids of Cloud Map namespaces in which services are created.
     pub namespace_ids: Vec<String>,

@@ -233,3 +233,28 @@ fn arns_begin_with_the_partition_of_the_region() {
         assert!(arns.iter().all(|arn| arn.starts_with(&format!("arn:{expected}:"))), "{arns:?}");
     }
 }
+
+#[test]
+fn what_others_share_is_read_by_its_arn_and_own_namespaces_by_their_names() {
+    let arn = "arn:aws-us-gov:servicediscovery:us-gov-northwest-1:444455556666:namespace/ns-1";
+    let of = |namespaces: &[&str], mode: Mode| {
+        let namespaces = namespaces.iter().map(|it| (*it).to_owned()).collect();
+        statements(&[mode], &Scope { namespaces, ..scope() })
+    };
+    let named = |namespaces: &[&str]| {
+        let all = of(namespaces, Mode::Imports).unwrap();
+        let of_ledger: Vec<_> = statements(&[Mode::Ledger], &scope()).unwrap();
+        all.into_iter().filter(|it| !of_ledger.contains(it)).map(|it| (it.sid, it.resource.0)).collect::<Vec<_>>()
+    };
+    let services = "arn:aws-us-gov:servicediscovery:us-gov-northwest-1:444455556666:service/*";
+    let shared = ("ReadWhatIsShared".to_owned(), vec![arn.to_owned(), services.to_owned()]);
+    assert_eq!(named(&[arn]), std::slice::from_ref(&shared));
+    let own: Vec<_> = named(&["shop"]);
+    assert_eq!(own.iter().map(|(sid, _)| sid.as_str()).collect::<Vec<_>>(), ["ReadWhatIsImported", "ReadHealth"]);
+    assert_eq!(named(&[arn, "shop"]), [own, vec![shared]].concat());
+    for mode in [Mode::Gates, Mode::AwsMcs] {
+        assert_eq!(of(&[arn], mode).unwrap_err().flag, "--cloudmap-namespaces");
+        assert_eq!(of(&[arn, "shop"], mode), of(&["shop"], mode));
+    }
+    assert_eq!(of(&[], Mode::Imports).unwrap_err().flag, "--cloudmap-namespaces");
+}

@@ -10,8 +10,8 @@ use std::{
 
 use async_trait::async_trait;
 use cloudmap::{
-    CreateService, Discovery, Error, ErrorKind, Instance, Lane, Namespace, NewNamespace, NewService, Operation,
-    OperationId, OperationState, Permit, Read, Service, ServiceChange, Write, answered,
+    CreateService, Discovery, Error, ErrorKind, HttpName, Instance, Lane, Namespace, NewNamespace, NewService,
+    Operation, OperationId, OperationState, Permit, Read, Service, ServiceChange, Write, answered,
 };
 use serde_json::{Value, json};
 use tokio::{
@@ -336,14 +336,17 @@ impl Read for Port {
 
     async fn discover_instances(
         &self,
-        http_name: &str,
+        namespace: HttpName<'_>,
         service: &str,
         query: &BTreeMap<String, String>,
         _lane: Lane,
     ) -> Result<Discovery, Error> {
         let rows = self.registry.state().rows;
-        let mut body = json!({"NamespaceName": http_name, "ServiceName": service, "MaxResults": rows,
+        let mut body = json!({"NamespaceName": namespace.name, "ServiceName": service, "MaxResults": rows,
             "HealthStatus": "ALL"});
+        if let Some(owner) = namespace.owner {
+            body["OwnerAccount"] = json!(owner);
+        }
         if !query.is_empty() {
             body["QueryParameters"] = json!(query);
         }

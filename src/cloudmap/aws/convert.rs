@@ -10,7 +10,7 @@ use aws_sdk_servicediscovery::{
 
 use crate::{
     Attributes, DnsConfig, DnsRecord, HealthCheck, Instance, Namespace, NamespaceKind, OperationState, RecordType,
-    Service, ServiceChange,
+    Service, ServiceChange, shared::named_as,
 };
 
 /// The routing policy of a service with records if none is given: up to eight healthy instances, as documented for
@@ -19,6 +19,10 @@ const MULTIVALUE: types::RoutingPolicy = types::RoutingPolicy::Multivalue;
 
 fn text(value: Option<&str>) -> Arc<str> {
     value.unwrap_or_default().into()
+}
+
+fn id(asked: &str, id: Option<&str>, arn: Option<&str>) -> Arc<str> {
+    named_as(asked, id.unwrap_or_default(), arn.unwrap_or_default()).into()
 }
 
 /// `None` for a kind of namespace that this version does not know.
@@ -37,11 +41,11 @@ pub(super) fn summarized_namespace(summary: &types::NamespaceSummary) -> Option<
     })
 }
 
-/// Like [`summarized_namespace`].
-pub(super) fn namespace(namespace: &types::Namespace) -> Option<Namespace> {
+/// Like [`summarized_namespace`], for a namespace that was asked for by `asked`.
+pub(super) fn namespace(namespace: &types::Namespace, asked: &str) -> Option<Namespace> {
     let properties = namespace.properties();
     Some(Namespace {
-        id: text(namespace.id()),
+        id: id(asked, namespace.id(), namespace.arn()),
         arn: text(namespace.arn()),
         name: text(namespace.name()),
         http_name: http_name(properties.and_then(|properties| properties.http_properties()), namespace.name()),
@@ -79,9 +83,10 @@ fn kind(kind: Option<&types::NamespaceType>) -> Option<NamespaceKind> {
     }
 }
 
-pub(super) fn summarized_service(summary: &types::ServiceSummary) -> Service {
+/// A service of the namespace that was asked for by `asked`.
+pub(super) fn summarized_service(summary: &types::ServiceSummary, asked: &str) -> Service {
     Service {
-        id: text(summary.id()),
+        id: id(asked, summary.id(), summary.arn()),
         arn: text(summary.arn()),
         name: text(summary.name()),
         namespace_id: None,
@@ -95,9 +100,10 @@ pub(super) fn summarized_service(summary: &types::ServiceSummary) -> Service {
     }
 }
 
-pub(super) fn service(service: &types::Service) -> Service {
+/// A service that was asked for by `asked`.
+pub(super) fn service(service: &types::Service, asked: &str) -> Service {
     Service {
-        id: text(service.id()),
+        id: id(asked, service.id(), service.arn()),
         arn: text(service.arn()),
         name: text(service.name()),
         namespace_id: service.namespace_id().map(Into::into),

@@ -27,7 +27,7 @@ use aws_sdk_servicediscovery::{
     operation::get_instances_health_status::GetInstancesHealthStatusError,
     types::{
         HealthStatus, HealthStatusFilter, HttpInstanceSummary, NamespaceFilter, NamespaceFilterName, ServiceFilter,
-        ServiceFilterName,
+        ServiceFilterName, ServiceSummary,
     },
 };
 
@@ -41,8 +41,8 @@ pub use self::{
     session::{identified, load, retries},
 };
 use super::{
-    Discovery, Error, ErrorKind, Instance, Lane, Limits, Namespace, Operation, OperationId, OperationState, Read,
-    Service,
+    Discovery, Error, ErrorKind, HttpName, Instance, Lane, Limits, Namespace, Operation, OperationId, OperationState,
+    Read, Service,
 };
 
 /// Maximum size of a page in listings (`MaxResults`).
@@ -228,7 +228,8 @@ impl Read for AwsCloudMap {
         let operation = Operation::GetNamespace;
         let answer =
             self.client.get_namespace().id(id).send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
-        answer.namespace().and_then(convert::namespace).ok_or_else(|| missing(operation, "namespace of a known type"))
+        let found = answer.namespace().and_then(|found| convert::namespace(found, id));
+        found.ok_or_else(|| missing(operation, "namespace of a known type"))
     }
 
     async fn list_services(&self, namespace_id: &str, lane: Lane) -> Result<Vec<Service>, Error> {
@@ -238,10 +239,13 @@ impl Read for AwsCloudMap {
             .values(namespace_id)
             .build()
             .map_err(|e| unbuilt(operation, &e))?;
+        let found = |page: &[ServiceSummary]| {
+            page.iter().map(|service| convert::summarized_service(service, namespace_id)).collect()
+        };
         self.pages(operation, lane, async |token| {
             let request = self.client.list_services().filters(filter.clone()).max_results(PAGE).set_next_token(token);
             let page = request.send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
-            Ok((page.services().iter().map(convert::summarized_service).collect(), page.next_token))
+            Ok((found(page.services()), page.next_token))
         })
         .await
     }
@@ -249,7 +253,8 @@ impl Read for AwsCloudMap {
     async fn get_service(&self, id: &str, _lane: Lane) -> Result<Service, Error> {
         let operation = Operation::GetService;
         let answer = self.client.get_service().id(id).send().await.map_err(|e| error::sort(operation, &e, |_| None))?;
-        answer.service().map(convert::service).ok_or_else(|| missing(operation, "service"))
+        let found = answer.service().map(|found| convert::service(found, id));
+        found.ok_or_else(|| missing(operation, "service"))
     }
 
     async fn operation(&self, id: &OperationId, _lane: Lane) -> Result<OperationState, Error> {
@@ -301,7 +306,7 @@ impl Read for AwsCloudMap {
 
     async fn discover_instances(
         &self,
-        http_name: &str,
+        namespace: HttpName<'_>,
         service: &str,
         query: &BTreeMap<String, String>,
         _lane: Lane,
@@ -311,7 +316,8 @@ impl Read for AwsCloudMap {
         let request = self
             .client
             .discover_instances()
-            .namespace_name(http_name)
+            .namespace_name(namespace.name)
+            .set_owner_account(namespace.owner.map(str::to_owned))
             .service_name(service)
             .max_results(DISCOVERED)
             // The default is not documented.

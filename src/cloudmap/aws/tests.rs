@@ -22,7 +22,7 @@ use tokio::{net::TcpListener, time::timeout};
 
 use super::*;
 use crate::{
-    Access, Counted, CreateService, Metrics, NewNamespace, NewService, Rate, Rates, ServiceChange, Write,
+    Access, Counted, CreateService, HttpName, Metrics, NewNamespace, NewService, Rate, Rates, ServiceChange, Write,
     fake::{permit, permit_until},
 };
 
@@ -346,7 +346,7 @@ async fn discovers_at_the_exact_endpoint_and_requests_everything() {
     let rows: Vec<_> = (0..1000).map(|i| json!({"InstanceId": format!("i-{i}")})).collect();
     let (cloudmap, server) = answering(200, &json!({"Instances": rows})).await;
     let query = [("k".to_owned(), "v".to_owned())].into();
-    let discovery = cloudmap.discover_instances("shop", "web", &query, Lane::Ledger).await.unwrap();
+    let discovery = cloudmap.discover_instances(HttpName::own("shop"), "web", &query, Lane::Ledger).await.unwrap();
     assert!(discovery.truncated, "a thousand rows may be a part of more");
     let Request { operation, host, body, .. } = server.requests.lock().unwrap()[0].clone();
     assert_eq!(operation, "Route53AutoNaming_v20170314.DiscoverInstances");

@@ -129,7 +129,7 @@ impl Write for AwsCloudMap {
         match request.customize().interceptor(Permitted(permit.clone(), operation)).send().await {
             Ok(answer) => {
                 let service = answer.service().ok_or_else(|| missing(operation, "service"))?;
-                Ok(CreateService::Created(convert::service(service)))
+                Ok(CreateService::Created(convert::service(service, &new.namespace_id)))
             }
             Err(failed) => {
                 if let Some(CreateServiceError::ServiceAlreadyExists(taken)) = failed.as_service_error()

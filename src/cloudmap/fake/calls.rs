@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use super::{Fake, Fault, error, registry::Ended};
 use crate::{
-    Attributes, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, Instance, Lane, Namespace,
-    NamespaceKind, NewNamespace, NewService, Operation, OperationId, OperationState, Permit, Read, Service,
-    ServiceChange, Write, quotas,
+    Attributes, CreateService, Discovery, DnsConfig, DnsRecord, Error, ErrorKind, HttpName, Instance, Lane, Namespace,
+    NamespaceArn, NamespaceKind, NewNamespace, NewService, Operation, OperationId, OperationState, Permit, Read,
+    Service, ServiceChange, Write, quotas,
 };
 
 /// "Cloud Map waits for 30 seconds" before a custom health status takes effect.
@@ -23,11 +23,13 @@ const HEALTH_DELAY: Duration = Duration::from_secs(30);
 impl Read for Fake {
     async fn list_namespaces(&self, _lane: Lane) -> Result<Vec<Namespace>, Error> {
         self.begin(Operation::ListNamespaces, "").await?;
-        Ok(self.registry().namespaces.clone())
+        let own = |namespace: &Namespace| !NamespaceArn::is_meant(&namespace.id);
+        Ok(self.registry().namespaces.iter().filter(|it| own(it)).cloned().collect())
     }
 
     async fn get_namespace(&self, id: &str) -> Result<Namespace, Error> {
         self.begin(Operation::GetNamespace, id).await?;
+        self.registry().admit(Operation::GetNamespace, id)?;
         let found = self.registry().namespaces.iter().find(|namespace| &*namespace.id == id).cloned();
         found.ok_or_else(|| error(Operation::GetNamespace, ErrorKind::NotFound))
     }
@@ -35,7 +37,9 @@ impl Read for Fake {
     async fn list_services(&self, namespace_id: &str, _lane: Lane) -> Result<Vec<Service>, Error> {
         self.begin(Operation::ListServices, namespace_id).await?;
         let registry = self.registry();
-        let inside = registry.services.values().filter(|service| service.namespace_id.as_deref() == Some(namespace_id));
+        // As a filter, it finds nothing.
+        let inside = registry.services.values().filter(|_| !registry.unshared.contains(namespace_id));
+        let inside = inside.filter(|service| service.namespace_id.as_deref() == Some(namespace_id));
         let counted = |id: &str| Some(registry.instances.keys().filter(|(of, _)| **of == *id).count());
         let listed = |s: Service| {
             let instances = counted(&s.id);
@@ -46,6 +50,7 @@ impl Read for Fake {
 
     async fn get_service(&self, id: &str, _lane: Lane) -> Result<Service, Error> {
         self.begin(Operation::GetService, id).await?;
+        self.registry().admit(Operation::GetService, id)?;
         let found = self.registry().services.get(id).cloned();
         found.ok_or_else(|| error(Operation::GetService, ErrorKind::NotFound))
     }
@@ -69,6 +74,7 @@ impl Read for Fake {
     async fn list_instances(&self, service_id: &str) -> Result<Vec<Instance>, Error> {
         self.begin(Operation::ListInstances, service_id).await?;
         let registry = self.registry();
+        registry.admit(Operation::ListInstances, service_id)?;
         if !registry.services.contains_key(service_id) {
             return Err(error(Operation::ListInstances, ErrorKind::NotFound));
         }
@@ -78,19 +84,22 @@ impl Read for Fake {
 
     async fn unhealthy_instances(&self, service_id: &str) -> Result<BTreeSet<Arc<str>>, Error> {
         self.begin(Operation::GetInstancesHealthStatus, service_id).await?;
+        self.registry().admit(Operation::GetInstancesHealthStatus, service_id)?;
         Ok(self.registry().unhealthy_in(service_id))
     }
 
     async fn discover_instances(
         &self,
-        http_name: &str,
+        namespace: HttpName<'_>,
         service: &str,
         query: &BTreeMap<String, String>,
         _lane: Lane,
     ) -> Result<Discovery, Error> {
         self.begin(Operation::DiscoverInstances, service).await?;
         let registry = self.registry();
-        let namespace = registry.namespaces.iter().find(|namespace| &*namespace.http_name == http_name);
+        let namespace = registry.namespaces.iter().find(|it| it.in_discovery() == namespace);
+        // Whoever is not let in finds nothing.
+        let namespace = namespace.filter(|it| !registry.unshared.contains(&it.id));
         let id = registry
             .services
             .values()

@@ -7,14 +7,16 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Fault, mk_service};
-use crate::{Attributes, ErrorKind, Namespace, NamespaceKind, Operation, Service};
+use super::{Fault, error, mk_service};
+use crate::{Attributes, Error, ErrorKind, Namespace, NamespaceArn, NamespaceKind, Operation, Service};
 
 /// What there is, and what happens to calls.
 #[derive(Debug, Default)]
 pub struct Registry {
-    /// All namespaces.
+    /// All namespaces. Those of other accounts have their ARN as id, and are not listed.
     pub namespaces: Vec<Namespace>,
+    /// ARNs of namespaces that other accounts do not share any more.
+    pub unshared: BTreeSet<Arc<str>>,
     /// All services, by id.
     pub services: BTreeMap<Arc<str>, Service>,
     /// All instances, by service id and instance id.
@@ -151,6 +153,23 @@ impl Registry {
         id
     }
 
+    /// Adds a namespace that another account shares, and returns its ARN.
+    pub fn add_shared(&mut self, name: &str, owner: &str) -> Arc<str> {
+        let id = self.add_namespace(name, NamespaceKind::Http);
+        let arn: Arc<str> =
+            format!("arn:aws:servicediscovery:us-east-1:{owner}:namespace/{}", id.replace('-', "-a")).into();
+        if let Some(namespace) = self.namespaces.last_mut() {
+            (namespace.id, namespace.arn) = (arn.clone(), arn.clone());
+        }
+        arn
+    }
+
+    /// Refuses what names a namespace that is not shared any more, or a service in one.
+    pub(super) fn admit(&self, operation: Operation, id: &str) -> Result<(), Error> {
+        let namespace = self.services.get(id).and_then(|service| service.namespace_id.as_deref()).unwrap_or(id);
+        if self.unshared.contains(namespace) { Err(error(operation, ErrorKind::AccessDenied)) } else { Ok(()) }
+    }
+
     /// Adds a namespace as a call does, and returns the id of the operation.
     pub(super) fn make_namespace(
         &mut self,
@@ -176,7 +195,10 @@ impl Registry {
 
     /// Adds a service, and returns its id.
     pub fn add_service(&mut self, namespace_id: &Arc<str>, name: &str, creator: &str, description: &str) -> Arc<str> {
-        let id = self.id("srv");
+        let mut id = self.id("srv");
+        if let Some(arn) = NamespaceArn::parse(namespace_id) {
+            id = arn.services().replace('*', &id).into();
+        }
         let service = Service {
             id: id.clone(),
             arn: format!("arn:{id}").into(),

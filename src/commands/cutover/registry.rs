@@ -100,7 +100,7 @@ impl RegistryReader {
             return Ok(CloudMapService { room, ..CloudMapService::default() });
         };
         let none = BTreeMap::new();
-        let call = cloudmap.discover_instances(&namespace.http_name, &service.name, &none, Lane::Instances);
+        let call = cloudmap.discover_instances(namespace.in_discovery(), &service.name, &none, Lane::Instances);
         let found = answered(Operation::DiscoverInstances, call).await?;
         Ok(CloudMapService { room, ..there(service, &found) })
     }

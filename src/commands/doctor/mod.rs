@@ -164,7 +164,8 @@ fn wanted(args: &DoctorArgs, clusters: &[Cluster]) -> Wanted {
     };
     let off = |seen: &Seen| seen.setting("CLOUDMAP_MCS_INSTANCES") == Some("none");
     let imports = seen().filter_map(|seen| seen.setting("CLOUDMAP_MCS_IMPORT_FROM"));
-    let imports: BTreeSet<_> = imports.flat_map(|names| names.split(',')).map(str::trim).collect();
+    let imports = imports.flat_map(|names| names.split(',')).map(str::trim);
+    let imports: BTreeSet<_> = imports.chain(seen().flat_map(|seen| &seen.shared).map(String::as_str)).collect();
     let mut flags = BTreeMap::<Mode, BTreeSet<String>>::new();
     for (variable, mode) in FLAGS {
         let has = |seen: &&Seen| matches!(&seen.controller, Ok(Some(it)) if it.settings.has(variable));

@@ -29,6 +29,7 @@ use crate::{
 use api::{ServiceExport, ServiceImport, names};
 use base::env;
 use cli::STREAM_PORT;
+use cloudmap::NamespaceArn;
 use cluster::{
     coredns,
     identity::{self, Flags, Identity, IdentityError},
@@ -94,6 +95,8 @@ pub(super) struct Seen {
     /// Addresses of some pods.
     pub(super) pods: Read<BTreeSet<IpAddr>>,
     pub(super) imports: Read<Vec<Import>>,
+    /// ARNs of Cloud Map namespaces that annotations of Namespaces name; none if these cannot be listed.
+    pub(super) shared: BTreeSet<String>,
     /// Where the leader listens for those of other clusters; none if it does not.
     pub(super) streams: Read<Vec<SocketAddr>>,
     /// The pods whose readiness gate nobody opens; `None` if the controller opens none, or is not known.
@@ -182,9 +185,11 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
             pods(client),
             imports(client),
             enforced(client, own),
+            shared(client),
         )
     };
-    let (crds, lease, uid, properties, exports, access, dns, ranges, pods, imports, enforced) = Box::pin(all).await;
+    let (crds, lease, uid, properties, exports, access, dns, ranges, pods, imports, enforced, shared) =
+        Box::pin(all).await;
     let lease = lease.map(|lease| lease.map(Leader::from));
     let leader = lease.as_ref().ok().and_then(Option::as_ref);
     let streams = streams(client, own, deployed, leader).await;
@@ -205,6 +210,7 @@ pub(super) async fn observe(client: &Client, own: &str) -> Result<Seen, String> 
         ranges,
         pods,
         imports,
+        shared: shared.unwrap_or_default(),
         streams,
         unwatched,
     })
@@ -320,6 +326,18 @@ async fn enforced(client: &Client, own: &str) -> Read<Option<String>> {
     let only = ListParams::default().fields(&format!("metadata.name={own}"));
     let found = read(namespaces.list(&only)).await?.items.into_iter().next();
     Ok(found.and_then(|namespace| namespace.labels().get(POD_SECURITY).cloned()))
+}
+
+async fn shared(client: &Client) -> Read<BTreeSet<String>> {
+    let namespaces: Api<Namespace> = Api::all(client.clone());
+    let mut shared = BTreeSet::new();
+    let keep = |namespace: Namespace| {
+        let names = namespace.annotations().get(names::ANNOTATION_IMPORT_FROM).into_iter();
+        let names = names.flat_map(|names| names.split(',')).map(str::trim);
+        shared.extend(names.filter(|name| NamespaceArn::parse(name).is_some()).map(str::to_owned));
+    };
+    each(&namespaces, ListParams::default(), keep).await?;
+    Ok(shared)
 }
 
 async fn exports(client: &Client) -> Read<bool> {

@@ -10,7 +10,7 @@ use k8s_openapi::jiff::SignedDuration;
 
 use crate::asking;
 use base::env;
-use cloudmap::{Access, Connected, Endpoint, Error, ErrorKind, Lane, Namespace, Operation, Permit};
+use cloudmap::{Access, Connected, Endpoint, Error, ErrorKind, HttpName, Lane, Namespace, Operation, Permit};
 use iam::{
     Mode, Scope, Statement,
     harmless::{self, Answer, Known},
@@ -30,7 +30,7 @@ pub(super) struct Wanted {
     pub(super) standalone: Option<String>,
     /// Some cluster registers instances.
     pub(super) instances: bool,
-    /// Cloud Map namespaces that are imported everywhere.
+    /// Cloud Map namespaces that are imported everywhere, and all that are imported by their ARN.
     pub(super) imports: Vec<String>,
     /// The modes that flags of controllers add, and the known ids of the clusters that have these flags.
     pub(super) flags: BTreeMap<Mode, BTreeSet<String>>,
@@ -163,7 +163,7 @@ pub(super) async fn observe(
     let ledger_name = ledger::namespace_name(clusterset.map_or("", ClusterSetId::as_str));
     let discovery = {
         let none = BTreeMap::new();
-        let call = cloudmap.discover_instances(&ledger_name, ledger::CLUSTERS, &none, Lane::Instances);
+        let call = cloudmap.discover_instances(HttpName::own(&ledger_name), ledger::CLUSTERS, &none, Lane::Instances);
         match asking::answered(Operation::DiscoverInstances, call).await {
             Err(error) if error.kind == ErrorKind::NotFound => Ok(()),
             answer => answer.map(drop),

@@ -310,7 +310,7 @@ async fn instances(
 ) -> Result<Option<Instances>, Error> {
     let Some(namespace) = RegistryNamespace::named(namespaces, &target.namespace) else { return Ok(None) };
     let found =
-        cloudmap.discover_instances(&namespace.http_name, &target.service, &BTreeMap::new(), Lane::Instances).await;
+        cloudmap.discover_instances(namespace.in_discovery(), &target.service, &BTreeMap::new(), Lane::Instances).await;
     match found {
         Ok(discovery) => {
             let mut registered = BTreeMap::new();

@@ -143,7 +143,7 @@ async fn instances(
     let none = &none;
     let mut answers = stream::iter(services)
         .map(async |service| {
-            let call = cloudmap.discover_instances(&namespace.http_name, &service, none, Lane::Instances);
+            let call = cloudmap.discover_instances(namespace.in_discovery(), &service, none, Lane::Instances);
             let found = answered(Operation::DiscoverInstances, call).await;
             (service, found)
         })

@@ -1,5 +1,7 @@
 //! What others registered in Cloud Map becomes an import, by itself or beside what clusters export.
 
+mod shared;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,

@@ -11,7 +11,7 @@ use super::{
     outside::Outside,
 };
 use base::inquiry::{Inquiry, Planner};
-use cloudmap::Lane;
+use cloudmap::{HttpName, Lane};
 use model::ServiceKey;
 
 /// Time from one look to the next.
@@ -66,7 +66,7 @@ impl Sight {
             return Ok(());
         }
         let none = BTreeMap::new();
-        let found = self.cloudmap.discover_instances(http_name, service, &none, Lane::Instances).await;
+        let found = self.cloudmap.discover_instances(HttpName::own(http_name), service, &none, Lane::Instances).await;
         let found = found.map_err(|error| error.to_string())?;
         // Of more than 1,000 instances, some are not shown.
         let shown = |id: &&Arc<str>| found.truncated || found.instances.iter().any(|instance| instance.id == **id);

@@ -25,7 +25,7 @@ use crate::{
     trust::{self, Keys, Scope},
     writer::Heads,
 };
-use cloudmap::{Discovery, Error, ErrorKind, Lane, Looks, Namespace, NamespaceKind, Read, Service};
+use cloudmap::{Discovery, Error, ErrorKind, HttpName, Lane, Looks, Namespace, NamespaceKind, Read, Service};
 use model::{ClusterId, ClusterSetId};
 
 /// How many calls delete at once.
@@ -220,7 +220,8 @@ impl<C: Read + ?Sized> Registry<C> {
         service: &str,
         query: &BTreeMap<String, String>,
     ) -> Result<Discovery, Error> {
-        let discovery = self.cloudmap.discover_instances(http_name, service, query, Lane::Ledger).await?;
+        let discovery =
+            self.cloudmap.discover_instances(HttpName::own(http_name), service, query, Lane::Ledger).await?;
         let size = |(key, value): (&String, &String)| key.len() + value.len();
         let bytes: usize = discovery.instances.iter().flat_map(|instance| instance.attributes.iter().map(size)).sum();
         self.bytes_read.fetch_add(bytes as u64, Ordering::Relaxed);

@@ -70,7 +70,7 @@ async fn life(lab: &Lab) -> anyhow::Result<()> {
     let shown = lab
         .until(|| async {
             let all = BTreeMap::new();
-            let found = cloudmap.discover_instances(&ours.http_name, &service.name, &all, Lane::Instances).await?;
+            let found = cloudmap.discover_instances(ours.in_discovery(), &service.name, &all, Lane::Instances).await?;
             Ok(found.instances == std::slice::from_ref(&instance))
         })
         .await?;

@@ -11,7 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use cloudmap::{Lane, attributes::IPV4};
+use cloudmap::{HttpName, Lane, attributes::IPV4};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
     net::TcpStream,
@@ -221,7 +221,9 @@ impl Source {
                 Ok((records.iter().filter_map(|record| record.data.parse().ok()).collect(), ttl))
             }
             Self::Api(cloud_map, ttl) => {
-                let found = cloud_map.discover_instances(ZONE, service, &BTreeMap::new(), Lane::Instances).await?;
+                let found = cloud_map
+                    .discover_instances(HttpName::own(ZONE), service, &BTreeMap::new(), Lane::Instances)
+                    .await?;
                 let healthy = found.instances.iter().filter(|instance| !found.unhealthy.contains(&instance.id));
                 let addresses = healthy.filter_map(|instance| instance.attributes.get(IPV4)?.parse().ok());
                 Ok((addresses.collect(), *ttl))

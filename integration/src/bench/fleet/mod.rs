@@ -109,7 +109,7 @@ impl Fleet {
 mod tests {
     use std::collections::BTreeMap;
 
-    use cloudmap::{Lane, Read as _};
+    use cloudmap::{HttpName, Lane, Read as _};
     use ledger::{CLUSTERS, namespace_name};
 
     use super::*;
@@ -131,8 +131,9 @@ mod tests {
         fleet.grow(3, Duration::from_mins(2)).await.unwrap();
         let port = Narrow::new(fleet.port(0).await.unwrap(), Arc::default(), "fleet-000", &fleet.shape);
         let ids = async || {
-            let heads =
-                port.discover_instances(&namespace_name("bench"), CLUSTERS, &BTreeMap::new(), Lane::Ledger).await;
+            let heads = port
+                .discover_instances(HttpName::own(&namespace_name("bench")), CLUSTERS, &BTreeMap::new(), Lane::Ledger)
+                .await;
             heads.unwrap().instances.into_iter().map(|head| head.id.to_string()).collect::<Vec<_>>()
         };
         let mut seen = ids().await;

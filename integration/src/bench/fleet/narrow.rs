@@ -8,8 +8,8 @@ use std::{
 
 use async_trait::async_trait;
 use cloudmap::{
-    CreateService, Discovery, Error, Instance, Lane, Namespace, NewNamespace, NewService, OperationId, OperationState,
-    Permit, Read, Service, ServiceChange, Write,
+    CreateService, Discovery, Error, HttpName, Instance, Lane, Namespace, NewNamespace, NewService, OperationId,
+    OperationState, Permit, Read, Service, ServiceChange, Write,
 };
 use ledger::CLUSTERS;
 use tokio::{sync::Mutex, time::Instant};
@@ -47,13 +47,13 @@ impl Narrow {
 impl Read for Narrow {
     async fn discover_instances(
         &self,
-        http_name: &str,
+        namespace: HttpName<'_>,
         service: &str,
         query: &BTreeMap<String, String>,
         lane: Lane,
     ) -> Result<Discovery, Error> {
         if service != CLUSTERS || !query.is_empty() {
-            return self.registry.discover_instances(http_name, service, query, lane).await;
+            return self.registry.discover_instances(namespace, service, query, lane).await;
         }
         let mut read = self.heads.0.lock().await;
         if let Some((at, heads)) = &*read
@@ -62,7 +62,7 @@ impl Read for Narrow {
             return Ok(self.narrowed(heads));
         }
         let now = Instant::now();
-        let heads = self.registry.discover_instances(http_name, service, query, lane).await?;
+        let heads = self.registry.discover_instances(namespace, service, query, lane).await?;
         let narrowed = self.narrowed(&heads);
         *read = Some((now, heads));
         Ok(narrowed)

@@ -105,7 +105,7 @@ async fn the_host_prefix_stays_without_our_own_flag() {
     let sdk = sdk().to_builder().endpoint_url("https://vpce-1.example").http_client(client).build();
     let limits = Limits::new(&Rates::default(), None);
     let cloudmap = AwsCloudMap::configured(&sdk, &AwsSettings::default(), limits).await.unwrap();
-    cloudmap.discover_instances("shop", "web", &BTreeMap::new(), Lane::Ledger).await.unwrap_err();
+    cloudmap.discover_instances(HttpName::own("shop"), "web", &BTreeMap::new(), Lane::Ledger).await.unwrap_err();
     cloudmap.list_namespaces(Lane::Instances).await.unwrap_err();
     assert_eq!(*sent.0.lock().unwrap(), ["https://data-vpce-1.example/", "https://vpce-1.example/"]);
 }

@@ -14,7 +14,7 @@ use cloudmap::{
     Error, ErrorKind,
     quotas::{INSTANCES_PER_NAMESPACE, INSTANCES_PER_SERVICE, NAMESPACES, USD_PER_INSTANCE},
 };
-use iam::{Mode, domain, harmless::Answer};
+use iam::{Mode, READ_SHARED, domain, harmless::Answer};
 use ledger::limits::Timing;
 
 const PLACE: &str = "registry";
@@ -191,11 +191,18 @@ fn role(registry: &ObservedRegistry, permission: &Permission) -> Finding {
         permission.answers.iter().map(|(_, answer)| answer).find(|answer| matches!(answer, Answer::Denied(_)))
     {
         let what = format!("{sid}: {} denied ({words})", denied.join(", "));
+        let unshared = if sid == READ_SHARED {
+            "let its owner share it with this account by AWS RAM, and accept the invitation (docs/ecs.md#namespaces-of-other-accounts); \
+             or "
+        } else {
+            ""
+        };
+        let policy = command(registry, permission.flag);
         return Finding::fail(
             PLACE,
             "role",
             what,
-            format!("add the statement {sid} to the role's policy: {}", command(registry, permission.flag)),
+            format!("{unshared}add the statement {sid} to the role's policy: {policy}"),
         );
     }
     let unknown = permission.answers.iter().find_map(|(_, answer)| match answer {

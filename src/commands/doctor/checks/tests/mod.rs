@@ -81,6 +81,7 @@ fn seen(number: u8) -> Seen {
         ranges: Ok([0, 1].into_iter().filter_map(|it| Range::parse(&format!("10.{number}.{it}.0/24"))).collect()),
         pods: Ok(BTreeSet::from([pod(number)])),
         imports: Ok(vec![import()]),
+        shared: BTreeSet::new(),
         streams: Ok(vec![leader(number)]),
         unwatched: None,
     }

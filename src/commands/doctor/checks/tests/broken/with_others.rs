@@ -88,6 +88,24 @@ const REGISTRY: &[Case] = &[
         "--cloudmap-namespaces NAMES --cloudmap-namespace-ids IDS",
     ),
     (
+        |it| {
+            let registry = of_registry(it);
+            let arn = "arn:aws:servicediscovery:eu-central-1:444455556666:namespace/ns-1";
+            registry.wanted.imports.push(arn.to_owned());
+            registry.permissions.push(Permission {
+                sid: "ReadWhatIsShared".to_owned(),
+                flag: None,
+                answers: vec![(Operation::GetNamespace, Answer::Denied("no".to_owned()))],
+            });
+        },
+        Fail,
+        "registry",
+        "ReadWhatIsShared: GetNamespace denied (no)",
+        "accept the invitation (docs/ecs.md#namespaces-of-other-accounts); or add the statement ReadWhatIsShared to the role's \
+         policy: cloudmap-mcs iam --mode instances,imports --clusterset prod --cloudmap-namespaces \
+         arn:aws:servicediscovery:eu-central-1:444455556666:namespace/ns-1",
+    ),
+    (
         |it| it.registry = Some(Err("no AWS region is set: set --region".to_owned())),
         Fail,
         "registry",
