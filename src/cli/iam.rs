@@ -51,8 +51,8 @@ pub struct PolicyArgs {
     /// jsonpath='{.metadata.uid}'`.
     #[arg(long, value_name = "UID", value_parser = word)]
     pub cluster_uid: Option<String>,
-    /// For `imports`, `aws-mcs` and `gates`: names of Cloud Map namespaces (their HttpName). For `imports`, also ARNs of
-    /// those that other accounts share.
+    /// For `imports`, `reading`, `aws-mcs` and `gates`: names of Cloud Map namespaces (their HttpName). For `imports` and
+    /// `reading`, also ARNs of those that other accounts share.
     #[arg(long, value_name = "NAMES", value_delimiter = ',', value_parser = namespace)]
     pub cloudmap_namespaces: Vec<String>,
     /// For `aws-mcs`: ids of Cloud Map namespaces (ns-...).

@@ -14,7 +14,8 @@ use super::{
 pub enum Mode {
     /// Exports and imports between clusters, without instances (`--instances=none`).
     Ledger,
-    /// Reading the ledger in a registry that is not the home (`--registries`): for a role there.
+    /// Reading the ledger in a registry that is not the home (`--registries`), and what is imported from there: for a role
+    /// there.
     Reading,
     /// `ledger` with instances, as `run` does by default. Also enough for annotated Services in a ClusterSet.
     Instances,

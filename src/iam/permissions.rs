@@ -134,7 +134,13 @@ impl Permissions<'_> {
     }
 
     fn reading(&self) -> Result<Vec<Statement>, Needed> {
-        Ok(vec![Statement::calls("Look", &[ListNamespaces, ListServices, GetService]), self.read_the_ledger()?])
+        let mut statements =
+            vec![Statement::calls("Look", &[ListNamespaces, ListServices, GetService]), self.read_the_ledger()?];
+        if !self.scope.namespaces.is_empty() {
+            statements.push(Statement::calls("Look", &[ListInstances]));
+            statements.extend(self.imports()?);
+        }
+        Ok(statements)
     }
 
     fn instances(&self) -> Result<Vec<Statement>, Needed> {

@@ -134,6 +134,20 @@ fn a_creation_in_a_namespace_is_allowed_for_the_namespace_and_the_service() {
     }
 }
 
+/// In a registry that is not the home, a controller writes nothing, whatever it imports from there.
+#[test]
+fn what_is_imported_from_another_registry_is_read_there() {
+    let actions = |namespaces: &[&str]| -> BTreeSet<_> {
+        let namespaces = namespaces.iter().map(|name| (*name).to_owned()).collect();
+        let all = statements(&[Mode::Reading], &Scope { namespaces, ..scope() }).unwrap();
+        all.into_iter().flat_map(|statement| statement.action.0).collect()
+    };
+    let (ledger, imports) = (actions(&[]), actions(&["internal"]));
+    let more: Vec<_> = imports.difference(&ledger).map(String::as_str).collect();
+    assert_eq!(more, ["servicediscovery:GetInstancesHealthStatus", "servicediscovery:ListInstances"]);
+    assert!(ledger.is_subset(&imports));
+}
+
 #[test]
 fn the_controller_makes_namespaces_with_dns_and_only_people_delete_zones() {
     let actions = |modes: &[Mode], scope: &Scope| -> BTreeSet<_> {

@@ -33,7 +33,7 @@ use crate::{
 };
 use app::connect;
 use base::env;
-use cli::{ClusterArgs, DoctorArgs, ProbeArgs, ProbeCommand};
+use cli::{AwsArgs, ClusterArgs, DoctorArgs, ProbeArgs, ProbeCommand};
 use iam::Mode;
 
 /// The flags of the controller with a mode of their own.
@@ -183,8 +183,19 @@ fn wanted(args: &DoctorArgs, clusters: &[Cluster]) -> Wanted {
         imports: imports
             .into_iter()
             .filter(|name| !name.is_empty() && !name.contains('{'))
+            .filter_map(|name| at_home(&args.place.aws, name))
             .map(str::to_owned)
             .collect(),
+    }
+}
+
+/// The Cloud Map namespace of the home that `--import-from` names; `None` if it is one of another registry.
+fn at_home<'a>(aws: &AwsArgs, name: &'a str) -> Option<&'a str> {
+    let is_other = |registry: &str| aws.others().any(|(other, _)| other == registry);
+    match discovery::in_registry(name, |registry| aws.home.as_deref() == Some(registry) || is_other(registry)) {
+        Some((registry, _)) if is_other(registry) => None,
+        Some((_, namespace)) => Some(namespace),
+        None => Some(name),
     }
 }
 

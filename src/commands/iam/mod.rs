@@ -134,7 +134,11 @@ fn refuse_what_does_not_go_together(args: &PolicyArgs) -> anyhow::Result<()> {
         (args.clusterset.is_some(), "--clusterset", &of_clusterset[..]),
         (!args.cluster_id.is_empty(), "--cluster-id", &of_ledger[..]),
         (args.cluster_uid.is_some(), "--cluster-uid", &of_cluster[..]),
-        (!args.cloudmap_namespaces.is_empty(), "--cloudmap-namespaces", &[Mode::Imports, Mode::AwsMcs, Mode::Gates]),
+        (
+            !args.cloudmap_namespaces.is_empty(),
+            "--cloudmap-namespaces",
+            &[Mode::Imports, Mode::AwsMcs, Mode::Gates, Mode::Reading],
+        ),
         (!args.cloudmap_namespace_ids.is_empty(), "--cloudmap-namespace-ids", &[Mode::AwsMcs]),
         (!args.services.is_empty(), "--services", &[Mode::Joining, Mode::Hiding]),
         (!args.hosted_zones.is_empty(), "--hosted-zones", &[Mode::Dns, Mode::People]),
