@@ -7,10 +7,10 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use aws_config::{BehaviorVersion, Region};
 use aws_sdk_servicediscovery::config::Credentials;
 use cloudmap::{
-    AwsCloudMap, AwsSettings, CreateService, Error, ErrorKind, HttpName, Instance, Lane, Limits, Listings,
-    NewNamespace, NewService, OperationState, Permit, Rates, Read as _, Write as _,
+    AwsCloudMap, AwsSettings, CreateService, Error, ErrorKind, HttpName, Instance, Lane, Limits, NewNamespace,
+    NewService, OperationState, Permit, Rates, Read as _, Write as _,
 };
-use discovery::{Discovered, DiscoverySettings, Trouble};
+use discovery::{Backend, Discovered, DiscoverySettings, Reading, Registry, Trouble};
 use emulator::{AccessKey, Accounts, Emulator, EmulatorSettings, Latency, Policy, Role, Share};
 use iam::{Mode, Scope, statements};
 use instances::Owner;
@@ -233,7 +233,7 @@ async fn the_role_of_a_cluster_writes_its_own_part_of_the_ledger_and_its_own_ins
 fn addresses(found: &Discovered, namespace: &str) -> Vec<String> {
     let web = found.namespaces.get(namespace).and_then(|found| found.services.get("web"));
     let reading = web.and_then(|web| web.reading.as_ref());
-    reading.into_iter().flat_map(|it| it.backends()).flat_map(|it| it.addresses()).map(|it| it.to_string()).collect()
+    reading.into_iter().flat_map(Reading::backends).flat_map(Backend::addresses).map(|it| it.to_string()).collect()
 }
 
 async fn until(found: &mut watch::Receiver<Arc<Discovered>>, holds: impl Fn(&Discovered) -> bool) {
@@ -293,7 +293,8 @@ async fn what_another_account_shares_is_read_by_its_arn_with_the_policy_for_impo
     let (_subscribed, names) = watch::channel(Arc::new(names.into()));
     let identity = Owner { clusterset: None, cluster: "c1".parse().unwrap(), cluster_uid: "u".into() };
     let cloudmap = Arc::new(pod.0.clone());
-    let reader = discovery::spawn(DiscoverySettings::new(identity), cloudmap.clone(), Listings::new(cloudmap), names);
+    let reader =
+        discovery::spawn(&DiscoverySettings::new(identity), (None, Registry::new(cloudmap)), BTreeMap::new(), names);
     let mut found = reader.found();
     let both = |found: &Discovered| addresses(found, "apps") == ["10.0.0.2"] && addresses(found, &arn) == ["10.0.0.1"];
     let trouble = |found: &Discovered| found.namespaces[&*arn].trouble.clone();

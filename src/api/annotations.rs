@@ -145,9 +145,9 @@ table! {
     /// On a Namespace: the Cloud Map namespaces whose instances are imported into it, separated by commas. An empty value
     /// imports none, regardless of `--import-from`.
     ANNOTATION_IMPORT_FROM = "cloudmap.controller/import-from" on "Namespace":
-        "Cloud Map namespaces, by name or id, separated by commas; those that other accounts share by ARN"; "`--import-from`";
-        "foreign instances there (ECS tasks, ...) are imported into this namespace. An empty value imports nothing. See \
-        [ecs.md](../ecs.md)";
+        "Cloud Map namespaces, by name or id, separated by commas; those that other accounts share by ARN";
+        "`--import-from`"; "foreign instances there (ECS tasks, ...) are imported into this namespace. An empty value \
+        imports nothing. See [ecs.md](../ecs.md)";
     /// On a Namespace: the clusters whose exports may come into it, by id, separated by commas; `*` stands for any text. It opens a
     /// closed namespace to them.
     ANNOTATION_ACCEPT_CLUSTERS = "cloudmap-mcs/accept-clusters" on "Namespace":

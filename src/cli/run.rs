@@ -143,8 +143,8 @@ pub struct RunArgs {
 
     /// Cloud Map namespaces to import from, separated by commas. Their foreign instances (ECS tasks and everything else
     /// that this ClusterSet did not register) are imported into every Kubernetes namespace without the annotation
-    /// `cloudmap.controller/import-from`. `{namespace}` stands for the name of the Kubernetes namespace. Namespaces that other
-    /// accounts share are named by their ARN.
+    /// `cloudmap.controller/import-from`. `{namespace}` stands for the name of the Kubernetes namespace. Namespaces
+    /// that other accounts share are named by their ARN.
     #[arg(long, env = "CLOUDMAP_MCS_IMPORT_FROM", value_name = "NAMES", value_parser = parsed::<ImportFrom>)]
     pub import_from: Option<ImportFrom>,
     /// How many Cloud Map calls a second the imports of foreign instances may use. This determines how often each

@@ -24,8 +24,8 @@ pub type Attributes = BTreeMap<String, String>;
 #[async_trait]
 pub trait Read: Send + Sync + 'static {
     /// All namespaces of this account, without those that other accounts share with it (AWS RAM): whoever names one of
-    /// those by its ARN gets it from [`Self::get_namespace`]. AWS allows few such calls, so the ledger goes first, and in the controller's process
-    /// [`Listings`](super::Listings) makes all others, for whoever asks it.
+    /// those by its ARN gets it from [`Self::get_namespace`]. AWS allows few such calls, so the ledger goes first, and
+    /// in the controller's process [`Listings`](super::Listings) makes all others, for whoever asks it.
     async fn list_namespaces(&self, lane: Lane) -> Result<Vec<Namespace>, Error>;
 
     /// One namespace, by id or ARN.

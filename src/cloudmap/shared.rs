@@ -1,9 +1,9 @@
 //! Names of namespaces that another account may own and share with this one (AWS RAM).
 //!
-//! Calls take the ARN of such a namespace, and the ARNs of its services, in place of their ids. `DiscoverInstances` takes
-//! the owner's account beside the name. Whoever asks the port by ARN gets ARNs as [`Namespace::id`] and
-//! [`Service::id`](super::Service::id), so that what it asks next is about the same namespace. An ARN of the own account
-//! is as good as the id.
+//! Calls take the ARN of such a namespace, and the ARNs of its services, in place of their ids. `DiscoverInstances`
+//! takes the owner's account beside the name. Whoever asks the port by ARN gets ARNs as [`Namespace::id`] and
+//! [`Service::id`](super::Service::id), so that what it asks next is about the same namespace. An ARN of the own
+//! account is as good as the id.
 
 use super::Namespace;
 
@@ -12,8 +12,8 @@ const ARN: &str = "arn:";
 /// Maximum length of the id of a namespace.
 const MAX_ID: usize = 64;
 
-/// The ARN of a namespace, such as `arn:aws:servicediscovery:eu-central-1:111122223333:namespace/ns-abcdefghij123456`, in
-/// any partition.
+/// The ARN of a namespace, such as `arn:aws:servicediscovery:eu-central-1:111122223333:namespace/ns-abcdefghij123456`,
+/// in any partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NamespaceArn<'a> {
     text: &'a str,

@@ -36,8 +36,8 @@ pub(super) async fn perform(
 
 /// Lists the services of a namespace, and reads the namespace.
 ///
-/// The ARN is only a filter of the listing, which may be empty because nobody shares the namespace (any more). So it counts
-/// only if the namespace can be read afterwards.
+/// The ARN is only a filter of the listing, which may be empty because nobody shares the namespace (any more). So it
+/// counts only if the namespace can be read afterwards.
 async fn by_arn(
     cloudmap: &dyn cloudmap::Read,
     listings: &Listings,

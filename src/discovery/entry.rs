@@ -15,8 +15,8 @@ use cloudmap::{Error, ErrorKind, Namespace, Service};
 const DELETED: Duration = Duration::from_mins(1);
 /// A service counts as gone after this many listings in a row without it.
 pub(super) const LISTINGS: u32 = 2;
-/// The same in a namespace that is named by its ARN. When sharing begins or ends, its list may be empty although no call is
-/// denied.
+/// The same in a namespace that is named by its ARN. When sharing begins or ends, its list may be empty although no
+/// call is denied.
 const LISTINGS_BY_ARN: u32 = 6;
 /// A service is reported after this many failed readings in a row. Short failures are not worth an Event.
 const FAILURES: u32 = 3;
@@ -118,9 +118,9 @@ impl Entry {
 pub(super) fn unreadable(error: &Error) -> String {
     match error.kind {
         ErrorKind::AccessDenied | ErrorKind::NotFound | ErrorKind::InvalidInput => format!(
-            "perhaps it is not shared (any more) with the account of the registry: its owner shares it by AWS RAM, in the \
-             region of the registry, and somebody accepts the invitation. Or the controller's role lacks what `cloudmap-mcs iam \
-             --mode imports` prints for this ARN ({error})"
+            "perhaps it is not shared (any more) with the account of the registry: its owner shares it by AWS RAM, in \
+             the region of the registry, and somebody accepts the invitation. Or the controller's role lacks what \
+             `cloudmap-mcs iam --mode imports` prints for this ARN ({error})"
         ),
         _ => error.to_string(),
     }

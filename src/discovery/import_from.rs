@@ -10,8 +10,8 @@ const OWN_NAME: &str = "{namespace}";
 const MAX_NAME: usize = 1024;
 
 /// Names, ids or ARNs of Cloud Map namespaces, separated by commas. `{namespace}` stands for the name of the Kubernetes
-/// namespace. May be empty. A name or an id is one of the own account; only an ARN names what another account shares (AWS
-/// RAM).
+/// namespace. May be empty. A name or an id is one of the own account; only an ARN names what another account shares
+/// (AWS RAM).
 ///
 /// This is the value of the annotation `cloudmap.controller/import-from`, and of the flag `--import-from` for
 /// namespaces without the annotation.

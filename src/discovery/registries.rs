@@ -54,8 +54,7 @@ pub fn spawn(
     if others.is_empty() && home_name.is_none() {
         return reader::spawn(settings.clone(), home.cloudmap, home.listings, subscribed);
     }
-    // The readers of the home know none of the other's names.
-    let named = home_name.map(|name| Arc::from(name)).unwrap_or_default();
+    let named = home_name.map(Arc::from).unwrap_or_default();
     let all = others.into_iter().chain([(Arc::clone(&named), home)]);
     let readers = all.map(|(name, Registry { cloudmap, listings })| {
         let (sender, receiver) = watch::channel(Arc::default());
@@ -131,7 +130,7 @@ impl Readers {
         let (changed, ..) = select_all(each).await;
         if changed.is_err() {
             // It ends with its subscriptions, which are dropped with this task.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 }

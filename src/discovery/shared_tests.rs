@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 const OWNER: &str = "444455556666";
 
-/// A namespace `apps` that another account shares, with the service `orders` and its instance `a`. Returns its ARN and the
-/// service.
+/// A namespace `apps` that another account shares, with the service `orders` and its instance `a`. Returns its ARN and
+/// the service.
 fn shared(fake: &Fake, octet: u8) -> (Arc<str>, Arc<str>) {
     let arn = fake.registry().add_shared("apps", OWNER);
     let orders = add_service(fake, &arn, "orders");

@@ -175,7 +175,8 @@ impl Permissions<'_> {
                 .push(Statement::calls("ReadHealth", &[GetInstancesHealthStatus]).on([self.scope.arn("service/*")]));
         }
         if !shared.is_empty() {
-            // AWS asks for the namespace and for the service, which are the owner's. What may be called of these, its share says.
+            // AWS asks for the namespace and for the service, which are the owner's. What may be called of these, its
+            // share says.
             let read = [GetNamespace, DiscoverInstances, GetInstancesHealthStatus];
             let resources: BTreeSet<_> =
                 shared.iter().flat_map(|arn| [arn.as_str().to_owned(), arn.services()]).collect();

@@ -192,8 +192,8 @@ fn role(registry: &ObservedRegistry, permission: &Permission) -> Finding {
     {
         let what = format!("{sid}: {} denied ({words})", denied.join(", "));
         let unshared = if sid == READ_SHARED {
-            "let its owner share it with this account by AWS RAM, and accept the invitation (docs/ecs.md#namespaces-of-other-accounts); \
-             or "
+            "let its owner share it with this account by AWS RAM, and accept the invitation \
+             (docs/ecs.md#namespaces-of-other-accounts); or "
         } else {
             ""
         };

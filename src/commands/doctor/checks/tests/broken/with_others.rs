@@ -101,8 +101,8 @@ const REGISTRY: &[Case] = &[
         Fail,
         "registry",
         "ReadWhatIsShared: GetNamespace denied (no)",
-        "accept the invitation (docs/ecs.md#namespaces-of-other-accounts); or add the statement ReadWhatIsShared to the role's \
-         policy: cloudmap-mcs iam --mode instances,imports --clusterset prod --cloudmap-namespaces \
+        "accept the invitation (docs/ecs.md#namespaces-of-other-accounts); or add the statement ReadWhatIsShared to \
+         the role's policy: cloudmap-mcs iam --mode instances,imports --clusterset prod --cloudmap-namespaces \
          arn:aws:servicediscovery:eu-central-1:444455556666:namespace/ns-1",
     ),
     (
