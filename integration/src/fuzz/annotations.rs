@@ -89,6 +89,8 @@ const WORDS: &[&str] = &[
     "names=2000",
     "bytes=1",
     "{namespace}",
+    "arn:aws:servicediscovery:",
+    ":namespace/ns-",
 ];
 
 /// All annotations of an object, as one input of keys and values.
@@ -205,6 +207,7 @@ fn values() -> Vec<Vec<u8>> {
         "blue",
         "names=2000, bytes=1",
         "internal,{namespace}.internal",
+        "us/internal,arn:aws:servicediscovery:eu-central-1:111122223333:namespace/ns-abcdefghij123456",
         "192.0.2.7",
         "lb.example.com.",
         "true",

@@ -209,7 +209,7 @@ async fn a_part_of_a_cluster_that_is_refused_hides_no_other() {
     assert_eq!(find("coredns").state, State::Skip, "a cluster without a CoreDNS that can be seen");
     assert_eq!((find("leader").state, &*find("leader").what), (State::Fail, "nobody holds the Lease"));
     assert_eq!(find("crds").state, State::Fail);
-    assert!(find("rbac").what.starts_with("the controller lacks 43 of 43"), "{}", find("rbac").what);
+    assert!(find("rbac").what.starts_with("the controller lacks 44 of 44"), "{}", find("rbac").what);
 }
 
 #[test]
