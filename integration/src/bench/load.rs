@@ -26,7 +26,7 @@ use super::{arrivals::Addresses, pods::Pods};
 use crate::ledger_sim::rng::Rng;
 
 /// Requests in flight where no rate is asked for.
-const CONCURRENCY: usize = 16;
+pub(super) const CONCURRENCY: usize = 16;
 
 /// A pod as an EndpointSlice lists it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,18 +156,14 @@ impl Load {
     /// Creates the ServiceExports at `rate` a second. Returns when the first was sent and how long all took.
     pub(super) async fn export(&self, rate: f64) -> anyhow::Result<(Instant, Duration)> {
         let exports: Api<ServiceExport> = Api::namespaced(self.client.clone(), &self.namespace);
-        let start = tokio::time::Instant::now();
-        let mut requests = JoinSet::new();
-        for service in 0..self.pods.len() {
-            // Each at its own time, whether those before are answered or not: a slow API server must not slow the load.
-            tokio::time::sleep_until(start + Duration::from_secs_f64(service as f64 / rate)).await;
+        let create = |service| {
             let exports = exports.clone();
-            requests.spawn(async move { exports.create(&PostParams::default(), &mk_export(service)).await });
-        }
-        while let Some(answer) = requests.join_next().await {
-            answer?.context("failed to create a ServiceExport")?;
-        }
-        Ok((start.into_std(), start.elapsed()))
+            async move {
+                let created = exports.create(&PostParams::default(), &mk_export(service)).await;
+                created.context("failed to create a ServiceExport").map(drop)
+            }
+        };
+        paced(rate, self.pods.len(), create).await
     }
 
     /// Draws a pod and another one for its place.
@@ -228,6 +224,28 @@ impl Load {
             .await
             .with_context(|| format!("failed to delete a {}", K::kind(&())))
     }
+}
+
+/// Makes requests at `rate` a second. Returns when the first was sent and how long all took.
+pub(super) async fn paced<F>(
+    rate: f64,
+    count: usize,
+    request: impl Fn(usize) -> F,
+) -> anyhow::Result<(Instant, Duration)>
+where
+    F: Future<Output = anyhow::Result<()>> + Send + 'static,
+{
+    let start = tokio::time::Instant::now();
+    let mut requests = JoinSet::new();
+    for number in 0..count {
+        // Each at its own time, whether those before are answered or not: a slow API server must not slow the load.
+        tokio::time::sleep_until(start + Duration::from_secs_f64(number as f64 / rate)).await;
+        requests.spawn(request(number));
+    }
+    while let Some(answer) = requests.join_next().await {
+        answer??;
+    }
+    Ok((start.into_std(), start.elapsed()))
 }
 
 /// One pod of a service in the place of another.

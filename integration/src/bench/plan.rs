@@ -18,6 +18,9 @@ pub enum Stage {
     /// The same change copied by a watch of one cluster and writes to the other, with no registry in between. Implies
     /// `change`.
     Direct,
+    /// What the arrivals of `small` and of all services take at the least: one process writes to both API servers. Comes
+    /// before them.
+    DirectArrival,
     /// The time from a changed endpoint to its instance.
     Instance,
     /// Changes while leaders cannot reach each other, and after that.
@@ -39,7 +42,7 @@ pub enum Stage {
 impl Stage {
     /// Whether it needs all services in the importing cluster.
     pub(super) fn needs_large(self) -> bool {
-        !matches!(self, Self::Small | Self::Image)
+        !matches!(self, Self::Small | Self::Image | Self::DirectArrival)
     }
 
     /// Whether instances must all be registered before it, so that nothing but what it measures goes on.
@@ -59,12 +62,14 @@ pub struct Member {
     pub pid: u32,
     /// Address of its controller's probes and metrics.
     pub admin: String,
+    /// Process ids of its API server and etcd, if they run on this machine.
+    pub servers: Vec<u32>,
 }
 
 impl std::str::FromStr for Member {
     type Err = String;
 
-    /// `id=ID,context=CONTEXT,pid=PID,admin=URL`
+    /// `id=ID,context=CONTEXT,pid=PID,admin=URL[,servers=PID+PID]`
     fn from_str(text: &str) -> Result<Self, String> {
         let field = |name: &str| {
             let mut fields = text.split(',').filter_map(|field| field.split_once('='));
@@ -72,8 +77,11 @@ impl std::str::FromStr for Member {
             found.ok_or_else(|| format!("it lacks {name}=; write id=ID,context=CONTEXT,pid=PID,admin=URL"))
         };
         let pid = field("pid")?;
-        let pid = pid.parse().map_err(|_| format!("pid={pid} is not a process id"))?;
-        Ok(Self { id: field("id")?, context: field("context")?, pid, admin: field("admin")? })
+        let number = |pid: &str| pid.parse().map_err(|_| format!("pid={pid} is not a process id"));
+        let servers = field("servers").unwrap_or_default();
+        let servers = servers.split('+').filter(|pid| !pid.is_empty()).map(number).collect::<Result<_, _>>()?;
+        let (id, context, admin) = (field("id")?, field("context")?, field("admin")?);
+        Ok(Self { id, context, pid: number(&pid)?, admin, servers })
     }
 }
 
@@ -131,6 +139,8 @@ mod tests {
             (&*member.id, &*member.context, member.pid, &*member.admin),
             ("a", "mcs-1", 7, "http://127.0.0.1:8711")
         );
+        let member: Member = "id=a,context=mcs-1,pid=7,admin=c,servers=8+9".parse().unwrap();
+        assert_eq!(member.servers, [8, 9]);
         assert!("id=a,context=b,pid=7".parse::<Member>().unwrap_err().contains("admin="));
         assert!("id=a,context=b,pid=x,admin=c".parse::<Member>().unwrap_err().contains("pid=x"));
     }

@@ -91,10 +91,16 @@ impl Side {
         Ok(api_writes(&http::text(&self.cluster, "/metrics").await?))
     }
 
+    /// Processor time of its API server and etcd.
+    fn server_time(&self) -> anyhow::Result<f64> {
+        self.member.servers.iter().map(|pid| process::processor_time(*pid)).sum()
+    }
+
     pub(super) async fn costs(&self, registry: &Registry) -> anyhow::Result<Costs> {
         Ok(Costs {
             kubernetes_writes: self.api_writes().await?,
             processor_seconds: process::processor_time(self.member.pid)?,
+            server_seconds: self.server_time()?,
             calls: registry.counters().await?,
             at: Instant::now(),
         })
@@ -112,12 +118,14 @@ impl Side {
             kubernetes_writes: now.kubernetes_writes.iter().filter_map(written).collect(),
             calls: registry::calls_between(&before.calls, &now.calls, &self.member.id),
             processor_seconds: now.processor_seconds - before.processor_seconds,
+            server_seconds: now.server_seconds - before.server_seconds,
         };
         tracing::info!(
-            "{stage} took {:.1} s and cost {}: processor {:.2} s, Cloud Map {:?}, Kubernetes {:?}",
+            "{stage} took {:.1} s and cost {}: processor {:.2} s and {:.2} s of its servers, Cloud Map {:?}, Kubernetes {:?}",
             spent.seconds,
             self.member.id,
             spent.processor_seconds,
+            spent.server_seconds,
             spent.calls,
             spent.kubernetes_writes
         );
@@ -131,10 +139,11 @@ pub(super) struct Costs {
     kubernetes_writes: BTreeMap<String, f64>,
     calls: Counters,
     processor_seconds: f64,
+    server_seconds: f64,
 }
 
 /// What a cluster cost from one look to the next.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Spent {
     pub(super) seconds: f64,
     /// By verb and resource.
@@ -142,6 +151,8 @@ pub(super) struct Spent {
     /// Calls of Cloud Map by operation.
     pub(super) calls: BTreeMap<String, u64>,
     pub(super) processor_seconds: f64,
+    /// Of its API server and etcd.
+    pub(super) server_seconds: f64,
 }
 
 impl Spent {
@@ -158,8 +169,7 @@ mod tests {
 
     #[test]
     fn processor_time_counts_per_thousand_changes() {
-        let (kubernetes_writes, calls) = Default::default();
-        let spent = Spent { seconds: 60.0, kubernetes_writes, calls, processor_seconds: 1.5 };
+        let spent = Spent { seconds: 60.0, processor_seconds: 1.5, ..Spent::default() };
         assert_eq!(
             spent.per_thousand("change", "a", 300),
             Figure::for_scale("change_processor_a", 5.0, "s/1000 changes")

@@ -13,8 +13,10 @@ use super::{
     arrivals::Arrivals,
     conditions::Conditions,
     direct::Direct,
+    direct_arrival::Least,
     figure::Figure,
     load::{self, Load},
+    others::Others,
     plan::{Plan, Stage},
     process,
     registry::{self, Registry},
@@ -23,7 +25,7 @@ use super::{
 };
 
 /// How fast exports are created.
-const EXPORTS_PER_SECOND: f64 = 200.0;
+pub(super) const EXPORTS_PER_SECOND: f64 = 200.0;
 /// How long nobody may have written before a cluster counts as settled: the ledger collects garbage after 120 s.
 const SETTLED: Duration = Duration::from_secs(125);
 /// After this long without what is waited for something is broken.
@@ -40,6 +42,16 @@ pub struct Bench {
     pub(super) registry: Registry,
     pub(super) exporter: Side,
     pub(super) importer: Side,
+    /// What arrivals are compared with.
+    pub(super) least: Vec<Least>,
+}
+
+/// Something has arrived.
+struct Arrived {
+    figures: Vec<Figure>,
+    at: Instant,
+    /// What everything had cost before it.
+    before: [Costs; 2],
 }
 
 impl std::fmt::Debug for Bench {
@@ -57,7 +69,7 @@ impl Bench {
         ensure!(foreign.is_none(), "{foreign:?} cannot be measured for controllers that are not ours");
         let registry = Registry::new(&plan.registry)?;
         let (exporter, importer) = (Side::new(&plan.exporter).await?, Side::new(&plan.importer).await?);
-        Ok(Self { plan, registry, exporter, importer })
+        Ok(Self { plan, registry, exporter, importer, least: Vec::new() })
     }
 
     /// What the figures hold for, as a JSON object: above all that the registry is the emulator, and how it is set.
@@ -92,6 +104,9 @@ impl Bench {
         if !peer {
             self.await_leaders().await?;
         }
+        if plan.wants(Stage::DirectArrival) {
+            print(self.direct_arrival().await?);
+        }
         if plan.wants(Stage::Small) {
             print(self.small().await?);
         }
@@ -99,7 +114,7 @@ impl Bench {
             return Ok(());
         }
         let (mut load, arrivals) = self.namespace("bench-large", plan.services).await?;
-        let (figures, arrived) = self.export("large", &load, &arrivals).await?;
+        let Arrived { figures, at: arrived, .. } = self.export("large", &load, &arrivals).await?;
         if plan.wants(Stage::Large) {
             print(figures);
         }
@@ -214,29 +229,41 @@ impl Bench {
         Ok((load, arrivals))
     }
 
+    pub(super) fn small_services(&self) -> usize {
+        100.min(self.plan.services)
+    }
+
     async fn small(&self) -> anyhow::Result<Vec<Figure>> {
-        let services = 100.min(self.plan.services);
+        let services = self.small_services();
         let (load, arrivals) = self.namespace("bench-small", services).await?;
-        let (mut figures, arrived) = self.export("small", &load, &arrivals).await?;
+        let Arrived { mut figures, at: arrived, before } = self.export("small", &load, &arrivals).await?;
         self.drain(services * self.plan.endpoints, arrived).await?;
+        if self.plan.wants(Stage::DirectArrival) {
+            let spent = self.spent(&before, "all until the instances").await?;
+            figures.extend(self.writes(&format!("small_{services}x{}_all", self.plan.endpoints), services, &spent));
+        }
         let withdrawn = Instant::now();
         load.withdraw().await?;
         let gone = load.addresses().into_keys().map(|service| (service, BTreeSet::default())).collect();
         arrivals.expect(gone).await?;
         let gone = arrivals.complete(PATIENCE).await.context("withdrawn services stay in the importing cluster")?;
-        figures.push(Figure::for_scale("small_withdrawal", (gone - withdrawn).as_secs_f64(), "s"));
+        let took = (gone - withdrawn).as_secs_f64();
+        figures.push(Figure::for_scale("small_withdrawal", took, "s"));
+        figures.extend(self.least(services).map(|least| least.compare_withdrawal("small", took)));
         self.drain(0, gone).await?;
         load.delete_services().await?;
         Ok(figures)
     }
 
-    /// Exports everything and waits until it has arrived, and its conditions say so. Gives when it had arrived, too.
-    async fn export(&self, name: &str, load: &Load, arrivals: &Arrivals) -> anyhow::Result<(Vec<Figure>, Instant)> {
+    /// Exports everything and waits until it has arrived, and its conditions say so.
+    async fn export(&self, name: &str, load: &Load, arrivals: &Arrivals) -> anyhow::Result<Arrived> {
         let expected = load.addresses();
         let services = expected.len();
         tracing::info!("exporting {services} Services at {EXPORTS_PER_SECOND} a second");
         arrivals.expect(expected).await?;
         let conditions = Conditions::watch(&self.exporter.cluster, &self.importer.cluster, load.namespace());
+        let compares = self.plan.wants(Stage::DirectArrival);
+        let others = if compares { Some(self.others().await?) } else { None };
         let before = self.costs().await?;
         let (first, took) = load.export(EXPORTS_PER_SECOND).await?;
         let complete = arrivals.complete(PATIENCE).await.context("not everything exported has arrived")?;
@@ -255,8 +282,16 @@ impl Bench {
             let settled = conditions.ready(services, PATIENCE).await.context("the conditions have not settled")?;
             let target = targets::settled(services, self.plan.endpoints);
             figures.push(Figure::new(format!("{name}_settled"), since(settled), "s", target));
+            if let Some(least) = self.least(services) {
+                figures.extend(least.compare(&name, since(complete), since(settled)));
+            }
         }
-        Ok((figures, complete))
+        if let Some(others) = others {
+            let others = others.each_ref().map(Others::take);
+            let spent = self.spent(&before, "the arrival with its conditions").await?;
+            figures.extend(self.arrival_costs(&name, services, &spent, &others)?);
+        }
+        Ok(Arrived { figures, at: complete, before })
     }
 
     /// Waits until the importing cluster has exactly what the load has.
@@ -386,7 +421,7 @@ mod tests {
             seconds: 120.0,
             kubernetes_writes: writes.map(|(key, count)| (key.to_owned(), count)).into(),
             calls: calls.map(|(operation, count)| (operation.to_owned(), count)).into(),
-            processor_seconds: 1.0,
+            ..Spent::default()
         };
         assert_eq!(
             idle_figures("a", &spent, false),
