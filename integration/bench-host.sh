@@ -20,10 +20,10 @@ readonly STREAM_PORTS=7940-7999
 
 context() { cut -d, -f"$1" <<<"$CONTEXTS"; }
 
-# line CLUSTER PROCESS ADMIN: what the benchmark must know of a controller.
+# line CLUSTER PROCESS ADMIN: what the benchmark must know of a controller. The address is the last field.
 line() {
 	local pids=$TESTBED_STATE/cluster-$1/node-1/pids
-	echo "id=bench-$1,context=$(context "$1"),pid=$(cat "$TESTBED_STATE/host/$2.pid"),admin=$3,servers=$(cat "$pids/kube-apiserver")+$(cat "$pids/etcd")"
+	echo "id=bench-$1,context=$(context "$1"),pid=$(cat "$TESTBED_STATE/host/$2.pid"),servers=$(cat "$pids/kube-apiserver")+$(cat "$pids/etcd"),admin=$3"
 }
 
 # run_host NAME CLUSTER CMD...: the access key id equals the cluster id, so that the emulator can tell callers apart.

@@ -69,7 +69,7 @@ pub struct Member {
 impl std::str::FromStr for Member {
     type Err = String;
 
-    /// `id=ID,context=CONTEXT,pid=PID,admin=URL[,servers=PID+PID]`
+    /// `id=ID,context=CONTEXT,pid=PID[,servers=PID+PID],admin=URL`
     fn from_str(text: &str) -> Result<Self, String> {
         let field = |name: &str| {
             let mut fields = text.split(',').filter_map(|field| field.split_once('='));
@@ -139,7 +139,7 @@ mod tests {
             (&*member.id, &*member.context, member.pid, &*member.admin),
             ("a", "mcs-1", 7, "http://127.0.0.1:8711")
         );
-        let member: Member = "id=a,context=mcs-1,pid=7,admin=c,servers=8+9".parse().unwrap();
+        let member: Member = "id=a,context=mcs-1,pid=7,servers=8+9,admin=c".parse().unwrap();
         assert_eq!(member.servers, [8, 9]);
         assert!("id=a,context=b,pid=7".parse::<Member>().unwrap_err().contains("admin="));
         assert!("id=a,context=b,pid=x,admin=c".parse::<Member>().unwrap_err().contains("pid=x"));
