@@ -17,10 +17,10 @@ use super::{
     figure::{Figure, Latencies},
     load::{self, CONCURRENCY, paced},
     others::Others,
+    plan::Stage,
     side::{Side, Spent},
     stages::{Bench, EXPORTS_PER_SECOND, PATIENCE},
 };
-use crate::bench::plan::Stage;
 
 /// The first number of requests in flight, which is doubled until that is no faster, and the last one.
 const REQUESTS: (usize, usize) = (8, 512);
@@ -92,7 +92,7 @@ impl Bench {
         }
         // The API servers publish the new kinds, and the machine comes to rest.
         tokio::time::sleep(Duration::from_secs(10)).await;
-        let mut figures = Vec::new();
+        let mut figures = self.direct_kinds().await?;
         for services in sizes {
             let mut best = self.tune(services.min(TUNED_WITH)).await?;
             if services > TUNED_WITH {
@@ -266,11 +266,13 @@ fn server_figures(name: &str, side: &Side, spent: &Spent, others: &Latencies) ->
     Ok(figures)
 }
 
-/// The writes that are neither the user's nor the benchmark's nor for leading.
+/// The writes that are neither the user's nor the benchmark's nor for leading, nor the API server's own ones: it writes an
+/// IPAddress for each Service.
 fn controller_writes(spent: &Spent) -> impl Iterator<Item = (&String, f64)> {
     let is_other = |key: &str| {
         let resource = key.split(' ').nth(1).unwrap_or_default();
-        ["leases", "configmaps"].contains(&resource) || ["POST serviceexports", "DELETE serviceexports"].contains(&key)
+        ["leases", "configmaps", "ipaddresses"].contains(&resource)
+            || ["POST serviceexports", "DELETE serviceexports"].contains(&key)
     };
     spent.kubernetes_writes.iter().filter(move |(key, _)| !is_other(key)).map(|(key, count)| (key, *count))
 }
@@ -289,6 +291,7 @@ mod tests {
             ("POST serviceexports", 10.0),
             ("PUT leases", 4.0),
             ("PUT configmaps", 7.0),
+            ("POST ipaddresses", 10.0),
             ("APPLY services", 10.0),
             ("APPLY serviceexports/status", 20.0),
         ];

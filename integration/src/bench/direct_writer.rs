@@ -160,7 +160,7 @@ impl Reference {
                 vec![Job::Status(Box::new(import)), Job::Conditions(export), Job::Own(service)]
             }
             Job::Status(import) => {
-                self.write_status(&self.importer.imports, *import, json!(self.objects.import_status())).await?;
+                self.write_import_status(*import).await?;
                 Vec::new()
             }
             Job::Own(service) => {
@@ -169,8 +169,7 @@ impl Reference {
                 Vec::new()
             }
             Job::Conditions(export) => {
-                let status = json!({ "conditions": self.objects.export_conditions() });
-                self.write_status(&self.exports, *export, status).await?;
+                self.write_conditions(*export).await?;
                 Vec::new()
             }
             Job::Withdraw(service) => {
@@ -182,6 +181,40 @@ impl Reference {
                 Vec::new()
             }
         })
+    }
+
+    /// Writes the derived Service in the importing cluster.
+    pub(super) async fn write_derived(&self, service: usize) -> anyhow::Result<()> {
+        self.write(&self.importer.services, &self.objects.derived(service)).await.map(drop)
+    }
+
+    /// Writes the EndpointSlice there.
+    pub(super) async fn write_slice(&self, service: usize) -> anyhow::Result<()> {
+        self.write(&self.importer.slices, &self.objects.slice(service, false)).await.map(drop)
+    }
+
+    /// Changes the endpoints of the EndpointSlice by server-side apply, however it was written before.
+    pub(super) async fn change_slice(&self, service: usize) -> anyhow::Result<()> {
+        let (slice, params) = (self.objects.slice(service, true), PatchParams::apply(MANAGED_BY).force());
+        let changed = self.importer.slices.patch(&slice.name_any(), &params, &Patch::Apply(&slice)).await;
+        changed.context("the reference failed to change an EndpointSlice").map(drop)
+    }
+
+    /// Writes the ServiceImport there, without its status.
+    pub(super) async fn write_import_alone(&self, service: usize) -> anyhow::Result<DynamicObject> {
+        let address = IpAddr::from([172, 21, (service >> 8) as u8, service as u8]);
+        self.write(&self.importer.imports, &self.objects.import(service, &[address])?).await
+    }
+
+    /// Writes the status of this ServiceImport.
+    pub(super) async fn write_import_status(&self, import: DynamicObject) -> anyhow::Result<()> {
+        self.write_status(&self.importer.imports, import, json!(self.objects.import_status())).await
+    }
+
+    /// Writes the conditions of this ServiceExport.
+    pub(super) async fn write_conditions(&self, export: DynamicObject) -> anyhow::Result<()> {
+        let status = json!({ "conditions": self.objects.export_conditions() });
+        self.write_status(&self.exports, export, status).await
     }
 
     /// Everything but the status of the import.

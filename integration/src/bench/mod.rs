@@ -12,6 +12,7 @@ mod cut;
 mod cutover;
 mod direct;
 mod direct_arrival;
+mod direct_kinds;
 mod direct_objects;
 mod direct_writer;
 mod exposition;

@@ -92,7 +92,7 @@ impl Side {
     }
 
     /// Processor time of its API server and etcd.
-    fn server_time(&self) -> anyhow::Result<f64> {
+    pub(super) fn server_time(&self) -> anyhow::Result<f64> {
         self.member.servers.iter().map(|pid| process::processor_time(*pid)).sum()
     }
 
