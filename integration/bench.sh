@@ -5,6 +5,7 @@
 # Usage: integration/bench.sh [--figures image,small,large,instances,idle,memory,change,direct,instance,cut,sustained,rollout,failover]
 #                             [--services 1000] [--endpoints 10] [--changes 300] [--idle 120] [--rate 100]
 #                             [--sustained 120] [--failovers 2] [--seed 1]
+#        integration/bench.sh --figures small,large,direct-arrival [--services 300]
 #        integration/bench.sh --figures clusters [--clusters 2,10,100] [--clusters-for 60] [--imported 0]
 #
 #   PROFILE=aws       the times of AWS: operations of one to three seconds, discovery that lags up to five

@@ -32,13 +32,12 @@ impl Others {
     pub(super) async fn start(cluster: &Client) -> anyhow::Result<Self> {
         let objects: Api<ConfigMap> = Api::namespaced(cluster.clone(), "default");
         let there = objects.get_opt(NAME).await?;
-        let mut object = match there {
-            Some(object) => object,
-            None => {
-                let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
-                let object = ConfigMap { metadata, ..ConfigMap::default() };
-                objects.create(&PostParams::default(), &object).await.context("failed to create a ConfigMap")?
-            }
+        let mut object = if let Some(object) = there {
+            object
+        } else {
+            let metadata = ObjectMeta { name: Some(NAME.to_owned()), ..ObjectMeta::default() };
+            let object = ConfigMap { metadata, ..ConfigMap::default() };
+            objects.create(&PostParams::default(), &object).await.context("failed to create a ConfigMap")?
         };
         let latencies = Arc::<Mutex<Vec<Duration>>>::default();
         let measured = Arc::clone(&latencies);
